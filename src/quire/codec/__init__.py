@@ -1,0 +1,1 @@
+"""Bytes <-> frozen values. Pure: imports nothing of ours but `errors`, does no I/O."""

@@ -1,0 +1,96 @@
+"""Digests and keys of entries (wire-protocol spec, section 5).
+
+| type   | metadata number | bytes | content                                       |
+|--------|-----------------|-------|-----------------------------------------------|
+| CRC32  | 1               | 8     | zlib CRC-32 as an unsigned 64-bit number      |
+| HMAC   | 2               | 20    | HMAC-SHA1 with SHA1("mac" + password)         |
+| CRC32C | 3               | 4     | CRC-32C (Castagnoli)                          |
+| DUMMY  | 4               | 0     | nothing: no protection against damage         |
+
+A digest covers the 32 bytes of entry metadata and the payload, not itself.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import hmac
+import zlib
+from collections.abc import Callable
+
+import crc32c as _crc32c
+
+Buffer = bytes | bytearray | memoryview
+
+
+class DigestType(enum.IntEnum):
+    CRC32 = 1
+    HMAC = 2
+    CRC32C = 3
+    DUMMY = 4
+
+    @classmethod
+    def parse(cls, name: str) -> DigestType:
+        """`crc32c`, `CRC32C`, `mac` (Java's other name of HMAC) ... to a digest type."""
+        upper = name.upper()
+        if upper == "MAC":
+            return cls.HMAC
+        try:
+            return cls[upper]
+        except KeyError:
+            raise ValueError(f"unknown digest {name!r}: use crc32c, crc32, hmac or dummy") from None
+
+
+DIGEST_SIZE_BYTES = {
+    DigestType.CRC32: 8,
+    DigestType.HMAC: 20,
+    DigestType.CRC32C: 4,
+    DigestType.DUMMY: 0,
+}
+
+
+def master_key(password: bytes) -> bytes:
+    """The 20 bytes that authorise writing and fencing a ledger; sent with every add."""
+    return hashlib.sha1(b"ledger" + password).digest()
+
+
+def mac_key(password: bytes) -> bytes:
+    """The key of HMAC digests; never sent."""
+    return hashlib.sha1(b"mac" + password).digest()
+
+
+def crc32c(data: Buffer, value: int = 0) -> int:
+    """CRC-32C of `data`, going on from `value`."""
+    return int(_crc32c.crc32c(data, value))
+
+
+def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
+    """A function (32 metadata bytes, payload) -> digest bytes."""
+    if kind is DigestType.CRC32C:
+        crc: Callable[..., int] = _crc32c.crc32c
+
+        def of_crc32c(meta: Buffer, payload: Buffer) -> bytes:
+            return crc(payload, crc(meta)).to_bytes(4, "big")
+
+        return of_crc32c
+    if kind is DigestType.CRC32:
+
+        def of_crc32(meta: Buffer, payload: Buffer) -> bytes:
+            return zlib.crc32(payload, zlib.crc32(meta)).to_bytes(8, "big")
+
+        return of_crc32
+    if kind is DigestType.HMAC:
+        keyed = hmac.new(mac_key(password), digestmod=hashlib.sha1)
+
+        def of_hmac(meta: Buffer, payload: Buffer) -> bytes:
+            mac = keyed.copy()
+            mac.update(meta)
+            mac.update(payload)
+            return mac.digest()
+
+        return of_hmac
+
+    def of_dummy(meta: Buffer, payload: Buffer) -> bytes:
+        return b""
+
+    return of_dummy

@@ -1,0 +1,2 @@
+"""Decisions without I/O: quorums, the add pipeline, recovery, placement. Time and randomness are
+passed in."""

@@ -1,0 +1,272 @@
+"""Every error that Quire raises on purpose, in one tree.
+
+Each class carries BookKeeper's client code (`code`, see `BKException`), so that tools which know
+the numbers can go on using them. Three questions are answered by every error: what happened and
+to what (the message), is the outcome known (`outcome_known`), and what to do (`remedy`).
+Errors of single bookies are attached as `causes`, by bookie id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+
+class QuireError(Exception):
+    """Base of all errors of Quire. Anything else that escapes is a bug."""
+
+    code = -999
+    outcome_known = True
+    remedy = ""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        causes: Mapping[str, BaseException | str] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.causes: dict[str, BaseException | str] = dict(causes or {})
+        if remedy is not None:
+            self.remedy = remedy
+
+    def __str__(self) -> str:
+        text = super().__str__()
+        if self.causes:
+            text += " (" + "; ".join(f"{who}: {why}" for who, why in self.causes.items()) + ")"
+        if self.remedy:
+            text += f". {self.remedy}"
+        return text
+
+
+class UsageError(QuireError):
+    """The caller asked for something that cannot be: a bad argument, a closed handle."""
+
+    code = -14
+
+
+class ClientClosedError(QuireError):
+    """The client was closed while, or before, this was asked."""
+
+    code = -19
+
+
+# -- metadata ---------------------------------------------------------------------------------
+
+
+class MetadataError(QuireError):
+    """The metadata store failed or holds something that cannot be understood."""
+
+    code = -9
+
+
+class MetadataUnavailableError(MetadataError):
+    """The metadata store does not answer. The outcome of a write is unknown."""
+
+    outcome_known = False
+    remedy = "Check that the store is running and that the URI names it"
+
+
+class MetadataURIError(MetadataError):
+    """The metadata URI cannot be used."""
+
+    remedy = "Use sqlite:////absolute/file.db or zk+hierarchical://HOST:PORT/ledgers"
+
+
+class ClusterNotInitialisedError(MetadataError):
+    """The store answers but holds no cluster."""
+
+    remedy = "Run `quire cluster init --metadata URI` first"
+
+
+class VersionConflictError(MetadataError):
+    """A compare-and-swap lost: someone else changed the value. Read it again and decide again."""
+
+    code = -17
+
+
+class NoSuchLedgerError(MetadataError):
+    """No ledger of this id exists in the metadata store (never created, or deleted)."""
+
+    code = -25
+
+
+class LedgerExistsError(MetadataError):
+    """A ledger of this id exists already."""
+
+    code = -20
+
+
+class NoSuchKeyError(MetadataError):
+    """No such node: a cookie, a dataset, a value."""
+
+
+class KeyExistsError(MetadataError):
+    """The node that was to be created exists already."""
+
+
+# -- ledgers ----------------------------------------------------------------------------------
+
+
+class LedgerError(QuireError):
+    """Something about one ledger."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        ledger_id: int | None = None,
+        entry_id: int | None = None,
+        causes: Mapping[str, BaseException | str] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, causes=causes, remedy=remedy)
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+
+class LedgerClosedError(LedgerError):
+    """The handle is closed, or another client closed the ledger. An add that was in flight may
+    or may not be part of the ledger: open it and look."""
+
+    code = -11
+    outcome_known = False
+
+
+class LedgerFencedError(LedgerError):
+    """Another client opened the ledger with recovery: this writer is out for good. The outcome of
+    adds in flight is unknown; open the ledger to see which are in it."""
+
+    code = -101
+    outcome_known = False
+
+
+class UnauthorizedError(LedgerError):
+    """Wrong password (master key) for this ledger, or the connection is not authenticated."""
+
+    code = -102
+
+
+class NotEnoughBookiesError(LedgerError):
+    """Too few writable bookies for the ensemble."""
+
+    code = -6
+    outcome_known = False
+
+
+class WriteError(LedgerError):
+    """An add failed in a way that more attempts cannot mend."""
+
+    code = -12
+    outcome_known = False
+
+
+class EntryTooLargeError(LedgerError):
+    """The entry does not fit into one frame of the protocol. Nothing was sent."""
+
+    code = -14
+
+
+class RecoveryError(LedgerError):
+    """The ledger could not be recovered now. Nothing is lost; open it again."""
+
+    code = -10
+    outcome_known = False
+
+
+class ReadError(LedgerError):
+    """The entries could not be read from any replica; they may exist."""
+
+    code = -1
+    outcome_known = False
+
+
+class NoSuchEntryError(ReadError):
+    """Every replica says that it never had this entry, or it lies beyond the ledger's end."""
+
+    code = -13
+    outcome_known = True
+
+
+class DigestError(ReadError):
+    """The bytes of an entry do not match its digest on any replica that was asked."""
+
+    code = -5
+
+
+# -- bookies ----------------------------------------------------------------------------------
+
+
+class BookieError(QuireError):
+    """One bookie answered with an error, or did not answer."""
+
+    code = -8
+    outcome_known = False
+
+
+class BookieUnavailableError(BookieError):
+    """The bookie cannot be reached, or the connection was lost."""
+
+    code = -8
+
+
+class BookieTimeoutError(BookieError):
+    """The bookie did not answer in time."""
+
+    code = -23
+
+
+class BookieReadOnlyError(BookieError):
+    """The bookie takes no more adds (full disk, or set so)."""
+
+    code = -104
+    outcome_known = True
+
+
+class BookieBusyError(BookieError):
+    """The bookie is overloaded."""
+
+    code = -105
+
+
+class BookieIOError(BookieError):
+    """The bookie could not read or write its disk."""
+
+    code = -1
+
+
+class DataUnknownError(BookieError):
+    """The bookie may have lost data and will not say "no such entry"."""
+
+    code = -108
+
+
+class ProtocolError(BookieError):
+    """The peer sent bytes that the protocol does not allow."""
+
+    code = -16
+
+
+# -- storage and start-up ---------------------------------------------------------------------
+
+
+class StorageError(QuireError):
+    """A bookie's disk failed or holds something that cannot be understood."""
+
+
+class DiskFullError(StorageError):
+    """No space is left for new segments."""
+
+    remedy = "Free space or delete ledgers; reads go on meanwhile"
+
+
+class DamagedError(StorageError):
+    """Stored bytes do not match their checksum. Damage is never reported as absence."""
+
+
+class CookieError(QuireError):
+    """The data directory and the cluster do not belong together."""
+
+
+class StartError(QuireError):
+    """A server could not start: port in use, directory not writable, ..."""

@@ -1,0 +1,1 @@
+"""Where the cluster keeps its metadata: one interface (`base`), three drivers."""

@@ -1,0 +1,175 @@
+"""The one interface to metadata; three drivers implement it: `memory`, `sqlite`, `zookeeper`.
+
+Everything that several processes must agree on goes through here, by versioned compare-and-swap.
+One conformance suite (`tests/conformance`) runs against all drivers. All calls are coroutines,
+raise only errors of `quire.errors`, and may be cancelled: a cancelled write has an unknown outcome.
+
+A driver is *connected* when `open_metadata` returns it. Calls before the cluster is initialised
+raise `ClusterNotInitialisedError` (all but `initialise` and `is_initialised`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+from quire.codec.ledger_metadata import LedgerMetadata
+
+T = TypeVar("T")
+
+ANY_VERSION = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Versioned(Generic[T]):
+    """A value with the version that a compare-and-swap must name."""
+
+    value: T
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class BookieAddress:
+    """Where a bookie listens, as it registered."""
+
+    bookie_id: str
+    host: str
+    port: int
+    properties: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Bookies:
+    """The registered bookies at one moment. An id may briefly be in both."""
+
+    writable: Mapping[str, BookieAddress]
+    readonly: Mapping[str, BookieAddress]
+
+    def find(self, bookie_id: str) -> BookieAddress | None:
+        return self.writable.get(bookie_id) or self.readonly.get(bookie_id)
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerRange:
+    """All ledgers in [first, last] that exist. Ranges ascend and leave no gap: an id in a range but
+    not in `ledger_ids` does not exist."""
+
+    first: int
+    last: int
+    ledger_ids: Sequence[int]
+
+
+class Registration(Protocol):
+    """A bookie's presence: ephemeral, kept alive in the background until `close`."""
+
+    async def set_readonly(self, readonly: bool) -> None:
+        """Move between the lists: the new entry is made before the old one is removed."""
+        ...
+
+    async def close(self) -> None:
+        """Withdraw at once. Safe to call twice."""
+        ...
+
+
+class Watch(Protocol):
+    def close(self) -> None: ...
+
+
+class MetadataStore(Protocol):
+    uri: str
+
+    async def close(self) -> None: ...
+
+    # -- cluster ------------------------------------------------------------------------------
+    async def initialise(self) -> str:
+        """Make a new, empty cluster and return its instance id. `KeyExistsError` if one exists."""
+        ...
+
+    async def is_initialised(self) -> bool: ...
+
+    async def instance_id(self) -> str:
+        """The cluster's identity (a UUID as text), checked by every bookie against its cookie.
+        '' where the cluster has none (allowed in ZooKeeper)."""
+        ...
+
+    # -- ledgers ------------------------------------------------------------------------------
+    async def create_ledger(
+        self, metadata: LedgerMetadata, ledger_id: int | None = None
+    ) -> tuple[int, Versioned[LedgerMetadata]]:
+        """Store `metadata` under a new id (or the given one: `LedgerExistsError` if taken).
+        Idempotent under lost answers by the metadata's ctoken. The value returned has its
+        creation time."""
+        ...
+
+    async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        """`NoSuchLedgerError` when there is none."""
+        ...
+
+    async def write_ledger(
+        self, ledger_id: int, metadata: LedgerMetadata, version: int
+    ) -> Versioned[LedgerMetadata]:
+        """Compare-and-swap. `VersionConflictError`, `NoSuchLedgerError`."""
+        ...
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Remove, whatever its version; a ledger that does not exist is success."""
+        ...
+
+    def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+        """All ledgers from `first` on in ascending ranges that cover [first, 2**63-1] without a
+        gap. Any failure (root missing, layout missing, connection lost) raises: never an empty
+        list (metadata spec, 3.2)."""
+        ...
+
+    def watch_ledger(
+        self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> Watch:
+        """Call `changed` (on the event loop) with each newer value, with None once deleted."""
+        ...
+
+    # -- bookies ------------------------------------------------------------------------------
+    async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
+        """Announce a bookie. If another live session holds the id: wait for it to go, at most the
+        session time-out, then `KeyExistsError`."""
+        ...
+
+    async def bookies(self) -> Bookies: ...
+
+    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+        """Call `changed` (on the event loop) with the first view and after each change."""
+        ...
+
+    # -- cookies ------------------------------------------------------------------------------
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes]:
+        """`NoSuchKeyError` when there is none."""
+        ...
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
+        """Create (version None: `KeyExistsError` if there) or compare-and-swap. Returns the new
+        version."""
+        ...
+
+    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None: ...
+
+    async def list_cookies(self) -> list[str]: ...
+
+    # -- Quire's own values: datasets, jobs, subscriptions ------------------------------------
+    # Kept outside the ledgers root, so that Apache's tools are not disturbed. Keys are paths of
+    # names without '/', e.g. ("datasets", "flights").
+    async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
+        """`NoSuchKeyError` when there is none."""
+        ...
+
+    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+        """Create (version None: `KeyExistsError` if there) or compare-and-swap
+        (`VersionConflictError`, `NoSuchKeyError`). Returns the new version."""
+        ...
+
+    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+        """A missing value is success."""
+        ...
+
+    async def list_values(self, prefix: Sequence[str]) -> list[str]:
+        """The names directly under `prefix`, sorted; empty when there are none."""
+        ...

@@ -1,0 +1,2 @@
+"""A bookie's disk: log segments, index, state records, garbage. The only room that touches `os`,
+and there only `disk.py` does."""

@@ -1,0 +1,107 @@
+"""What storage is handed: a disk and two workers. The simulator hands in its own.
+
+Production: `quire.storage.disk.RealDisk`, `quire.storage.worker.ThreadWorker`.
+Simulation: `quire.testing.disk.SimDisk`, `quire.testing.worker.SimWorker`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+Buffer = bytes | bytearray | memoryview
+
+
+class File(Protocol):
+    """One open file. All calls block; only `sync` makes anything durable. I/O errors are `OSError`
+    as the operating system raises them (ENOSPC, EIO, ...): storage translates them."""
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        """All of the buffers, one behind the other, from `offset` on."""
+        ...
+
+    def sync(self) -> None:
+        """fdatasync: contents and what is needed to read them back. A failure is final: the file
+        must not be trusted to hold anything that was not synced before."""
+        ...
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
+        """Up to `size` bytes (fewer at the end of the file). With wait=False: None where the
+        device would have to be waited for."""
+        ...
+
+    def preallocate(self, size: int) -> None:
+        """Reserve blocks so that writes up to `size` cannot fail for space; the file's size
+        becomes `size`, unwritten parts read as zeros. OSError(ENOSPC) where there is no room."""
+        ...
+
+    def truncate(self, size: int) -> None: ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    """One data directory. Names are relative paths with '/'."""
+
+    path: str
+    """For messages."""
+
+    def create(self, name: str) -> File:
+        """A new file, for reading and writing; `FileExistsError` if there. Its directory entry is
+        durable only after `sync_directory`."""
+        ...
+
+    def open(self, name: str) -> File:
+        """For reading and writing; `FileNotFoundError`."""
+        ...
+
+    def exists(self, name: str) -> bool: ...
+
+    def list(self, directory: str = "") -> list[str]:
+        """Names of the files and directories in it, sorted; empty where it does not exist."""
+        ...
+
+    def make_directory(self, name: str) -> None:
+        """With parents; success if there."""
+        ...
+
+    def remove(self, name: str) -> None: ...
+
+    def rename(self, old: str, new: str) -> None:
+        """Atomically, over an existing `new`; durable after `sync_directory`."""
+        ...
+
+    def sync_directory(self, directory: str = "") -> None: ...
+
+    def free_bytes(self) -> int: ...
+
+    def total_bytes(self) -> int: ...
+
+    def lock(self) -> None:
+        """Hold the directory for this process until `close`; `BlockingIOError` if another has
+        it."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Worker(Protocol):
+    """Runs one blocking `step` off the event loop, again and again, once after each wake (several
+    wakes during one step become one more step)."""
+
+    def start(self, step: Callable[[], None]) -> None: ...
+
+    def wake(self) -> None:
+        """From the event loop or from the step itself."""
+        ...
+
+    def post(self, callback: Callable[[], None]) -> None:
+        """From the step: run `callback` on the event loop soon, in order."""
+        ...
+
+    async def stop(self) -> None:
+        """After the running step, and one more where a wake is pending. Posted callbacks have run
+        when this returns."""
+        ...
