@@ -1,0 +1,421 @@
+"""Adds to one ledger: from payloads to frames on every bookie, and back to confirmed entries.
+
+    payloads -> AddEncoder -> one Block -> one write per member of the ensemble
+    answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
+
+Failed members are replaced, one change at a time; where no replacement can be had and every write
+set still has its ack quorum, the session goes on without them and brings them back later. Recovery
+writes entries back through the same session; only the flags and the way to change the ensemble
+differ.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+from quire.client.pool import BookiePool
+from quire.client.tasks import TaskSet
+from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
+from quire.codec.frames import Buffer
+from quire.config import ClientConfig
+from quire.core.add_pipeline import AddPipeline, Block
+from quire.core.quorum import bearable
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    EntryTooLargeError,
+    LedgerClosedError,
+    LedgerFencedError,
+    NotEnoughBookiesError,
+    QuireError,
+    UnauthorizedError,
+    WriteError,
+)
+from quire.net.channel import BookieChannel
+
+TIMEOUT_CHECKS = 10
+"""A time-out is noticed at most this part of it late."""
+
+REJOIN_DELAY_S = 1.0
+REJOIN_DELAY_MAX_S = 30.0
+
+ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
+"""(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
+now in force. Raises what ends the session."""
+
+
+class Member:
+    """One member of the ensemble, as this session sends to it: an `AddSink`."""
+
+    def __init__(self, session: AddSession, index: int, bookie_id: str) -> None:
+        self.session = session
+        self.index = index
+        self.bookie_id = bookie_id
+        self.channel: BookieChannel | None = None
+        self.sent = -1
+        self.gone = False
+        """Replaced: what still arrives is ignored (rule 14)."""
+
+    async def connect(self) -> None:
+        session = self.session
+        try:
+            channel = await session.pool.channel(self.bookie_id, adds_of=session.ledger_id)
+        except QuireError as error:
+            if not self.gone:
+                session.on_failure(self, error)
+            return
+        if self.gone or session.failure is not None:
+            return
+        if session.ledger_id in channel.adding:  # taken while this task was woken
+            session.tasks.start(self.connect())
+            return
+        channel.attach(session.ledger_id, self)
+        self.channel = channel
+        self.send_backlog()
+
+    def send_backlog(self) -> None:
+        assert self.channel is not None
+        for last, frames in self.session.pipeline.frames_for(self.index, self.sent):
+            self.channel.send(frames)
+            self.sent = last
+
+    def leave(self) -> None:
+        self.gone = True
+        if self.channel is not None:
+            self.channel.detach(self.session.ledger_id, self)
+            self.channel = None
+
+    # -- AddSink ------------------------------------------------------------------------------
+
+    def expected(self) -> int:
+        return self.session.pipeline.expected(self.index)
+
+    def on_acked_run(self, first: int, last: int) -> None:
+        if not self.gone:
+            self.session.pipeline.acked_run(self.index, first, last)
+            self.session.after_acks()
+
+    def on_acked(self, entries: list[int]) -> None:
+        if not self.gone:
+            self.session.pipeline.acked(self.index, entries)
+            self.session.after_acks()
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None:
+        if not self.gone:
+            self.session.on_failure(self, error)
+
+    def on_lost(self, error: BookieUnavailableError) -> None:
+        self.channel = None
+        if not self.gone:
+            self.session.on_failure(self, error)
+
+
+class AddSession:
+    """Adds to one ledger on one ensemble, with replacement of failed members."""
+
+    def __init__(
+        self,
+        *,
+        codec: EntryCodec,
+        key: bytes,
+        pool: BookiePool,
+        config: ClientConfig,
+        tasks: TaskSet,
+        ensemble: tuple[str, ...],
+        write_quorum: int,
+        ack_quorum: int,
+        change_ensemble: ChangeEnsemble,
+        last_confirmed: int = -1,
+        length: int = 0,
+        flags: int = 0,
+        lac_sent: int | None = None,
+    ) -> None:
+        """`lac_sent`: the LAC that every entry carries (recovery), instead of the advancing one."""
+        self.ledger_id = codec.ledger_id
+        self.pool = pool
+        self.config = config
+        self.tasks = tasks
+        self.ensemble = ensemble
+        self.failure: QuireError | None = None
+        self.pipeline = AddPipeline(len(ensemble), write_quorum, ack_quorum, last_confirmed, length)
+        self._lac_sent = lac_sent
+        self._encoder = AddEncoder(codec, key, flags)
+        self._max_payload_bytes = max_payload_bytes(codec.digest)
+        self._change_ensemble = change_ensemble
+        self._striped = len(ensemble) != write_quorum
+        self._write_quorum = write_quorum
+        self._ack_quorum = ack_quorum
+        self._loop = asyncio.get_running_loop()
+        self._members: list[Member] = []
+        self._waiters: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._room: asyncio.Future[None] | None = None
+        self._failed: dict[int, Member] = {}
+        self._absent: set[int] = set()
+        self._rejoin_delays: dict[int, float] = {}
+        self._changes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self.causes: dict[str, BaseException | str] = {}
+
+    # -- adding -------------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        return self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes
+
+    async def room(self) -> None:
+        """Wait until the slowest member has acknowledged enough. Cancel-safe."""
+        while self.full and self.failure is None:
+            if self._room is None:
+                self._room = self._loop.create_future()
+            await asyncio.shield(self._room)
+        if self.failure is not None:
+            raise self.failure
+
+    def check_payload(self, payload: Buffer) -> None:
+        if len(payload) > self._max_payload_bytes:
+            raise EntryTooLargeError(
+                f"an entry of {len(payload)} bytes does not fit into one frame; at most "
+                f"{self._max_payload_bytes} bytes do with this digest. Nothing was sent",
+                ledger_id=self.ledger_id,
+                remedy="Split the entry",
+            )
+
+    def push(self, payloads: Sequence[Buffer]) -> int:
+        """Send consecutive entries; the id of the last one."""
+        pipeline = self.pipeline
+        first = pipeline.last_pushed + 1
+        lac = pipeline.last_confirmed if self._lac_sent is None else self._lac_sent
+        parts, length = self._encoder.parts(first, lac, pipeline.length, payloads)
+        data = b"".join(parts)
+        last = first + len(payloads) - 1
+        if last > MAX_ENTRY_ID:
+            raise WriteError(
+                f"ledger {self.ledger_id} is full: entry ids end at {MAX_ENTRY_ID}",
+                ledger_id=self.ledger_id,
+                remedy="Close it and create another",
+            )
+        block = Block(first, last, data, pipeline.length, length, self._loop.time())
+        pipeline.push(block)
+        if not self._members:
+            self._start()
+        striped = self._striped
+        for member in self._members:
+            channel = member.channel
+            if channel is None:
+                continue
+            if striped:
+                entries = pipeline.stripe(member.index, first, last)
+                if not entries:
+                    continue
+                channel.send(block.frames(entries))
+            else:
+                channel.send(data)
+            member.sent = last
+        return last
+
+    def wait_for(self, entry_id: int) -> asyncio.Future[int]:
+        """A future of `entry_id`, done once it is confirmed."""
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self.failure is not None:
+            future.set_exception(self.failure)
+        elif entry_id <= self.pipeline.last_confirmed:
+            future.set_result(entry_id)
+        else:
+            waiters = self._waiters
+            at = len(waiters)
+            while at and waiters[at - 1][0] > entry_id:  # somebody waits for an older entry
+                at -= 1
+            if at == len(waiters):
+                waiters.append((entry_id, future))
+            else:
+                waiters.insert(at, (entry_id, future))
+        return future
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def after_acks(self) -> None:
+        if self.pipeline.confirm():
+            confirmed = self.pipeline.last_confirmed
+            waiters = self._waiters
+            while waiters and waiters[0][0] <= confirmed:
+                entry_id, future = waiters.popleft()
+                if not future.done():
+                    future.set_result(entry_id)
+        if self._room is not None and not self.full:
+            self._room.set_result(None)
+            self._room = None
+
+    # -- failures -----------------------------------------------------------------------------
+
+    def on_failure(self, member: Member, error: QuireError) -> None:
+        if self.failure is not None or member.gone:
+            return
+        self.causes[member.bookie_id] = error
+        if isinstance(error, LedgerFencedError | UnauthorizedError):
+            self.fail(error)
+            return
+        self.pool.mark_failed(member.bookie_id)
+        self._fail_member(member)
+
+    def _fail_member(self, member: Member) -> None:
+        self._failed[member.index] = member
+        if not self.pipeline.frozen:
+            self.pipeline.frozen = True
+            self.tasks.start(self._replace_failed())
+
+    def fail(self, error: QuireError) -> None:
+        """The end of this session: nothing is confirmed any more."""
+        if self.failure is not None:
+            return
+        self.failure = error
+        self.pipeline.frozen = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for member in self._members:
+            member.leave()
+        waiters, self._waiters = self._waiters, deque()
+        for _, future in waiters:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever was cancelled does not look
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+
+    async def _replace_failed(self) -> None:
+        """Replace failed members until none is left (replication spec, 4.2 and 4.3)."""
+        try:
+            while self._failed and self.failure is None:
+                failed = {index: member.bookie_id for index, member in self._failed.items()}
+                self._failed.clear()
+                for index in failed:
+                    self._members[index].leave()
+                await self._replace(failed)
+        except QuireError as error:
+            self.fail(error)
+        if self.failure is None:
+            self.pipeline.frozen = False
+            self.after_acks()
+
+    async def _replace(self, failed: dict[int, str]) -> None:
+        self._changes += 1
+        if self._changes > self.config.max_ensemble_changes:
+            raise WriteError(
+                f"ledger {self.ledger_id}: more than {self.config.max_ensemble_changes} "
+                "ensemble changes",
+                ledger_id=self.ledger_id,
+                causes=self.causes,
+            )
+        patient = not self._bearable(failed)
+        replacements = await self._choose(failed, patient)
+        ensemble = self.ensemble
+        if replacements:
+            gone = {index: failed[index] for index in replacements}
+            ensemble = await self._change_ensemble(
+                gone, replacements, self.pipeline.last_confirmed + 1
+            )
+        # Every index that failed starts again, also where the bookie is the same in the end
+        # (A replaced by B, B by A: rule 43).
+        unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
+        changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
+        self.ensemble = ensemble
+        self._absent -= changed
+        if unreplaced:
+            if not self._bearable(unreplaced):
+                raise NotEnoughBookiesError(
+                    f"ledger {self.ledger_id}: no bookie is left to replace "
+                    f"{', '.join(failed[index] for index in sorted(unreplaced))}",
+                    ledger_id=self.ledger_id,
+                    causes=self.causes,
+                    remedy="Start another bookie, then open the ledger with recovery",
+                )
+            self._go_on_without(unreplaced)
+        self._replace_members(changed | (set(failed) - unreplaced))
+
+    async def _choose(self, failed: dict[int, str], patient: bool) -> dict[int, str]:
+        keep = [bookie for index, bookie in enumerate(self.ensemble) if index not in failed]
+        exclude = set(self.ensemble) | set(failed.values())
+        if patient:
+            chosen = await self.pool.pick(len(failed), exclude, keep)
+        else:
+            chosen = self.pool.pick_now(len(failed), exclude, keep)
+        return dict(zip(sorted(failed), chosen))
+
+    # -- going on with fewer ------------------------------------------------------------------
+
+    def _bearable(self, missing: Iterable[int]) -> bool:
+        return bearable(
+            self._absent.union(missing), len(self.ensemble), self._write_quorum, self._ack_quorum
+        )
+
+    def _go_on_without(self, indexes: set[int]) -> None:
+        self.pipeline.park(indexes)
+        for index in indexes - self._absent:
+            self._absent.add(index)
+            self.tasks.start(self._bring_back(index))
+
+    async def _bring_back(self, index: int) -> None:
+        """Replace the absent member, or rejoin it, as soon as a bookie can be had."""
+        delay = self._rejoin_delays.get(index, REJOIN_DELAY_S)
+        self._rejoin_delays[index] = min(2 * delay, REJOIN_DELAY_MAX_S)
+        member = self._members[index]
+        await self.pool.changed(self._loop.time() + delay)
+        while self.failure is None and index in self._absent:
+            if self.pool.pick_now(1, exclude=self.ensemble):
+                self._absent.discard(index)
+                self._fail_member(member)
+                return
+            if self.pool.bookies.find(member.bookie_id) and not self.pipeline.frozen:
+                self._absent.discard(index)
+                self._replace_members({index})
+                return
+            await self.pool.changed(self._loop.time() + delay)
+
+    def _replace_members(self, indexes: set[int]) -> None:
+        self.pipeline.restart(indexes, self._loop.time())
+        for index in indexes:
+            self._members[index].leave()
+            self._join(index)
+
+    def _start(self) -> None:
+        for index in range(len(self.ensemble)):
+            self._join(index)
+        self._check_timeouts()
+
+    def _join(self, index: int) -> None:
+        member = Member(self, index, self.ensemble[index])
+        member.sent = self.pipeline.last_confirmed
+        if index == len(self._members):
+            self._members.append(member)
+        else:
+            self._members[index] = member
+        self.tasks.start(member.connect())
+
+    def _check_timeouts(self) -> None:
+        limit = self.config.add_timeout_s
+        now = self._loop.time()
+        for member in self._members:
+            since = self.pipeline.outstanding_since(member.index)
+            if since is not None and now - since > limit and not member.gone:
+                self.on_failure(
+                    member,
+                    BookieTimeoutError(
+                        f"bookie {member.bookie_id} left an add of ledger {self.ledger_id} "
+                        f"unanswered for {limit:g} s"
+                    ),
+                )
+        if self.failure is None:
+            self._timer = self._loop.call_later(limit / TIMEOUT_CHECKS, self._check_timeouts)
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def stop(self, error: QuireError | None = None) -> None:
+        """Detach from all bookies. What is not confirmed fails with `error`."""
+        self.fail(
+            error
+            or LedgerClosedError(
+                f"the handle of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
+            )
+        )

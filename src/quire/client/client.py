@@ -1,0 +1,254 @@
+"""The client: create, open, list and delete ledgers of one cluster."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Generator, Mapping
+from types import TracebackType
+from typing import Any
+
+from quire.client.last_confirmed import read_last_confirmed
+from quire.client.pool import BookiePool
+from quire.client.reader import LedgerReader
+from quire.client.recovery import Recovery
+from quire.client.tasks import TaskSet
+from quire.client.writer import LedgerWriter
+from quire.clock import Clock, SystemClock
+from quire.codec.digest import DigestType
+from quire.codec.entry import EntryCodec
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.config import ClientConfig
+from quire.errors import ClientClosedError, UnauthorizedError, UsageError
+from quire.metadata import open_metadata
+from quire.metadata.base import Bookies, MetadataStore
+from quire.net.network import AsyncioNetwork, Network
+
+DEFAULT_ENSEMBLE_SIZE = 3
+DEFAULT_WRITE_QUORUM = 3
+DEFAULT_ACK_QUORUM = 2
+CTOKEN_BITS = 63
+
+
+class Client:
+    """A connection to one cluster, made by `quire.connect`. One per process is enough; it belongs
+    to the event loop that made it.
+
+    Time, randomness and the network are handed in (`clock`, `rng`, `network`), so that the
+    simulator runs this very code.
+    """
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        *,
+        config: ClientConfig | None = None,
+        network: Network | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.metadata = metadata
+        self.config = config or ClientConfig()
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._tasks = TaskSet()
+        self._pool = BookiePool(
+            metadata, network or AsyncioNetwork(), self.config, self._rng, self._tasks
+        )
+        self._closed = False
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = DEFAULT_ENSEMBLE_SIZE,
+        write_quorum: int = DEFAULT_WRITE_QUORUM,
+        ack_quorum: int = DEFAULT_ACK_QUORUM,
+        digest: DigestType | str = DigestType.CRC32C,
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+    ) -> LedgerWriter:
+        """Create a ledger and return the handle that writes it.
+
+        Entries go to `write_quorum` of `ensemble_size` bookies and are acknowledged once
+        `ack_quorum` have them on disk. `custom` is stored with the ledger. On return the ledger
+        exists in the metadata store (durably); no bookie has been asked yet.
+
+        Raises UsageError, NotEnoughBookiesError (nothing was created), LedgerExistsError,
+        MetadataUnavailableError (unknown). If cancelled, an empty ledger may have been created.
+        """
+        self._check_open()
+        kind = self._digest(digest)
+        if not ensemble_size >= write_quorum >= ack_quorum >= 1:
+            raise UsageError(
+                f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
+                f"{ack_quorum} >= 1 does not hold"
+            )
+        ensemble = await self._pool.new_ensemble(ensemble_size)
+        metadata = LedgerMetadata(
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            segments=(Segment(0, ensemble),),
+            digest=kind,
+            password=password,
+            custom=dict(custom or {}),
+            ctime_ms=self._clock.now_ms(),
+            ctoken=self._rng.getrandbits(CTOKEN_BITS),
+        )
+        new_id, stored = await self.metadata.create_ledger(metadata, ledger_id)
+        return LedgerWriter(
+            ledger_id=new_id,
+            metadata=stored,
+            password=password,
+            store=self.metadata,
+            pool=self._pool,
+            config=self.config,
+            tasks=self._tasks,
+        )
+
+    async def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recover: bool = False
+    ) -> LedgerReader:
+        """Open a ledger for reading.
+
+        With `recover` the writer is fenced, if there is one, and the ledger is closed at a place
+        that includes every acknowledged entry: use it to take over from a writer that died. Without
+        it a ledger that is still written is read up to what is known to be acknowledged now.
+
+        Raises NoSuchLedgerError, UnauthorizedError (wrong password), RecoveryError or ReadError
+        (too few bookies answer; nothing is lost, open again). Cancel-safe.
+        """
+        self._check_open()
+        stored = await self.metadata.read_ledger(ledger_id)
+        value = stored.value
+        if value.password is not None and value.password != password:
+            raise UnauthorizedError(
+                f"wrong password for ledger {ledger_id}",
+                ledger_id=ledger_id,
+                remedy="Open it with the password that it was created with",
+            )
+        codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
+        lac = value.last_entry_id
+        if recover and not value.closed:
+            recovery = Recovery(
+                ledger_id,
+                stored,
+                password,
+                codec,
+                self.metadata,
+                self._pool,
+                self.config,
+                self._tasks,
+            )
+            stored = await recovery.run()
+            lac = stored.value.last_entry_id
+        elif not value.closed:
+            known = await read_last_confirmed(value, codec, self._pool, self.config.read_timeout_s)
+            lac = max(known.lac, value.last_segment.first_entry_id - 1)
+        return LedgerReader(
+            metadata=stored,
+            codec=codec,
+            store=self.metadata,
+            pool=self._pool,
+            config=self.config,
+            last_add_confirmed=lac,
+        )
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        """Remove the ledger from the metadata; bookies free its space at their next garbage
+        collection. A ledger that does not exist is success. Cancel-safe."""
+        self._check_open()
+        await self.metadata.delete_ledger(ledger_id)
+
+    async def list_ledgers(self, first: int = 0) -> AsyncIterator[int]:
+        """All ledger ids from `first` on, ascending."""
+        self._check_open()
+        async for found in self.metadata.list_ledgers(first):
+            for ledger_id in found.ledger_ids:
+                yield ledger_id
+
+    async def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """What the metadata store says of a ledger. NoSuchLedgerError."""
+        self._check_open()
+        return (await self.metadata.read_ledger(ledger_id)).value
+
+    async def bookies(self) -> Bookies:
+        """The bookies registered now."""
+        self._check_open()
+        return await self.metadata.bookies()
+
+    # -- life ---------------------------------------------------------------------------------
+
+    async def close(self) -> None:
+        """Close connections. Writers that are open are abandoned: their ledgers stay open for
+        recovery. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._pool.close()
+        await self._tasks.close()
+        await self.metadata.close()
+
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+
+    @staticmethod
+    def _digest(digest: DigestType | str) -> DigestType:
+        if isinstance(digest, DigestType):
+            return digest
+        try:
+            return DigestType.parse(digest)
+        except ValueError as error:
+            raise UsageError(str(error)) from None
+
+
+class connect:
+    """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
+
+    `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
+    Raises MetadataURIError, MetadataUnavailableError, ClusterNotInitialisedError.
+    """
+
+    def __init__(self, uri: str, *, config: ClientConfig | None = None) -> None:
+        self._uri = uri
+        self._config = config
+        self._client: Client | None = None
+
+    async def _connect(self) -> Client:
+        metadata = await open_metadata(self._uri)
+        try:
+            await metadata.instance_id()
+            return Client(metadata, config=self._config)
+        except BaseException:
+            await metadata.close()
+            raise
+
+    def __await__(self) -> Generator[Any, None, Client]:
+        return self._connect().__await__()
+
+    async def __aenter__(self) -> Client:
+        self._client = await self._connect()
+        return self._client
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._client is not None:
+            await self._client.close()

@@ -1,0 +1,370 @@
+"""Opening a ledger whose writer may be dead: fence, find the end, write back, close.
+
+The steps and their rules are those of the replication spec, section 6. Every request of this file
+fences (rule 1). Nothing is published before the closing compare-and-swap (rule 6), so any number of
+recoveries may run at once: the first to close decides, the others adopt what it stored.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from quire.metadata.update import update_ledger
+
+from quire.client.add_session import AddSession
+from quire.client.last_confirmed import read_last_confirmed
+from quire.client.pool import BookiePool
+from quire.client.read_engine import ReadEngine
+from quire.client.tasks import TaskSet
+from quire.codec.digest import master_key
+from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
+from quire.codec.frames import BATCH_RESPONSE_BYTES, MAX_FRAME_BYTES, Flag
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.config import ClientConfig
+from quire.core.quorum import stripe
+from quire.core.recovery import RecoveryVotes, Verdict, recovery_lac
+from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
+from quire.metadata.base import MetadataStore, Versioned
+from quire.net.channel import NoEntryAnswer
+
+FENCED_READ = Flag.DO_FENCING | Flag.HIGH_PRIORITY
+RECOVERY_ADD = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
+WINDOW_ENTRIES = 1_000
+STRIPED_WINDOW_ENTRIES = 128
+
+
+@dataclass(slots=True)
+class _Found:
+    """The entries that a round proved to exist, in order; `end`: the next one does not."""
+
+    payloads: list[bytes]
+    lengths: list[int]
+    end: bool
+
+
+class Recovery:
+    """One attempt to recover one ledger."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        metadata: Versioned[LedgerMetadata],
+        password: bytes,
+        codec: EntryCodec,
+        store: MetadataStore,
+        pool: BookiePool,
+        config: ClientConfig,
+        tasks: TaskSet,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self._current = metadata
+        self._key = master_key(password)
+        self._codec = codec
+        self._store = store
+        self._pool = pool
+        self._config = config
+        self._tasks = tasks
+        self._segments: list[tuple[int, tuple[str, ...]]] = []
+        """Ensembles chosen during this recovery; private until the close."""
+        self._preferred = 0
+
+    async def run(self) -> Versioned[LedgerMetadata]:
+        """The closed metadata. RecoveryError, UnauthorizedError, or a metadata error; after any of
+        them nothing is lost and the ledger can be opened again. Cancel-safe in the same sense."""
+        try:
+            async with asyncio.timeout(self._config.recovery_timeout_s):
+                return await self._run()
+        except TimeoutError as error:
+            raise RecoveryError(
+                f"ledger {self.ledger_id} was not recovered within "
+                f"{self._config.recovery_timeout_s:g} s",
+                ledger_id=self.ledger_id,
+                remedy="Nothing is lost; open it again",
+            ) from error
+        except ReadError as error:
+            raise RecoveryError(
+                f"ledger {self.ledger_id} cannot be recovered now: {error.args[0]}",
+                ledger_id=self.ledger_id,
+                causes=error.causes,
+                remedy="Bring its bookies back and open it again; nothing is lost",
+            ) from error
+
+    async def _run(self) -> Versioned[LedgerMetadata]:
+        self._current = await update_ledger(
+            self._store,
+            self.ledger_id,
+            self._current,
+            lambda now: (
+                now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None
+            ),
+        )
+        snapshot = self._current.value
+        if snapshot.closed:
+            return self._current
+        known = await read_last_confirmed(
+            snapshot,
+            self._codec,
+            self._pool,
+            self._config.read_timeout_s,
+            fence_with=self._key,
+        )
+        lac = recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)
+        last, length = await self._write_back(snapshot, lac)
+        return await self._close(last, length)
+
+    # -- reading on and writing back ----------------------------------------------------------
+
+    async def _write_back(self, snapshot: LedgerMetadata, lac: int) -> tuple[int, int]:
+        """Bring every entry behind `lac` that exists to an ack quorum; (last entry, length)."""
+        session = AddSession(
+            codec=self._codec,
+            key=self._key,
+            pool=self._pool,
+            config=self._config,
+            tasks=self._tasks,
+            ensemble=snapshot.last_segment.ensemble,
+            write_quorum=snapshot.write_quorum,
+            ack_quorum=snapshot.ack_quorum,
+            change_ensemble=self._change_ensemble,
+            last_confirmed=lac,
+            flags=RECOVERY_ADD,
+            # Not the advancing LAC: a reader could learn one that a concurrent recovery then cuts
+            # off (rule 42).
+            lac_sent=lac,
+        )
+        try:
+            upcoming, length = lac + 1, -1
+            while True:
+                found = await self._read_on(snapshot, upcoming)
+                if found.payloads:
+                    session.pipeline.length = found.lengths[0] - len(found.payloads[0])
+                    await session.room()
+                    session.push(found.payloads)
+                    upcoming += len(found.payloads)
+                    length = found.lengths[-1]
+                if found.end:
+                    break
+            last = upcoming - 1
+            if last > lac:
+                await session.wait_for(last)  # rule 5
+            elif lac >= 0:
+                length = await self._length_at(snapshot, lac)
+        finally:
+            session.stop()
+        return last, max(length, 0)
+
+    async def _read_on(self, snapshot: LedgerMetadata, first: int) -> _Found:
+        if snapshot.ensemble_size == snapshot.write_quorum:
+            return await self._read_batch(snapshot, first)
+        return await self._read_striped(snapshot, first)
+
+    async def _read_batch(self, snapshot: LedgerMetadata, first: int) -> _Found:
+        """One member is asked for many entries, the others for the first one only: that decides
+        whether the ledger ends here, and fences them again."""
+        ensemble = snapshot.last_segment.ensemble
+        votes = RecoveryVotes(
+            first, snapshot.ensemble_size, snapshot.write_quorum, snapshot.ack_quorum
+        )
+        many = self._preferred % len(ensemble)
+        errors: dict[str, BaseException | str] = {}
+        tasks = {
+            asyncio.ensure_future(
+                self._ask_batch(ensemble[index], first, WINDOW_ENTRIES if index == many else 1)
+            ): index
+            for index in range(len(ensemble))
+        }
+        single: EntryRun | None = None
+        pending = set(tasks)
+        try:
+            while pending:
+                done, pending = await asyncio.wait(pending, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    index = tasks[task]
+                    run = self._vote(task, first, index, votes, ensemble[index], errors)
+                    if run is not None and index == many:
+                        return _Found(run.payloads(), run.lengths, end=False)
+                    single = single or run
+                if votes.verdict(first) is Verdict.ABSENT:
+                    return _Found([], [], end=True)
+                if single is not None and all(tasks[task] != many for task in pending):
+                    self._preferred += 1  # the one that was asked for many does not have it
+                    return _Found(single.payloads(), single.lengths, end=False)
+        finally:
+            for task in pending:
+                task.cancel()
+            await asyncio.gather(*pending, return_exceptions=True)
+        raise self._undecidable(first, errors)
+
+    def _vote(
+        self,
+        task: asyncio.Task[EntryRun],
+        entry: int,
+        index: int,
+        votes: RecoveryVotes,
+        bookie: str,
+        errors: dict[str, BaseException | str],
+    ) -> EntryRun | None:
+        error = task.exception()
+        if error is None:
+            votes.positive(entry)
+            return task.result()
+        if isinstance(error, UnauthorizedError):
+            raise error
+        if isinstance(error, NoEntryAnswer):
+            votes.negative(entry, index)
+        elif isinstance(error, QuireError | TimeoutError | BadEntryError):
+            votes.neither(entry, index)
+        else:
+            raise error
+        errors[bookie] = error
+        return None
+
+    async def _ask_batch(self, bookie: str, first: int, count: int) -> EntryRun:
+        async with asyncio.timeout(self._config.read_timeout_s):
+            channel = await self._pool.channel(bookie)
+            answer = await channel.batch_read(
+                self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
+            )
+        run = check_batch(
+            self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+        )
+        if not run:
+            raise BadEntryError(f"entry {first} does not match its digest")
+        return run
+
+    async def _read_striped(self, snapshot: LedgerMetadata, first: int) -> _Found:
+        """A window of single reads: every member is asked for its stripe of it."""
+        last = first + STRIPED_WINDOW_ENTRIES - 1
+        size, quorum = snapshot.ensemble_size, snapshot.write_quorum
+        ensemble = snapshot.last_segment.ensemble
+        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum)
+        copies: dict[int, bytes] = {}
+        errors: dict[str, BaseException | str] = {}
+
+        async def ask(index: int) -> None:
+            entries = list(stripe(index, first, last, size, quorum))
+            answers: list[bytes | BaseException]
+            try:
+                async with asyncio.timeout(self._config.read_timeout_s):
+                    channel = await self._pool.channel(ensemble[index])
+                    answers = await channel.read_many(
+                        self.ledger_id, entries, FENCED_READ, self._key
+                    )
+            except (QuireError, TimeoutError) as error:
+                answers = [error] * len(entries)
+            for entry, answer in zip(entries, answers):
+                if isinstance(answer, NoEntryAnswer):
+                    votes.negative(entry, index)
+                elif isinstance(answer, bytes) and self._valid(answer, entry):
+                    votes.positive(entry)
+                    copies[entry] = answer
+                else:
+                    votes.neither(entry, index)
+                    errors[ensemble[index]] = (
+                        answer if isinstance(answer, BaseException) else "digest does not match"
+                    )
+
+        tasks = {asyncio.ensure_future(ask(index)) for index in range(size)}
+        try:
+            while tasks:
+                _, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for error in errors.values():
+                    if isinstance(error, UnauthorizedError):
+                        raise error
+                found = self._decided(votes, copies, first, last)
+                if found is not None:
+                    return found
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        raise self._undecidable(first, errors)
+
+    def _decided(
+        self, votes: RecoveryVotes, copies: dict[int, bytes], first: int, last: int
+    ) -> _Found | None:
+        """What the votes say once every entry up to the end (or the window's) is decided."""
+        found = _Found([], [], end=False)
+        for entry in range(first, last + 1):
+            verdict = votes.verdict(entry)
+            if verdict is Verdict.EXISTS:
+                whole = self._codec.unpack(copies[entry], entry)
+                found.payloads.append(whole.payload)
+                found.lengths.append(whole.length)
+            elif verdict is Verdict.ABSENT:
+                found.end = True
+                return found
+            else:
+                # Undecidable behind entries that exist: those are written back, then asked again.
+                undecidable = verdict is Verdict.UNDECIDABLE
+                return found if undecidable and found.payloads else None
+        return found
+
+    def _valid(self, data: bytes, entry: int) -> bool:
+        try:
+            self._codec.check(data, entry)
+        except BadEntryError:
+            return False
+        return True
+
+    # -- ensembles and closing ----------------------------------------------------------------
+
+    async def _change_ensemble(
+        self, failed: dict[int, str], replacements: dict[int, str], first: int
+    ) -> tuple[str, ...]:
+        before = (
+            self._segments[-1][1] if self._segments else self._current.value.last_segment.ensemble
+        )
+        ensemble = list(before)
+        for index, bookie in replacements.items():
+            ensemble[index] = bookie
+        if self._segments and self._segments[-1][0] == first:
+            self._segments.pop()
+        self._segments.append((first, tuple(ensemble)))
+        return tuple(ensemble)
+
+    async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
+        """The ledger length behind an old entry, from its header; 0 where it cannot be read (the
+        length is advisory, replication spec, 6.7)."""
+
+        async def same() -> bool:
+            return False
+
+        engine = ReadEngine(self._codec, lambda: snapshot, same, self._pool, self._config)
+        try:
+            async with aclosing(engine.runs(entry_id, entry_id)) as runs:
+                async for run in runs:
+                    return run.lengths[-1]
+        except ReadError:
+            pass
+        return 0
+
+    async def _close(self, last: int, length: int) -> Versioned[LedgerMetadata]:
+        def close(now: LedgerMetadata) -> LedgerMetadata | None:
+            if now.state is not LedgerState.IN_RECOVERY:
+                return None
+            for first, ensemble in self._segments:
+                now = now.with_ensemble_from(first, ensemble)
+            return now.with_close(last, length)
+
+        closed = await update_ledger(self._store, self.ledger_id, self._current, close)
+        if not closed.value.closed:
+            raise RecoveryError(
+                f"ledger {self.ledger_id} went back to {closed.value.state.name} during its "
+                "recovery",
+                ledger_id=self.ledger_id,
+                remedy="Open it again",
+            )
+        return closed
+
+    def _undecidable(self, entry: int, errors: dict[str, BaseException | str]) -> RecoveryError:
+        return RecoveryError(
+            f"ledger {self.ledger_id} cannot be recovered now: too few bookies answered to tell "
+            f"whether entry {entry} exists",
+            ledger_id=self.ledger_id,
+            entry_id=entry,
+            causes={who: str(why) or type(why).__name__ for who, why in errors.items()},
+            remedy="Bring its bookies back and open it again; nothing is lost",
+        )

@@ -1,0 +1,223 @@
+"""Entries: the bytes that are stored, with their digest (wire-protocol spec, section 5).
+
+0   8  ledger id
+8   8  entry id
+16  8  last add confirmed known to the writer when it sent the entry (-1: none)
+24  8  ledger length: payload bytes of all entries up to and with this one
+32  D  digest over the 32 bytes before and the payload
+32+D   payload
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.codec.digest import DIGEST_SIZE_BYTES, Buffer, DigestType, digester
+from quire.codec.frames import (
+    ADD_PREFIX,
+    FRAME_HEADER_BYTES,
+    LENGTH,
+    MAX_FRAME_BYTES,
+    Opcode,
+    header_word,
+)
+
+META = struct.Struct(">qqqq")  # ledger, entry, last add confirmed, ledger length
+META_BYTES = META.size
+LAC_PACKET = struct.Struct(">qq")  # ledger, last add confirmed; then the digest
+RESPONSE_OVERHEAD_BYTES = FRAME_HEADER_BYTES + META_BYTES  # equal in ADD and READ frames
+MAX_ENTRY_ID = 2**31 - 2
+"""Java readers and workers compute write sets in 32 bits (replication spec, 3.2)."""
+
+
+class Entry(NamedTuple):
+    """One entry as it was written."""
+
+    ledger_id: int
+    entry_id: int
+    last_add_confirmed: int
+    length: int
+    """Payload bytes of the ledger up to and with this entry."""
+    payload: bytes
+
+
+class BadEntryError(ValueError):
+    """The bytes are not the entry that was asked for, or its digest does not match."""
+
+
+def max_payload_bytes(digest: DigestType) -> int:
+    """The largest payload whose frame every bookie accepts (wire-protocol spec, 1.1)."""
+    return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
+
+
+class EntryCodec:
+    """Packs and checks the entries of one ledger. Immutable."""
+
+    __slots__ = ("digest", "digest_bytes", "head_bytes", "ledger_id", "of")
+
+    def __init__(self, ledger_id: int, digest: DigestType, password: bytes) -> None:
+        self.ledger_id = ledger_id
+        self.digest = digest
+        self.digest_bytes = DIGEST_SIZE_BYTES[digest]
+        self.head_bytes = META_BYTES + self.digest_bytes
+        self.of: Callable[[Buffer, Buffer], bytes] = digester(digest, password)
+
+    def pack(self, entry_id: int, lac: int, length: int, payload: Buffer) -> bytes:
+        """Entry bytes; `length` includes this payload."""
+        meta = META.pack(self.ledger_id, entry_id, lac, length)
+        return b"".join((meta, self.of(meta, payload), payload))
+
+    def check(self, data: Buffer, entry_id: int | None = None) -> tuple[int, int, int]:
+        """(entry id, last add confirmed, length) of entry bytes, verified.
+
+        `entry_id` None accepts any entry of the ledger (the answer to "the last entry").
+        Raises BadEntryError, in the order of the wire-protocol spec, 5.4.
+        """
+        if len(data) < self.head_bytes:
+            raise BadEntryError(f"{len(data)} bytes are too few for an entry")
+        view = memoryview(data)
+        meta = view[:META_BYTES]
+        head = self.head_bytes
+        if self.of(meta, view[head:]) != view[META_BYTES:head]:
+            raise BadEntryError("the digest does not match")
+        ledger, entry, lac, length = META.unpack(meta)
+        if ledger != self.ledger_id:
+            raise BadEntryError(f"the entry is of ledger {ledger}, not {self.ledger_id}")
+        if entry_id is not None and entry != entry_id:
+            raise BadEntryError(f"the entry is {entry}, not {entry_id}")
+        return entry, lac, length
+
+    def unpack(self, data: Buffer, entry_id: int | None = None) -> Entry:
+        entry, lac, length = self.check(data, entry_id)
+        return Entry(self.ledger_id, entry, lac, length, bytes(data[self.head_bytes :]))
+
+    def pack_lac(self, lac: int) -> bytes:
+        """An explicit LAC packet: ledger, LAC, digest."""
+        packet = LAC_PACKET.pack(self.ledger_id, lac)
+        return packet + self.of(packet, b"")
+
+    def unpack_lac(self, data: Buffer) -> int:
+        view = memoryview(data)
+        if len(view) < LAC_PACKET.size + self.digest_bytes:
+            raise BadEntryError("too short for a LAC packet")
+        packet = view[: LAC_PACKET.size]
+        if self.of(packet, b"") != view[LAC_PACKET.size : LAC_PACKET.size + self.digest_bytes]:
+            raise BadEntryError("the digest of the LAC packet does not match")
+        ledger, lac = LAC_PACKET.unpack(packet)
+        if ledger != self.ledger_id:
+            raise BadEntryError(f"the LAC packet is of ledger {ledger}")
+        return int(lac)
+
+
+class AddEncoder:
+    """Turns payloads into ADD frames, many at a time: the client's hot path."""
+
+    __slots__ = ("_codec", "_fixed_bytes", "_key", "_prefix", "_prefix_size", "_word")
+
+    def __init__(self, codec: EntryCodec, key: bytes, flags: int = 0) -> None:
+        self._codec = codec
+        self._key = key
+        self._word = header_word(Opcode.ADD, flags)
+        self._fixed_bytes = FRAME_HEADER_BYTES - LENGTH.size + codec.head_bytes
+        self._prefix_size = -1
+        self._prefix = b""
+
+    def prefix(self, payload_bytes: int) -> bytes:
+        """What stands before the entry bytes: the same for payloads of one size."""
+        if payload_bytes != self._prefix_size:
+            self._prefix_size = payload_bytes
+            self._prefix = ADD_PREFIX.pack(self._fixed_bytes + payload_bytes, self._word, self._key)
+        return self._prefix
+
+    def parts(
+        self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
+    ) -> tuple[list[Buffer], int]:
+        """Four pieces a frame, to be joined, for consecutive entries from `first` on; and the
+        ledger length after them. `length` is the ledger length before `first`."""
+        ledger, of, pack = self._codec.ledger_id, self._codec.of, META.pack
+        pieces: list[Buffer] = []
+        extend = pieces.extend
+        entry_id = first
+        size = -1
+        prefix = b""
+        for payload in payloads:
+            if len(payload) != size:
+                size = len(payload)
+                prefix = self.prefix(size)
+            length += size
+            meta = pack(ledger, entry_id, lac, length)
+            extend((prefix, meta, of(meta, payload), payload))
+            entry_id += 1
+        return pieces, length
+
+
+@dataclass(frozen=True, slots=True)
+class EntryRun:
+    """Consecutive verified entries in one buffer: no object per entry.
+
+    Entry `first + k` has its payload at `data[offsets[k] : ends[k]]` and its cumulative ledger
+    length in `lengths[k]`.
+    """
+
+    ledger_id: int
+    first: int
+    data: Buffer
+    offsets: list[int]
+    ends: list[int]
+    lengths: list[int]
+    last_add_confirmed: int
+    """The highest LAC carried by these entries."""
+
+    def __len__(self) -> int:
+        return len(self.offsets)
+
+    @property
+    def last(self) -> int:
+        return self.first + len(self.offsets) - 1
+
+    def payloads(self) -> list[bytes]:
+        data = self.data
+        if isinstance(data, bytes):
+            return [data[a:b] for a, b in zip(self.offsets, self.ends)]
+        return [bytes(data[a:b]) for a, b in zip(self.offsets, self.ends)]
+
+
+def check_batch(
+    codec: EntryCodec, data: bytes, first: int, at: int, end: int, limit: int
+) -> EntryRun:
+    """Verify the (length, entry bytes) pairs of a batch read's answer in data[at:end].
+
+    Takes at most `limit` entries. Stops before the first entry that does not verify; an empty run
+    means that already the first one was bad.
+    """
+    offsets: list[int] = []
+    ends: list[int] = []
+    lengths: list[int] = []
+    head, of, ledger_id = codec.head_bytes, codec.of, codec.ledger_id
+    unpack_length, unpack_meta = LENGTH.unpack_from, META.unpack_from
+    view = memoryview(data)
+    expected, highest = first, -1
+    while at + 4 <= end and expected - first < limit:
+        start = at + 4
+        at = start + unpack_length(data, at)[0]
+        body = start + head
+        if at > end or body > at:
+            break
+        meta = start + META_BYTES
+        ledger, entry, lac, length = unpack_meta(data, start)
+        if (
+            entry != expected
+            or ledger != ledger_id
+            or of(view[start:meta], view[body:at]) != data[meta:body]
+        ):
+            break
+        offsets.append(body)
+        ends.append(at)
+        lengths.append(length)
+        if lac > highest:
+            highest = lac
+        expected += 1
+    return EntryRun(codec.ledger_id, first, data, offsets, ends, lengths, highest)

@@ -1,0 +1,242 @@
+"""Protocol v2: frames between client and bookie (wire-protocol spec, sections 1 and 2).
+
+A frame is a length N (u32, not counting itself) and N bytes, of which the first four are the header
+word: version (8 bits), opcode (8), flags (16). All integers are big-endian.
+
+    ADD request          N | word | master key 20 | entry bytes (see `entry`)
+    READ request         N | word | ledger 8 | entry 8 | master key 20, only with DO_FENCING
+    BATCH_READ request   N | word | ledger 8 | first 8 | request id 8 | max count 4 | max size 8 |
+                         master key 20, only with DO_FENCING
+    AUTH request, answer N | word | AuthMessage (protobuf)
+    ADD response         N | word | code 4 | ledger 8 | entry 8
+    READ response        N | word | code 4 | ledger 8 | entry 8 | entry bytes
+    BATCH_READ response  N | word | code 4 | ledger 8 | first 8 | request id 8 |
+                         (length 4 | entry bytes)*
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from sys import byteorder
+
+Buffer = bytes | bytearray | memoryview
+
+MAX_FRAME_BYTES = 5_242_880
+"""Length word included (`nettyMaxFrameSizeBytes`): what every Apache bookie accepts by default."""
+
+VERSION = 2
+MAX_VERSION = 2
+
+
+class Opcode(enum.IntEnum):
+    ADD = 1
+    READ = 2
+    AUTH = 3
+    BATCH_READ = 7
+
+
+class Flag(enum.IntFlag):
+    NONE = 0
+    DO_FENCING = 1
+    RECOVERY_ADD = 2
+    HIGH_PRIORITY = 4
+
+
+class Code(enum.IntEnum):
+    """What a bookie answers."""
+
+    OK = 0
+    NO_LEDGER = 1
+    NO_ENTRY = 2
+    BAD_REQUEST = 100
+    IO_ERROR = 101
+    UNAUTHORIZED = 102
+    BAD_VERSION = 103
+    FENCED = 104
+    READ_ONLY = 105
+    TOO_MANY_REQUESTS = 106
+    UNKNOWN_LEDGER_STATE = 107
+
+
+def header_word(opcode: int, flags: int = 0, version: int = VERSION) -> int:
+    if version == 0:
+        return opcode
+    return version << 24 | opcode << 16 | flags
+
+
+def split_word(word: int) -> tuple[int, int, int]:
+    """(version, opcode, flags) of a header word; version 0 has its opcode in the low byte."""
+    version = word >> 24
+    if version == 0:
+        return 0, word & 0xFF, 0
+    return version, word >> 16 & 0xFF, word & 0xFFFF
+
+
+ADD_WORD = header_word(Opcode.ADD)
+READ_WORD = header_word(Opcode.READ)
+AUTH_WORD = header_word(Opcode.AUTH)
+BATCH_READ_WORD = header_word(Opcode.BATCH_READ)
+
+LENGTH = struct.Struct(">I")
+WORD = struct.Struct(">II")  # length, header word
+ADD_PREFIX = struct.Struct(">II20s")  # length, header word, master key
+ADD_HEAD = struct.Struct(">II20sqq")  # ... ledger, entry: what a bookie looks at
+READ_REQUEST = struct.Struct(">IIqq")  # length, header word, ledger, entry
+BATCH_READ_REQUEST = struct.Struct(">IIqqqiq")  # ..., request id, max count, max size
+RESPONSE = struct.Struct(">IIiqq")  # length, header word, code, ledger, entry
+BATCH_RESPONSE = struct.Struct(">IIiqqq")  # ..., request id
+
+FRAME_HEADER_BYTES = ADD_PREFIX.size
+"""Bytes of an ADD frame before the entry bytes."""
+KEY_BYTES = 20
+ADD_RESPONSE_BYTES = RESPONSE.size
+READ_RESPONSE_BYTES = RESPONSE.size
+BATCH_RESPONSE_BYTES = BATCH_RESPONSE.size
+BATCH_ENTRY_OVERHEAD_BYTES = 4
+BATCH_READ_BASE_BYTES = 36
+"""What Apache's bookie counts for a batch read's answer before its first entry."""
+LAST_ENTRY = -1
+"""In a READ: the last entry that the bookie has."""
+
+
+# -- requests ---------------------------------------------------------------------------------
+
+
+def add_request(key: bytes, entry: bytes, flags: int = 0) -> bytes:
+    """One ADD frame. The client's hot path builds the same bytes in `entry.AddEncoder`."""
+    size = ADD_PREFIX.size - LENGTH.size + len(entry)
+    return ADD_PREFIX.pack(size, header_word(Opcode.ADD, flags), key) + entry
+
+
+def read_request(ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
+    """READ of one entry (-1: the last); `key` is sent only with DO_FENCING."""
+    tail = key if flags & Flag.DO_FENCING else b""
+    size = READ_REQUEST.size - LENGTH.size + len(tail)
+    return READ_REQUEST.pack(size, header_word(Opcode.READ, flags), ledger_id, entry_id) + tail
+
+
+def batch_read_request(
+    ledger_id: int,
+    first: int,
+    request_id: int,
+    max_count: int,
+    max_size: int,
+    flags: int = 0,
+    key: bytes = b"",
+) -> bytes:
+    """READ of consecutive entries of one bookie; max_count <= 0 means no limit."""
+    tail = key if flags & Flag.DO_FENCING else b""
+    size = BATCH_READ_REQUEST.size - LENGTH.size + len(tail)
+    word = header_word(Opcode.BATCH_READ, flags)
+    return (
+        BATCH_READ_REQUEST.pack(size, word, ledger_id, first, request_id, max_count, max_size)
+        + tail
+    )
+
+
+def auth_message(plugin: str, payload: bytes) -> bytes:
+    """AuthMessage {1: plugin name, 2: payload} of less than 128 bytes a field."""
+    name = plugin.encode()
+    if len(name) > 127 or len(payload) > 127:
+        raise ValueError("auth fields over 127 bytes are not made here")
+    return bytes([0x0A, len(name)]) + name + bytes([0x12, len(payload)]) + payload
+
+
+def auth_frame(message: bytes, version: int = VERSION) -> bytes:
+    """Request and answer look the same."""
+    return WORD.pack(len(message) + 4, header_word(Opcode.AUTH, 0, version)) + message
+
+
+# -- responses --------------------------------------------------------------------------------
+
+
+def add_response(code: int, ledger_id: int, entry_id: int, version: int = VERSION) -> bytes:
+    word = header_word(Opcode.ADD, 0, version)
+    return RESPONSE.pack(24, word, code, ledger_id, entry_id)
+
+
+def add_responses(ledger_id: int, first: int, count: int) -> bytes:
+    """The `count` OK answers to consecutive adds from `first` on, as one bytes object.
+
+    Column by column: the cost of a call is a few dozen slice assignments, not `count` packs.
+    """
+    head = RESPONSE.pack(24, ADD_WORD, 0, ledger_id, first)
+    if count < 8:
+        pack = RESPONSE.pack
+        return b"".join(
+            [pack(24, ADD_WORD, 0, ledger_id, entry) for entry in range(first, first + count)]
+        )
+    out = bytearray(head * count)
+    ids = array("q", range(first, first + count))
+    if byteorder == "little":
+        ids.byteswap()
+    columns = ids.tobytes()
+    # Only as many low bytes as differ between the first and the last id.
+    changed = (first ^ (first + count - 1)).bit_length() + 7 >> 3
+    for byte in range(8 - changed, 8):
+        out[20 + byte :: ADD_RESPONSE_BYTES] = columns[byte::8]
+    return bytes(out)
+
+
+def add_responses_of(ledger_id: int, entry_ids: Iterable[int], code: int = 0) -> bytes:
+    """Answers with one code to any adds of one ledger."""
+    pack = RESPONSE.pack
+    return b"".join([pack(24, ADD_WORD, code, ledger_id, entry) for entry in entry_ids])
+
+
+def read_response(
+    code: int, ledger_id: int, entry_id: int, entry: Buffer = b"", version: int = VERSION
+) -> bytes:
+    word = header_word(Opcode.READ, 0, version)
+    return b"".join((RESPONSE.pack(24 + len(entry), word, code, ledger_id, entry_id), entry))
+
+
+def batch_read_response(
+    code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Buffer] = ()
+) -> bytes:
+    pack = LENGTH.pack
+    parts: list[Buffer] = [b""]
+    size = BATCH_RESPONSE.size - LENGTH.size
+    for entry in entries:
+        parts.append(pack(len(entry)))
+        parts.append(entry)
+        size += LENGTH.size + len(entry)
+    parts[0] = BATCH_RESPONSE.pack(size, BATCH_READ_WORD, code, ledger_id, first, request_id)
+    return b"".join(parts)
+
+
+# -- columns of equal frames ------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _add_heads(frame_bytes: int) -> struct.Struct:
+    return struct.Struct(f">II20sqq{frame_bytes - ADD_HEAD.size}x")
+
+
+def add_columns(
+    view: memoryview, frame_bytes: int
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...], tuple[int, ...], tuple[int, ...]]:
+    """Lengths, header words, keys, ledgers and entries of back-to-back frames of `frame_bytes`.
+
+    A row is meaningful only while the lengths before it all equal `frame_bytes` - 4.
+    """
+    rows = _add_heads(frame_bytes).iter_unpack(view)
+    lengths, words, keys, ledgers, entries = zip(*rows)
+    return lengths, words, keys, ledgers, entries
+
+
+def frame_bounds(data: Buffer) -> list[tuple[int, int]]:
+    """(start, end) of each whole frame in `data`."""
+    bounds = []
+    at, end = 0, len(data)
+    while at + 4 <= end:
+        stop = at + 4 + LENGTH.unpack_from(data, at)[0]
+        if stop > end:
+            break
+        bounds.append((at, stop))
+        at = stop
+    return bounds

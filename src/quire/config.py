@@ -1,0 +1,59 @@
+"""Every limit of a client and of a bookie, with its unit. Values are frozen; pass your own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConfig:
+    connect_timeout_s: float = 5.0
+    add_timeout_s: float = 5.0
+    """A bookie that leaves an add unanswered for so long is replaced."""
+    read_timeout_s: float = 5.0
+    """A bookie that leaves a read unanswered for so long counts as unknown; the next is asked."""
+    speculative_read_s: float = 1.0
+    """A read that takes longer is also sent to the next replica."""
+    recovery_timeout_s: float = 60.0
+    """Opening with recovery gives up after this; nothing is lost, open again."""
+    max_unacked_bytes: int = 64 * MIB
+    """Payload bytes of one writer that the slowest bookie of its ensemble has not acknowledged.
+    Behind it appends wait; at `add_timeout_s` the bookie is replaced."""
+    max_turn_bytes: int = 512 * KIB
+    """Appends of one turn of the event loop are sent at its end, or when they reach this."""
+    read_window_bytes: int = 1 * MIB
+    """What one batch read asks for."""
+    read_windows: int = 4
+    """Batch reads in flight for one `read`."""
+    single_reads_in_flight: int = 256
+    """Single reads in flight for one `read` of a striped ledger, or of a bookie without batch
+    reads."""
+    max_ensemble_changes: int = 1_000
+    """Of one writer; behind it appends fail."""
+    avoid_failed_bookie_s: float = 30.0
+    """A bookie that failed is chosen for new ensembles only where nothing else is left."""
+    bookies_wait_s: float = 2.0
+    """How long `create_ledger` and an ensemble change wait for enough bookies to register."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieConfig:
+    max_frame_bytes: int = 5 * MIB
+    max_batch_read_bytes: int = 5 * MIB
+    max_queued_bytes: int = 64 * MIB
+    """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
+    max_unsent_bytes: int = 16 * MIB
+    """Answers that one connection has not taken. Behind it the bookie stops reading from it."""
+    max_connections: int = 4_096
+    segment_bytes: int = 64 * MIB
+    min_free_bytes: int = 256 * MIB
+    """Less free space than this makes the bookie read-only."""
+    seal_idle_ms: int = 200
+    gc_interval_s: float = 600.0
+    """Between two looks for ledgers that were deleted in the metadata store."""
+    check_space_s: float = 5.0
+    stop_timeout_s: float = 10.0
+    session_timeout_ms: int = 10_000

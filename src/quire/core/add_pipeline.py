@@ -1,0 +1,248 @@
+"""Which adds of one ledger handle are confirmed: watermarks instead of a record per entry.
+
+The writer pushes *blocks* (the entries of one turn of its event loop) and reports what each
+member of the ensemble acknowledged. Laws, with their rules in the replication spec, section 14:
+
+1. `last_confirmed` only grows, by one entry after the other; entry e is confirmed when at least
+   `ack_quorum` members of its write set have acknowledged it (15).
+2. `next[index]` is the first entry of the member's stripe that it has not acknowledged; everything
+   of its stripe before that is. What arrives out of order waits in `ahead[index]`.
+3. While frozen (an ensemble change is running) nothing is confirmed (10). A replaced member starts
+   again at the first unconfirmed entry; *all* resets come before the next confirmation (12), and
+   every unconfirmed entry of its stripe is sent again (13).
+
+Blocks form a linked list with one cursor a member and one for confirmation: a block is freed when
+the last cursor has passed it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from quire.codec.frames import frame_bounds
+from quire.core.quorum import in_write_set
+
+
+class Block:
+    """The ADD frames of consecutive entries, as they are sent to a member that stores all."""
+
+    __slots__ = ("data", "first", "last", "length_after", "length_before", "next", "sent_at")
+
+    def __init__(
+        self,
+        first: int,
+        last: int,
+        data: bytes,
+        length_before: int,
+        length_after: int,
+        sent_at: float,
+    ) -> None:
+        self.first = first
+        self.last = last
+        self.data = data
+        self.length_before = length_before
+        self.length_after = length_after
+        self.sent_at = sent_at
+        self.next: Block | None = None
+
+    def frames(self, entries: Sequence[int]) -> bytes:
+        """The frames of those of `entries` (ascending) that lie in this block."""
+        if len(entries) == self.last - self.first + 1:
+            return self.data
+        data, first = memoryview(self.data), self.first
+        bounds = frame_bounds(self.data)
+        return b"".join([data[slice(*bounds[entry - first])] for entry in entries])
+
+
+class AddPipeline:
+    __slots__ = (
+        "_ack_quorum",
+        "_ahead",
+        "_confirming",
+        "_cursors",
+        "_ensemble_size",
+        "_next",
+        "_parked",
+        "_restarted_at",
+        "_striped",
+        "_tail",
+        "_write_quorum",
+        "frozen",
+        "last_confirmed",
+        "last_pushed",
+        "length",
+    )
+
+    def __init__(
+        self,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        last_confirmed: int = -1,
+        length: int = 0,
+    ) -> None:
+        self._ensemble_size = ensemble_size
+        self._write_quorum = write_quorum
+        self._ack_quorum = ack_quorum
+        self._striped = ensemble_size != write_quorum
+        self.last_confirmed = last_confirmed
+        self.last_pushed = last_confirmed
+        self.length = length
+        """Payload bytes up to `last_pushed`."""
+        self.frozen = False
+        first = last_confirmed + 1
+        self._next = [self._stripe_from(index, first) for index in range(ensemble_size)]
+        self._ahead: list[set[int]] = [set() for _ in range(ensemble_size)]
+        self._cursors: list[Block | None] = [None] * ensemble_size
+        self._restarted_at = [0.0] * ensemble_size
+        self._parked: set[int] = set()
+        self._confirming: Block | None = None
+        self._tail: Block | None = None
+
+    # -- sending ------------------------------------------------------------------------------
+
+    def push(self, block: Block) -> None:
+        """`block` follows what was pushed before."""
+        assert block.first == self.last_pushed + 1
+        if self._tail is not None:
+            self._tail.next = block
+        self._tail = block
+        for index, cursor in enumerate(self._cursors):
+            if cursor is None and index not in self._parked:
+                self._cursors[index] = block
+        if self._confirming is None:
+            self._confirming = block
+        self.last_pushed = block.last
+        self.length = block.length_after
+
+    def unconfirmed_blocks(self) -> Iterator[Block]:
+        block = self._confirming
+        while block is not None:
+            yield block
+            block = block.next
+
+    def stripe(self, index: int, first: int, last: int) -> Sequence[int]:
+        """The entries of [first, last] that member `index` stores."""
+        if not self._striped:
+            return range(first, last + 1)
+        size, quorum = self._ensemble_size, self._write_quorum
+        return [entry for entry in range(first, last + 1) if (index - entry) % size < quorum]
+
+    def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
+        """(last entry of the block, frames) of what member `index` has to be sent: its stripe of
+        the unconfirmed entries behind `after`."""
+        for block in self.unconfirmed_blocks():
+            first = max(block.first, after + 1, self.last_confirmed + 1)
+            if first > block.last:
+                continue
+            entries = self.stripe(index, first, block.last)
+            if entries:
+                yield block.last, block.frames(entries)
+
+    # -- acknowledgements ---------------------------------------------------------------------
+
+    def expected(self, index: int) -> int:
+        """The next entry that member `index` should acknowledge."""
+        return self._next[index]
+
+    def acked_run(self, index: int, first: int, last: int) -> None:
+        """Member `index` has stored first..last (all of them; only where nothing is striped)."""
+        if first == self._next[index] and not self._ahead[index] and not self._striped:
+            self._next[index] = last + 1
+            self._move_cursor(index)
+        else:
+            self.acked(index, range(first, last + 1))
+
+    def acked(self, index: int, entries: Iterable[int]) -> None:
+        """Member `index` has stored `entries`, in any order, repetitions allowed."""
+        ahead = self._ahead[index]
+        upcoming = self._next[index]
+        for entry in entries:
+            if entry == upcoming:
+                upcoming = self._stripe_from(index, entry + 1)
+                while upcoming in ahead:
+                    ahead.discard(upcoming)
+                    upcoming = self._stripe_from(index, upcoming + 1)
+            elif upcoming < entry <= self.last_pushed:
+                ahead.add(entry)
+        self._next[index] = upcoming
+        self._move_cursor(index)
+
+    def confirm(self) -> bool:
+        """Advance `last_confirmed` as far as the quorums allow. True if it moved."""
+        if self.frozen:
+            return False
+        if not self._striped:
+            ranked = sorted(self._next)
+            confirmed = ranked[-self._ack_quorum] - 1
+        else:
+            confirmed = self._confirmed_striped()
+        confirmed = min(confirmed, self.last_pushed)
+        if confirmed <= self.last_confirmed:
+            return False
+        self.last_confirmed = confirmed
+        block = self._confirming
+        while block is not None and block.last <= confirmed:
+            block.data = b""  # never sent again; who still has to send it holds the bytes
+            block = block.next
+        self._confirming = block
+        return True
+
+    def _confirmed_striped(self) -> int:
+        size, quorum = self._ensemble_size, self._write_quorum
+        first_open = self.last_pushed + 1
+        for residue in range(size):
+            members = sorted(self._next[(residue + k) % size] for k in range(quorum))
+            through = members[-self._ack_quorum] - 1
+            # The first entry of this residue that lies behind `through`.
+            candidate = through + 1 + (residue - through - 1) % size
+            first_open = min(first_open, candidate)
+        return first_open - 1
+
+    # -- ensemble changes ---------------------------------------------------------------------
+
+    def restart(self, indexes: Iterable[int], now: float) -> None:
+        """These members are new: they have acknowledged nothing behind `last_confirmed`."""
+        for index in indexes:
+            self._parked.discard(index)
+            self._ahead[index].clear()
+            self._next[index] = self._stripe_from(index, self.last_confirmed + 1)
+            self._cursors[index] = self._confirming
+            self._restarted_at[index] = now
+
+    def park(self, indexes: Iterable[int]) -> None:
+        """These members are away: nothing is outstanding on them until they restart."""
+        for index in indexes:
+            self._parked.add(index)
+            self._cursors[index] = None
+
+    # -- what is outstanding ------------------------------------------------------------------
+
+    def outstanding_since(self, index: int) -> float | None:
+        """When the oldest entry that member `index` has not acknowledged was sent."""
+        cursor = self._cursors[index]
+        if cursor is None:
+            return None
+        return max(cursor.sent_at, self._restarted_at[index])
+
+    def unacked_bytes(self, index: int) -> int:
+        """Payload bytes pushed since the oldest entry not acknowledged by member `index`."""
+        cursor = self._cursors[index]
+        return 0 if cursor is None else self.length - cursor.length_before
+
+    def unacked_bytes_max(self) -> int:
+        return max(self.unacked_bytes(index) for index in range(self._ensemble_size))
+
+    def _stripe_from(self, index: int, entry: int) -> int:
+        if not self._striped:
+            return entry
+        while not in_write_set(index, entry, self._ensemble_size, self._write_quorum):
+            entry += 1
+        return entry
+
+    def _move_cursor(self, index: int) -> None:
+        upcoming = self._next[index]
+        cursor = self._cursors[index]
+        while cursor is not None and cursor.last < upcoming:
+            cursor = cursor.next
+        self._cursors[index] = cursor

@@ -1,0 +1,38 @@
+"""The one way in which ledger metadata changes: check, change, compare-and-swap, re-read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.errors import MetadataError, VersionConflictError
+from quire.metadata.base import MetadataStore, Versioned
+
+MAX_ATTEMPTS = 100
+"""Of one update. Conflicts are rare (a writer, a recovery, a re-replication of one ledger)."""
+
+
+async def update_ledger(
+    store: MetadataStore,
+    ledger_id: int,
+    current: Versioned[LedgerMetadata],
+    change: Callable[[LedgerMetadata], LedgerMetadata | None],
+) -> Versioned[LedgerMetadata]:
+    """Apply `change` to the ledger's metadata (replication spec, 4.4).
+
+    `change` gets the newest value known and returns the new one, or None when nothing is to be
+    written; after a conflict it is asked again with what the store has. Returns what is stored,
+    the value that `change` declined included. Raises NoSuchLedgerError when the ledger was deleted;
+    after a MetadataUnavailableError, or when cancelled, the outcome is unknown.
+    """
+    for _ in range(MAX_ATTEMPTS):
+        wanted = change(current.value)
+        if wanted is None:
+            return current
+        try:
+            return await store.write_ledger(ledger_id, wanted, current.version)
+        except VersionConflictError:
+            current = await store.read_ledger(ledger_id)
+            if current.value == wanted:
+                return current  # our own write, whose answer was lost
+    raise MetadataError(f"ledger {ledger_id}: {MAX_ATTEMPTS} updates in a row met a conflict")

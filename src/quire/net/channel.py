@@ -1,0 +1,326 @@
+"""A client's connection to one bookie, protocol v2.
+
+Adds have no object per request: their answers go, run by run, to the `AddSink` of their ledger.
+Reads are matched by (ledger, entry), batch reads by request id; each of those requests is a batch
+or a slow path already, and has a future.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from typing import Protocol
+
+from quire.codec.frames import (
+    ADD_RESPONSE_BYTES,
+    ADD_WORD,
+    BATCH_READ_WORD,
+    BATCH_RESPONSE,
+    BATCH_RESPONSE_BYTES,
+    READ_RESPONSE_BYTES,
+    READ_WORD,
+    RESPONSE,
+    Buffer,
+    Code,
+    Opcode,
+    add_responses,
+    batch_read_request,
+    read_request,
+    split_word,
+)
+from quire.errors import (
+    BookieBusyError,
+    BookieError,
+    BookieIOError,
+    BookieReadOnlyError,
+    BookieUnavailableError,
+    DataUnknownError,
+    LedgerFencedError,
+    ProtocolError,
+    QuireError,
+    UnauthorizedError,
+)
+from quire.net.frame_buffer import FrameBuffer, frame_size
+
+WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
+"""Reads wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
+
+
+class AddSink(Protocol):
+    """Where the answers to the adds of one ledger on one channel go."""
+
+    def expected(self) -> int:
+        """The entry whose answer should come next."""
+        ...
+
+    def on_acked_run(self, first: int, last: int) -> None: ...
+
+    def on_acked(self, entries: list[int]) -> None: ...
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None: ...
+
+    def on_lost(self, error: BookieUnavailableError) -> None: ...
+
+
+class NoEntryAnswer(BookieError):
+    """The bookie says that it has no such entry (or no such ledger): a negative vote."""
+
+    code = -13
+    outcome_known = True
+
+
+def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
+    """The answer code of a bookie as an error."""
+    what = f"bookie {bookie_id}, ledger {ledger_id}, entry {entry_id}: "
+    match code:
+        case Code.NO_LEDGER:
+            return NoEntryAnswer(what + "no such ledger on this bookie")
+        case Code.NO_ENTRY:
+            return NoEntryAnswer(what + "no such entry on this bookie")
+        case Code.UNAUTHORIZED:
+            return UnauthorizedError(
+                what + "wrong password, or not authenticated", ledger_id=ledger_id
+            )
+        case Code.FENCED:
+            return LedgerFencedError(what + "the ledger is fenced", ledger_id=ledger_id)
+        case Code.READ_ONLY:
+            return BookieReadOnlyError(what + "the bookie is read-only")
+        case Code.TOO_MANY_REQUESTS:
+            return BookieBusyError(what + "the bookie has too many requests")
+        case Code.UNKNOWN_LEDGER_STATE:
+            return DataUnknownError(what + "the bookie may have lost data of this ledger")
+        case Code.IO_ERROR:
+            return BookieIOError(what + "I/O error on the bookie")
+        case Code.BAD_VERSION:
+            return ProtocolError(what + "the bookie does not speak this protocol version")
+        case _:
+            return BookieIOError(what + f"the bookie refused the request (code {code})")
+
+
+class BookieChannel(asyncio.Protocol):
+    """One connection. Made by `BookiePool`, which connects it."""
+
+    def __init__(self, bookie_id: str) -> None:
+        self.bookie_id = bookie_id
+        self.lost: BookieUnavailableError | None = None
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameBuffer()
+        self._sinks: dict[int, AddSink] = {}
+        self._reads: dict[tuple[int, int], deque[asyncio.Future[bytes]]] = {}
+        self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
+        self._request_id = 0
+        self._writable = asyncio.Event()
+        self._writable.set()
+
+    # -- asyncio ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f": {exc}" if exc else ""
+        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for buffer in self._frames.feed(data):
+                end = self._parse(buffer)
+                self._frames.keep(buffer, end)
+        except ProtocolError as error:
+            self.abort(f"protocol error: {error}")
+
+    # -- requests -----------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        return self.lost is None and self._transport is not None
+
+    @property
+    def adding(self) -> dict[int, AddSink]:
+        return self._sinks
+
+    def attach(self, ledger_id: int, sink: AddSink) -> None:
+        assert ledger_id not in self._sinks
+        self._sinks[ledger_id] = sink
+
+    def detach(self, ledger_id: int, sink: AddSink) -> None:
+        if self._sinks.get(ledger_id) is sink:
+            del self._sinks[ledger_id]
+
+    def send(self, frames: Buffer) -> None:
+        """ADD frames. Bounded by the caller's count of unacknowledged bytes."""
+        if self._transport is not None:
+            self._transport.write(frames)
+
+    async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
+        """Entry bytes, unverified. Raises the errors of `error_of`. Cancel-safe."""
+        await self._writable.wait()
+        future: asyncio.Future[bytes] = self._new_future()
+        waiting = self._reads.setdefault((ledger_id, entry_id), deque())
+        waiting.append(future)
+        self._write(read_request(ledger_id, entry_id, flags, key))
+        return await future
+
+    async def read_many(
+        self, ledger_id: int, entry_ids: list[int], flags: int = 0, key: bytes = b""
+    ) -> list[bytes | BaseException]:
+        """Single reads sent as one buffer; an answer or an error for each."""
+        await self._writable.wait()
+        futures: list[asyncio.Future[bytes]] = []
+        requests = []
+        for entry_id in entry_ids:
+            future = self._new_future()
+            self._reads.setdefault((ledger_id, entry_id), deque()).append(future)
+            futures.append(future)
+            requests.append(read_request(ledger_id, entry_id, flags, key))
+        self._write(b"".join(requests))
+        return await asyncio.gather(*futures, return_exceptions=True)
+
+    async def batch_read(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_size: int,
+        flags: int = 0,
+        key: bytes = b"",
+    ) -> bytes:
+        """The whole answer frame; its (length, entry bytes) pairs begin at BATCH_RESPONSE_BYTES.
+        Raises what the bookie says of the first entry. Cancel-safe."""
+        await self._writable.wait()
+        self._request_id += 1
+        request_id = self._request_id
+        future: asyncio.Future[bytes] = self._new_future()
+        self._batch_reads[request_id] = future
+        self._write(
+            batch_read_request(ledger_id, first, request_id, max_count, max_size, flags, key)
+        )
+        try:
+            return await future
+        finally:
+            self._batch_reads.pop(request_id, None)
+
+    def close(self) -> None:
+        if self._transport is not None:
+            self._transport.close()
+
+    def abort(self, why: str) -> None:
+        """Give the connection up; everything outstanding fails."""
+        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id}: {why}"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def _parse(self, buffer: Buffer) -> int:
+        """Handle the whole frames of `buffer`; the offset of the first unfinished one."""
+        at, end = 0, len(buffer)
+        while at + 8 <= end:
+            size = frame_size(buffer, at)
+            stop = at + size
+            if stop > end:
+                return at
+            word = int.from_bytes(buffer[at + 4 : at + 8], "big")
+            if word == ADD_WORD and size == ADD_RESPONSE_BYTES:
+                at = self._parse_adds(buffer, at, end)
+                continue
+            self._answer(word, buffer, at, stop)
+            at = stop
+        return at
+
+    def _parse_adds(self, buffer: Buffer, at: int, end: int) -> int:
+        """As many ADD answers as stand here back to back."""
+        count = (end - at) // ADD_RESPONSE_BYTES
+        _, _, _, ledger, first = RESPONSE.unpack_from(buffer, at)
+        sink = self._sinks.get(ledger)
+        # The usual case: OK for consecutive adds of one ledger. One comparison checks them all.
+        stop = at + count * ADD_RESPONSE_BYTES
+        if sink is not None and buffer[at:stop] == add_responses(ledger, first, count):
+            sink.on_acked_run(first, first + count - 1)
+            return stop
+        return self._parse_mixed_adds(memoryview(buffer)[at:stop], at)
+
+    def _parse_mixed_adds(self, view: memoryview, base: int) -> int:
+        acked: dict[int, list[int]] = {}
+        failed: list[tuple[int, int, int]] = []
+        used = 0
+        for size, word, code, ledger, entry in RESPONSE.iter_unpack(view):
+            if word != ADD_WORD or size != 24:
+                break
+            used += ADD_RESPONSE_BYTES
+            if code:
+                failed.append((ledger, entry, code))
+            else:
+                acked.setdefault(ledger, []).append(entry)
+        for ledger, entries in acked.items():
+            sink = self._sinks.get(ledger)
+            if sink is not None:
+                sink.on_acked(entries)
+        for ledger, entry, code in failed:
+            sink = self._sinks.get(ledger)
+            if sink is not None:
+                sink.on_add_error(entry, error_of(code, ledger, entry, self.bookie_id))
+        return base + used
+
+    def _answer(self, word: int, buffer: Buffer, at: int, stop: int) -> None:
+        if word == READ_WORD and stop - at >= READ_RESPONSE_BYTES:
+            _, _, code, ledger, entry = RESPONSE.unpack_from(buffer, at)
+            waiting = self._reads.get((ledger, entry))
+            if not waiting:
+                return
+            future = waiting.popleft()
+            if not waiting:
+                del self._reads[ledger, entry]
+            if future.done():
+                return
+            if code:
+                future.set_exception(error_of(code, ledger, entry, self.bookie_id))
+            else:
+                future.set_result(bytes(buffer[at + READ_RESPONSE_BYTES : stop]))
+        elif word == BATCH_READ_WORD and stop - at >= BATCH_RESPONSE_BYTES:
+            _, _, code, ledger, entry, request_id = BATCH_RESPONSE.unpack_from(buffer, at)
+            batch = self._batch_reads.get(request_id)
+            if batch is None or batch.done():
+                return
+            if code:
+                batch.set_exception(error_of(code, ledger, entry, self.bookie_id))
+            else:
+                batch.set_result(bytes(buffer[at:stop]))
+        elif split_word(word)[1] not in (Opcode.AUTH, Opcode.ADD, Opcode.READ):
+            raise ProtocolError(f"unexpected answer (header word {word:#010x})")
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _new_future(self) -> asyncio.Future[bytes]:
+        if self.lost is not None:
+            raise self.lost
+        return asyncio.get_running_loop().create_future()
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        self._transport.write(data)
+
+    def _fail(self, error: BookieUnavailableError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        self._writable.set()
+        futures = [future for waiting in self._reads.values() for future in waiting]
+        futures.extend(self._batch_reads.values())
+        self._reads.clear()
+        self._batch_reads.clear()
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a cancelled caller never looks: no warning then
+        for sink in list(self._sinks.values()):
+            sink.on_lost(error)
+        self._sinks.clear()
