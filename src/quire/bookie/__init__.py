@@ -1,0 +1,1 @@
+"""The server: one process, one data directory, protocol v2, a chunk at a time."""

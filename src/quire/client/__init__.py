@@ -1,0 +1,7 @@
+"""The ledger client: asyncio first, with a blocking twin of the same names in `blocking`."""
+
+from quire.client.client import Client, connect
+from quire.client.reader import LedgerReader
+from quire.client.writer import LedgerWriter
+
+__all__ = ["Client", "LedgerReader", "LedgerWriter", "connect"]

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing
 from types import TracebackType
+from typing import TYPE_CHECKING
 
+from quire.client import arrow
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
@@ -14,6 +16,11 @@ from quire.codec.ledger_metadata import LedgerMetadata
 from quire.config import ClientConfig
 from quire.errors import NoSuchEntryError, ReadError, UsageError
 from quire.metadata.base import MetadataStore, Versioned
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
 
 
 class LedgerReader:
@@ -97,7 +104,7 @@ class LedgerReader:
         async with aclosing(self.read_runs(first, last)) as runs:
             async for run in runs:
                 entry_id, lac, ledger_id = run.first, run.last_add_confirmed, self.ledger_id
-                for payload, length in zip(run.payloads(), run.lengths):
+                for payload, length in zip(run.payloads(), run.ledger_lengths):
                     yield Entry(ledger_id, entry_id, lac, length, payload)
                     entry_id += 1
 
@@ -125,6 +132,20 @@ class LedgerReader:
     async def read_last(self) -> Entry:
         """The entry at `last_add_confirmed`. NoSuchEntryError if the ledger is empty."""
         return await self.read_entry(self._last_add_confirmed)
+
+    async def to_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """Entries first..last as an Arrow table: ledger_id, entry_id, length (payload bytes of the
+        entry), value. The whole range is held in memory."""
+        async with aclosing(self.read_runs(first, last)) as runs:
+            return arrow.table([run async for run in runs])
+
+    async def to_pandas(self, first: int = 0, last: int | None = None) -> pandas.DataFrame:
+        """As `to_arrow`, as a pandas frame."""
+        return (await self.to_arrow(first, last)).to_pandas()
+
+    async def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
+        """As `to_arrow`, as a Polars frame."""
+        return arrow.to_polars(await self.to_arrow(first, last))
 
     def close(self) -> None:
         """Nothing is held on bookies; reads after this raise UsageError."""

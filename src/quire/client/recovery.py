@@ -11,8 +11,6 @@ import asyncio
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from quire.metadata.update import update_ledger
-
 from quire.client.add_session import AddSession
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
@@ -27,6 +25,7 @@ from quire.core.quorum import stripe
 from quire.core.recovery import RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.update import update_ledger
 from quire.net.channel import NoEntryAnswer
 
 FENCED_READ = Flag.DO_FENCING | Flag.HIGH_PRIORITY
@@ -184,13 +183,13 @@ class Recovery:
                     index = tasks[task]
                     run = self._vote(task, first, index, votes, ensemble[index], errors)
                     if run is not None and index == many:
-                        return _Found(run.payloads(), run.lengths, end=False)
+                        return _Found(run.payloads(), run.ledger_lengths, end=False)
                     single = single or run
                 if votes.verdict(first) is Verdict.ABSENT:
                     return _Found([], [], end=True)
                 if single is not None and all(tasks[task] != many for task in pending):
                     self._preferred += 1  # the one that was asked for many does not have it
-                    return _Found(single.payloads(), single.lengths, end=False)
+                    return _Found(single.payloads(), single.ledger_lengths, end=False)
         finally:
             for task in pending:
                 task.cancel()
@@ -292,7 +291,7 @@ class Recovery:
             if verdict is Verdict.EXISTS:
                 whole = self._codec.unpack(copies[entry], entry)
                 found.payloads.append(whole.payload)
-                found.lengths.append(whole.length)
+                found.lengths.append(whole.ledger_length)
             elif verdict is Verdict.ABSENT:
                 found.end = True
                 return found
@@ -336,7 +335,7 @@ class Recovery:
         try:
             async with aclosing(engine.runs(entry_id, entry_id)) as runs:
                 async for run in runs:
-                    return run.lengths[-1]
+                    return run.ledger_lengths[-1]
         except ReadError:
             pass
         return 0

@@ -6,8 +6,6 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 
-from quire.metadata.update import update_ledger
-
 from quire.client.add_session import AddSession
 from quire.client.pool import BookiePool
 from quire.client.tasks import TaskSet
@@ -18,6 +16,7 @@ from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
 from quire.config import ClientConfig
 from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, UsageError
 from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.update import update_ledger
 
 
 class LedgerWriter:

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import Callable
 from typing import Protocol
+
+BACKLOG = 1024
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
 
-class Listener(Protocol):
-    port: int
+class Port(Protocol):
+    """A port that is bound and does not listen yet: a server announces itself in between."""
+
+    number: int
     """The port bound (of use when 0 was asked)."""
 
-    async def close(self) -> None:
-        """Stop accepting; connections that exist are not touched."""
+    async def listen(self, factory: ProtocolFactory) -> None:
+        """Accept connections from now on. `OSError` (EADDRINUSE) if somebody else does."""
+        ...
+
+    def close(self) -> None:
+        """Stop accepting; connections that exist are not touched. Safe to call twice."""
         ...
 
 
@@ -24,18 +33,25 @@ class Network(Protocol):
         `OSError` if refused or unreachable. No time-out of its own."""
         ...
 
-    async def listen(self, host: str, port: int, factory: ProtocolFactory) -> Listener:
-        """Accept connections. `OSError` (EADDRINUSE) if the port is taken."""
+    def bind(self, host: str, port: int) -> Port:
+        """Take a port. `OSError` (EADDRINUSE, EADDRNOTAVAIL) if it cannot be had."""
         ...
 
 
-class _AsyncioListener:
-    def __init__(self, server: asyncio.Server) -> None:
-        self._server = server
-        self.port: int = server.sockets[0].getsockname()[1]
+class _AsyncioPort:
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+        self._server: asyncio.Server | None = None
+        self.number: int = sock.getsockname()[1]
 
-    async def close(self) -> None:
-        self._server.close()
+    async def listen(self, factory: ProtocolFactory) -> None:
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(factory, sock=self._socket, backlog=BACKLOG)
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+        self._socket.close()
 
 
 class AsyncioNetwork:
@@ -46,7 +62,14 @@ class AsyncioNetwork:
         _, protocol = await loop.create_connection(factory, host, port)
         return protocol
 
-    async def listen(self, host: str, port: int, factory: ProtocolFactory) -> Listener:
-        loop = asyncio.get_running_loop()
-        server = await loop.create_server(factory, host, port, backlog=1024)
-        return _AsyncioListener(server)
+    def bind(self, host: str, port: int) -> Port:
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        try:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.setblocking(False)
+            sock.bind((host, port))
+        except BaseException:
+            sock.close()
+            raise
+        return _AsyncioPort(sock)

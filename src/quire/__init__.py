@@ -1,0 +1,38 @@
+"""Quire: Apache BookKeeper in Python.
+
+    import quire
+
+    async with quire.connect("sqlite:////tmp/cluster/metadata.db") as client:
+        async with await client.create_ledger() as ledger:
+            await ledger.append(b"acknowledged means: on disk, fsynced, on a quorum")
+
+The same names without `await` are in `quire.blocking`.
+"""
+
+from quire import errors
+from quire.client import Client, LedgerReader, LedgerWriter, blocking, connect
+from quire.codec.digest import DigestType
+from quire.codec.entry import Entry, EntryRun
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.config import BookieConfig, ClientConfig
+from quire.errors import QuireError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "BookieConfig",
+    "Client",
+    "ClientConfig",
+    "DigestType",
+    "Entry",
+    "EntryRun",
+    "LedgerMetadata",
+    "LedgerReader",
+    "LedgerState",
+    "LedgerWriter",
+    "QuireError",
+    "Segment",
+    "blocking",
+    "connect",
+    "errors",
+]

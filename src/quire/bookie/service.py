@@ -1,0 +1,209 @@
+"""What all connections of a bookie share: who may add, how a read is answered, when to slow down."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from quire.bookie.connection import Connection, ReadOne
+from quire.codec.frames import (
+    BATCH_ENTRY_OVERHEAD_BYTES,
+    BATCH_READ_BASE_BYTES,
+    LAST_ENTRY,
+    Code,
+    Flag,
+)
+from quire.config import BookieConfig
+from quire.errors import DiskFullError, StorageError
+from quire.storage.batch import Batch
+from quire.storage.store import LedgerStore, NoEntry, NoLedger, WouldBlock
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+    from typing import Any
+
+
+class EventLog(Protocol):
+    def __call__(self, event: str, **fields: object) -> None: ...
+
+
+@dataclass(slots=True)
+class Counters:
+    """What this bookie did since it started; plain numbers, read by metrics."""
+
+    connections: int = 0
+    adds: int = 0
+    add_bytes: int = 0
+    add_batches: int = 0
+    adds_refused: int = 0
+    reads: int = 0
+    reads_from_disk: int = 0
+    reads_failed: int = 0
+    fences: int = 0
+    holds: int = 0
+    """Times a connection was paused because too much was queued for the disk."""
+
+
+class BookieService:
+    def __init__(self, store: LedgerStore, config: BookieConfig, log: EventLog) -> None:
+        self.store = store
+        self.config = config
+        self.log = log
+        self.counters = Counters()
+        self.writable = True
+        self.connections: set[Connection] = set()
+        self._held: set[Connection] = set()
+        self._reads: set[asyncio.Task[None]] = set()
+        store.on_drained = self._drained
+
+    # -- connections --------------------------------------------------------------------------
+
+    def admit(self, connection: Connection) -> bool:
+        self.connections.add(connection)
+        self.counters.connections += 1
+        return len(self.connections) <= self.config.max_connections
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._held.discard(connection)
+
+    def hold(self, connection: Connection) -> None:
+        """Too much waits for the disk: this connection is read again once it is written."""
+        if connection not in self._held:
+            self._held.add(connection)
+            self.counters.holds += 1
+            connection.pause("disk")
+
+    def _drained(self) -> None:
+        held, self._held = self._held, set()
+        for connection in held:
+            connection.resume("disk")
+
+    async def close(self) -> None:
+        for connection in list(self.connections):
+            connection.close()
+        reads = list(self._reads)
+        for task in reads:
+            task.cancel()
+        await asyncio.gather(*reads, return_exceptions=True)
+
+    # -- adds and fences ----------------------------------------------------------------------
+
+    def may_add(self, ledger_id: int, key: bytes, flags: int) -> int:
+        """The answer to an add that is not plainly fine (wire-protocol spec, 6.2): 0, with the
+        ledger known to the store, or the code of the refusal."""
+        store = self.store
+        code: int = Code.OK
+        if store.failed is not None:
+            code = Code.IO_ERROR
+        elif not self.writable and not flags & Flag.HIGH_PRIORITY:
+            code = Code.READ_ONLY
+        else:
+            info = store.ledgers.get(ledger_id)
+            if info is None:
+                if store.refuses(ledger_id):
+                    code = Code.FENCED
+                else:
+                    store.create_ledger(ledger_id, key)
+            elif info.master_key != key:
+                code = Code.UNAUTHORIZED
+            elif info.fenced and not flags & Flag.RECOVERY_ADD:
+                code = Code.FENCED
+        if code:
+            self.counters.adds_refused += 1
+        return code
+
+    def count_adds(self, batch: Batch) -> None:
+        counters = self.counters
+        counters.add_batches += 1
+        for run in batch.runs:
+            counters.adds += run.count
+        counters.add_bytes += batch.size
+
+    def fence(self, ledger_id: int, key: bytes, answer: Callable[[int], None]) -> int:
+        """Fence, and call `answer` with 0 once that is durable (or with a code). A code returned at
+        once is a refusal, and nothing was fenced. An unknown ledger is created, fenced, so that a
+        late first add fails (replication spec, 13)."""
+        store = self.store
+        if store.failed is not None:
+            return Code.IO_ERROR
+        info = store.ledgers.get(ledger_id)
+        if info is None:
+            if len(key) == 0:
+                return Code.UNAUTHORIZED
+            if store.refuses(ledger_id):
+                return Code.NO_LEDGER
+            store.create_ledger(ledger_id, key)
+        elif info.master_key != key:
+            return Code.UNAUTHORIZED
+        self.counters.fences += 1
+        store.fence(ledger_id, lambda error: answer(self.code_of(error) if error else int(Code.OK)))
+        return Code.OK
+
+    # -- reads --------------------------------------------------------------------------------
+
+    def answer(self, request: ReadOne) -> bytes | None:
+        """The answer frame; None when the disk has to be waited for: it is written later."""
+        self.counters.reads += 1
+        try:
+            return self._look_up(request)
+        except WouldBlock:
+            self._later(self._answer_from_disk(request))
+            return None
+
+    def _look_up(self, request: ReadOne) -> bytes:
+        try:
+            entry_id = self._entry_id(request)
+            if entry_id < 0:
+                return request.failed(Code.NO_ENTRY)
+            entries = self.store.read(
+                request.ledger_id, entry_id, request.max_count, self._budget(request)
+            )
+        except (NoLedger, NoEntry, StorageError) as error:
+            return request.failed(self._read_code(error))
+        return request.found(entries)
+
+    async def _answer_from_disk(self, request: ReadOne) -> None:
+        self.counters.reads_from_disk += 1
+        try:
+            entries = await self.store.read_blocking(
+                request.ledger_id,
+                self._entry_id(request),
+                request.max_count,
+                self._budget(request),
+            )
+            answer = request.found(entries)
+        except (NoLedger, NoEntry, StorageError) as error:
+            answer = request.failed(self._read_code(error))
+        request.connection.write(answer)
+
+    def _entry_id(self, request: ReadOne) -> int:
+        if request.entry_id != LAST_ENTRY:
+            return request.entry_id
+        last: int = self.store.last_entry_id(request.ledger_id)
+        return last
+
+    def _budget(self, request: ReadOne) -> int:
+        return max(request.max_bytes - BATCH_READ_BASE_BYTES, 0)
+
+    def _read_code(self, error: Exception) -> int:
+        if isinstance(error, StorageError):
+            self.counters.reads_failed += 1
+            self.log("read_failed", error=str(error))
+            return Code.IO_ERROR
+        if self.store.negatives_unknown:
+            return Code.UNKNOWN_LEDGER_STATE
+        return Code.NO_LEDGER if isinstance(error, NoLedger) else Code.NO_ENTRY
+
+    def code_of(self, error: StorageError) -> int:
+        return Code.READ_ONLY if isinstance(error, DiskFullError) else Code.IO_ERROR
+
+    def _later(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._reads.add(task)
+        task.add_done_callback(self._reads.discard)
+
+
+__all__ = ["BATCH_ENTRY_OVERHEAD_BYTES", "BookieService", "Counters", "EventLog"]

@@ -1,0 +1,364 @@
+"""The blocking twin of the client: the same names without `await`, for scripts, notebooks and
+Spark's Python workers.
+
+All handles of a process share one event loop in a background thread, so that they work inside a
+running loop too (Jupyter). After a fork the child gets a loop and connections of its own: clients
+and readers go on, a writer belongs to the process that created it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from quire.client import client as asynchronous
+from quire.client.reader import LedgerReader as AsyncReader
+from quire.client.writer import LedgerWriter as AsyncWriter
+from quire.codec.digest import DigestType
+from quire.codec.entry import Entry, EntryRun
+from quire.codec.frames import Buffer
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.config import ClientConfig
+from quire.errors import ClientClosedError, UsageError
+from quire.metadata.base import Bookies
+
+if TYPE_CHECKING:
+    import pandas
+    import polars
+    import pyarrow as pa
+
+T = TypeVar("T")
+
+
+class _Background:
+    """One event loop in a daemon thread, for this process."""
+
+    def __init__(self) -> None:
+        self.loop = _new_loop()
+        self._thread = threading.Thread(target=self._run, name="quire-loop", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        self.loop.run_forever()
+
+    def call(self, work: Coroutine[Any, Any, T]) -> T:
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise UsageError("the blocking API was called from its own event loop")
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
+    return loop
+
+
+_background: _Background | None = None
+_starting = threading.Lock()
+
+
+def _forget_loop() -> None:
+    global _background, _starting
+    _background = None
+    _starting = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_loop)
+
+
+def call(work: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine on the background loop and wait for it."""
+    global _background
+    if _background is None:
+        with _starting:
+            if _background is None:
+                _background = _Background()
+    return _background.call(work)
+
+
+def connect(uri: str, *, config: ClientConfig | None = None) -> Client:
+    """Connect to a cluster; see `quire.connect`."""
+    client = Client(uri, config)
+    client.aio  # noqa: B018 - connects now, so that a wrong URI shows here
+    return client
+
+
+class Client:
+    """See `quire.Client`. Safe to use from several threads, and in a child after fork."""
+
+    def __init__(self, uri: str, config: ClientConfig | None = None) -> None:
+        self._uri = uri
+        self._config = config
+        self._pid = -1
+        self._client: asynchronous.Client | None = None
+        self._closed = False
+        self._lock = threading.Lock()
+
+    @property
+    def aio(self) -> asynchronous.Client:
+        """The asyncio client behind this one, of this process."""
+        if self._closed:
+            raise ClientClosedError("the client is closed")
+        if self._pid != os.getpid():
+            self._lock = threading.Lock()
+            self._client = None
+        with self._lock:
+            if self._client is None:
+                self._client = call(self._connect())
+                self._pid = os.getpid()
+            return self._client
+
+    async def _connect(self) -> asynchronous.Client:
+        return await asynchronous.connect(self._uri, config=self._config)
+
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = asynchronous.DEFAULT_ENSEMBLE_SIZE,
+        write_quorum: int = asynchronous.DEFAULT_WRITE_QUORUM,
+        ack_quorum: int = asynchronous.DEFAULT_ACK_QUORUM,
+        digest: DigestType | str = DigestType.CRC32C,
+        password: bytes = b"",
+        custom: Mapping[str, bytes] | None = None,
+        ledger_id: int | None = None,
+    ) -> LedgerWriter:
+        """See `quire.Client.create_ledger`."""
+        writer = call(
+            self.aio.create_ledger(
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                digest=digest,
+                password=password,
+                custom=custom,
+                ledger_id=ledger_id,
+            )
+        )
+        return LedgerWriter(writer)
+
+    def open_ledger(
+        self, ledger_id: int, *, password: bytes = b"", recover: bool = False
+    ) -> LedgerReader:
+        """See `quire.Client.open_ledger`."""
+        return LedgerReader(self, ledger_id, password, recover)
+
+    def delete_ledger(self, ledger_id: int) -> None:
+        """See `quire.Client.delete_ledger`."""
+        call(self.aio.delete_ledger(ledger_id))
+
+    def list_ledgers(self, first: int = 0) -> list[int]:
+        """See `quire.Client.list_ledgers`."""
+
+        async def collect() -> list[int]:
+            return [ledger_id async for ledger_id in self.aio.list_ledgers(first)]
+
+        self.aio  # noqa: B018 - connects before the loop thread needs it
+        return call(collect())
+
+    def ledger_metadata(self, ledger_id: int) -> LedgerMetadata:
+        """See `quire.Client.ledger_metadata`."""
+        return call(self.aio.ledger_metadata(ledger_id))
+
+    def bookies(self) -> Bookies:
+        """See `quire.Client.bookies`."""
+        return call(self.aio.bookies())
+
+    def close(self) -> None:
+        """See `quire.Client.close`."""
+        client, self._client = self._client, None
+        self._closed = True
+        if client is not None and self._pid == os.getpid():
+            call(client.close())
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class LedgerWriter:
+    """See `quire.LedgerWriter`."""
+
+    def __init__(self, writer: AsyncWriter) -> None:
+        self._writer = writer
+        self._pid = os.getpid()
+
+    @property
+    def aio(self) -> AsyncWriter:
+        if self._pid != os.getpid():
+            raise UsageError(
+                f"the writer of ledger {self._writer.ledger_id} belongs to process {self._pid}",
+                remedy="Create a ledger in this process",
+            )
+        return self._writer
+
+    @property
+    def ledger_id(self) -> int:
+        return self._writer.ledger_id
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._writer.metadata
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._writer.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        return self._writer.length
+
+    def append(self, payload: Buffer) -> int:
+        """See `quire.LedgerWriter.append`."""
+        return call(self.aio.append(payload))
+
+    def append_many(self, payloads: Sequence[Buffer]) -> int:
+        """See `quire.LedgerWriter.append_many`."""
+        return call(self.aio.append_many(payloads))
+
+    def close(self) -> int:
+        """See `quire.LedgerWriter.close`."""
+        return call(self.aio.close())
+
+    def abandon(self) -> None:
+        """See `quire.LedgerWriter.abandon`."""
+
+        async def abandon() -> None:
+            self._writer.abandon()
+
+        if self._pid == os.getpid():
+            call(abandon())
+
+    def __enter__(self) -> LedgerWriter:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self.abandon()
+
+
+class LedgerReader:
+    """See `quire.LedgerReader`."""
+
+    def __init__(self, client: Client, ledger_id: int, password: bytes, recover: bool) -> None:
+        self._client = client
+        self._password = password
+        self.ledger_id = ledger_id
+        self._pid = os.getpid()
+        self._reader = call(client.aio.open_ledger(ledger_id, password=password, recover=recover))
+
+    @property
+    def aio(self) -> AsyncReader:
+        if self._pid != os.getpid():
+            self._reader = call(
+                self._client.aio.open_ledger(self.ledger_id, password=self._password)
+            )
+            self._pid = os.getpid()
+        return self._reader
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._reader.metadata
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        return self._reader.custom
+
+    @property
+    def ledger_closed(self) -> bool:
+        return self._reader.ledger_closed
+
+    @property
+    def last_add_confirmed(self) -> int:
+        return self._reader.last_add_confirmed
+
+    @property
+    def length(self) -> int:
+        return self._reader.length
+
+    def refresh(self) -> int:
+        """See `quire.LedgerReader.refresh`."""
+        return call(self.aio.refresh())
+
+    def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
+        """See `quire.LedgerReader.read`."""
+        for run in self.read_runs(first, last):
+            entry_id, lac = run.first, run.last_add_confirmed
+            for payload, length in zip(run.payloads(), run.ledger_lengths):
+                yield Entry(self.ledger_id, entry_id, lac, length, payload)
+                entry_id += 1
+
+    def read_runs(self, first: int = 0, last: int | None = None) -> Iterator[EntryRun]:
+        """See `quire.LedgerReader.read_runs`."""
+        runs = self.aio.read_runs(first, last)
+        try:
+            while (run := call(_next(runs))) is not None:
+                yield run
+        finally:
+            call(runs.aclose())
+
+    def read_entry(self, entry_id: int) -> Entry:
+        """See `quire.LedgerReader.read_entry`."""
+        return call(self.aio.read_entry(entry_id))
+
+    def read_last(self) -> Entry:
+        """See `quire.LedgerReader.read_last`."""
+        return call(self.aio.read_last())
+
+    def to_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
+        """See `quire.LedgerReader.to_arrow`."""
+        return call(self.aio.to_arrow(first, last))
+
+    def to_pandas(self, first: int = 0, last: int | None = None) -> pandas.DataFrame:
+        """See `quire.LedgerReader.to_pandas`."""
+        return call(self.aio.to_pandas(first, last))
+
+    def to_polars(self, first: int = 0, last: int | None = None) -> polars.DataFrame:
+        """See `quire.LedgerReader.to_polars`."""
+        return call(self.aio.to_polars(first, last))
+
+    def close(self) -> None:
+        """See `quire.LedgerReader.close`."""
+        self._reader.close()
+
+    def __enter__(self) -> LedgerReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+async def _next(runs: AsyncGenerator[EntryRun, None]) -> EntryRun | None:
+    return await anext(runs, None)
