@@ -39,7 +39,7 @@ class Entry(NamedTuple):
     ledger_id: int
     entry_id: int
     last_add_confirmed: int
-    length: int
+    ledger_length: int
     """Payload bytes of the ledger up to and with this entry."""
     payload: bytes
 
@@ -159,7 +159,7 @@ class EntryRun:
     """Consecutive verified entries in one buffer: no object per entry.
 
     Entry `first + k` has its payload at `data[offsets[k] : ends[k]]` and its cumulative ledger
-    length in `lengths[k]`.
+    length in `ledger_lengths[k]`.
     """
 
     ledger_id: int
@@ -167,7 +167,7 @@ class EntryRun:
     data: Buffer
     offsets: list[int]
     ends: list[int]
-    lengths: list[int]
+    ledger_lengths: list[int]
     last_add_confirmed: int
     """The highest LAC carried by these entries."""
 
