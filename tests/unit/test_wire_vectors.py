@@ -79,7 +79,8 @@ def test_entry(name: str) -> None:
     data = codec.pack(entry_id, lac, length, payload)
     same(data, vector)
     entry = codec.unpack(data, entry_id)
-    assert entry == (codec.ledger_id, entry_id, lac, length, payload)
+    assert entry == (codec.ledger_id, entry_id, length, payload)
+    assert codec.check(data) == (entry_id, lac, length)
 
 
 @pytest.mark.parametrize("name", named("lac_"))

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, cast
 
 from quire.codec.frames import (
     ADD_HEAD,
@@ -37,7 +38,7 @@ from quire.codec.frames import (
     read_response,
     split_word,
 )
-from quire.errors import ProtocolError, StorageError
+from quire.errors import DiskFullError, ProtocolError, StorageError
 from quire.net.frame_buffer import FrameBuffer, frame_size
 from quire.storage.batch import Batch, Run
 
@@ -63,6 +64,8 @@ class Connection(asyncio.Protocol):
         self._spans: list[tuple[int, int]] = []
         """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
         self._batch_bytes = 0
+        self._urgent = False
+        """The batch has recovery adds, which may use the reserve of a full disk."""
         self._view = memoryview(b"")
         self._out: list[Buffer] = []
         self._paused_for: set[str] = set()
@@ -71,7 +74,7 @@ class Connection(asyncio.Protocol):
     # -- asyncio ------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
+        transport = cast(asyncio.Transport, transport)  # uvloop has its own class
         self._transport = transport
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
@@ -219,6 +222,8 @@ class Connection(asyncio.Protocol):
         if first < 0:
             self._out.append(add_responses_of(ledger, entries, Code.BAD_REQUEST))
             return
+        if flags & Flag.RECOVERY_ADD:
+            self._urgent = True
         stop = at + count * size
         lac = int.from_bytes(
             self._view[stop - size + LAC_AT : stop - size + LAC_AT + 8], "big", signed=True
@@ -226,7 +231,7 @@ class Connection(asyncio.Protocol):
         if lac > info.last_add_confirmed:
             info.last_add_confirmed = lac
         ids = None if entries[-1] - first == count - 1 else array("q", entries)
-        self._runs.append(Run(ledger, first, count, self._batch_bytes, size, ids))
+        self._runs.append(Run(ledger, first, count, self._batch_bytes, size, None, ids))
         self._batch_bytes += stop - at
         spans = self._spans
         if spans and spans[-1][1] == at:
@@ -253,20 +258,19 @@ class Connection(asyncio.Protocol):
             return
         view = self._view
         batch = Batch([view[start:stop] for start, stop in self._spans], self._runs)
+        urgent, self._urgent = self._urgent, False
         self._runs, self._spans, self._batch_bytes = [], [], 0
         self.service.count_adds(batch)
-        if version == 2:
-            self.service.store.append(batch, self._synced)
-        else:
-            run = batch.runs[0]
-            self.service.store.append(
-                batch,
-                lambda _, error: self.write(
-                    add_response(
-                        Code.IO_ERROR if error else Code.OK, run.ledger_id, run.first, version
-                    )
-                ),
-            )
+        done = self._synced if version == 2 else partial(self._synced_old, version)
+        try:
+            self.service.store.append(batch, done, reserve=urgent)
+        except DiskFullError as error:
+            done(batch, error)
+
+    def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
+        run = batch.runs[0]
+        code = self.service.code_of(error) if error else Code.OK
+        self.write(add_response(code, run.ledger_id, run.first, version))
 
     def _synced(self, batch: Batch, error: StorageError | None) -> None:
         """The batch is durable (or failed): its answers, in one write."""
@@ -274,7 +278,8 @@ class Connection(asyncio.Protocol):
         for run in batch.runs:
             if error is not None:
                 code = self.service.code_of(error)
-                parts.append(add_responses_of(run.ledger_id, run.entries(), code))
+                entries = run.ids or range(run.first, run.first + run.count)
+                parts.append(add_responses_of(run.ledger_id, entries, code))
             elif run.ids is None:
                 parts.append(add_responses(run.ledger_id, run.first, run.count))
             else:

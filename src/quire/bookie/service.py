@@ -1,4 +1,5 @@
-"""What all connections of a bookie share: who may add, how a read is answered, when to slow down."""
+"""What all connections of a bookie share: who may add, how reads are answered, when to slow
+down."""
 
 from __future__ import annotations
 
@@ -9,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from quire.bookie.connection import Connection, ReadOne
 from quire.codec.frames import (
-    BATCH_ENTRY_OVERHEAD_BYTES,
     BATCH_READ_BASE_BYTES,
     LAST_ENTRY,
     Code,
@@ -18,7 +18,8 @@ from quire.codec.frames import (
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
 from quire.storage.batch import Batch
-from quire.storage.store import LedgerStore, NoEntry, NoLedger, WouldBlock
+from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.store import LedgerStore
 
 if TYPE_CHECKING:
     from collections.abc import Coroutine
@@ -81,6 +82,15 @@ class BookieService:
         for connection in held:
             connection.resume("disk")
 
+    async def drain(self) -> None:
+        """Take no more requests and wait until what was taken is durable and answered."""
+        for connection in self.connections:
+            connection.pause("stopping")
+        if self.store.failed is None and self.connections:
+            synced = asyncio.Event()
+            self.store.barrier(lambda error: synced.set())
+            await synced.wait()
+
     async def close(self) -> None:
         for connection in list(self.connections):
             connection.close()
@@ -103,7 +113,7 @@ class BookieService:
         else:
             info = store.ledgers.get(ledger_id)
             if info is None:
-                if store.refuses(ledger_id):
+                if store.is_refused(ledger_id):
                     code = Code.FENCED
                 else:
                     store.create_ledger(ledger_id, key)
@@ -120,7 +130,7 @@ class BookieService:
         counters.add_batches += 1
         for run in batch.runs:
             counters.adds += run.count
-        counters.add_bytes += batch.size
+        counters.add_bytes += batch.size_bytes
 
     def fence(self, ledger_id: int, key: bytes, answer: Callable[[int], None]) -> int:
         """Fence, and call `answer` with 0 once that is durable (or with a code). A code returned at
@@ -133,7 +143,7 @@ class BookieService:
         if info is None:
             if len(key) == 0:
                 return Code.UNAUTHORIZED
-            if store.refuses(ledger_id):
+            if store.is_refused(ledger_id):
                 return Code.NO_LEDGER
             store.create_ledger(ledger_id, key)
         elif info.master_key != key:
@@ -204,6 +214,3 @@ class BookieService:
         task = asyncio.get_running_loop().create_task(work)
         self._reads.add(task)
         task.add_done_callback(self._reads.discard)
-
-
-__all__ = ["BATCH_ENTRY_OVERHEAD_BYTES", "BookieService", "Counters", "EventLog"]

@@ -2,11 +2,15 @@
 
 Columns: `ledger_id` (int64), `entry_id` (int64), `length` (int64, payload bytes of the entry) and
 `value` (binary). Needs the extra `arrow` (Polars: `polars`).
+
+No object is made per entry: the buffer of a run, cut at the beginning and the end of each payload,
+is an Arrow array whose odd elements are the headers in between; a gather of the even ones copies
+the payloads and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quire.codec.entry import EntryRun
@@ -15,47 +19,96 @@ from quire.errors import UsageError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+COLUMNS = ("ledger_id", "entry_id", "length", "value")
+OFFSET_MAX = 2**31 - 1
+"""Arrow's `binary` counts bytes in 32 bits."""
+
 
 def import_pyarrow() -> Any:
     try:
+        import numpy  # noqa: F401 - pyarrow can do without, this module cannot
         import pyarrow
     except ImportError:
         raise UsageError(
-            "Arrow tables need pyarrow", remedy='Install it with: pip install "quire[arrow]"'
+            "Arrow tables need pyarrow and numpy",
+            remedy='Install them with: pip install "quire[arrow]"',
         ) from None
     return pyarrow
 
 
-def schema(with_value: bool = True) -> pa.Schema:
+def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
     """The schema of `record_batch`."""
     arrow = import_pyarrow()
-    fields = [
-        arrow.field(name, arrow.int64(), nullable=False)
-        for name in ("ledger_id", "entry_id", "length")
-    ]
-    if with_value:
-        fields.append(arrow.field("value", arrow.binary(), nullable=False))
-    return arrow.schema(fields)
+    return arrow.schema(
+        [
+            arrow.field(name, arrow.binary() if name == "value" else arrow.int64(), nullable=False)
+            for name in columns
+        ]
+    )
 
 
-def record_batch(run: EntryRun, with_value: bool = True) -> pa.RecordBatch:
-    """One run of entries as a record batch."""
+def record_batch(run: EntryRun, columns: Sequence[str] = COLUMNS) -> pa.RecordBatch:
+    """One run of entries, of at most 2 GiB, as a record batch."""
+    arrow = import_pyarrow()
+    arrays = {
+        "ledger_id": ledger_ids,
+        "entry_id": entry_ids,
+        "length": lengths,
+        "value": values,
+    }
+    return arrow.RecordBatch.from_arrays(
+        [arrays[name](run) for name in columns], schema=schema(columns)
+    )
+
+
+def ledger_ids(run: EntryRun) -> pa.Array:
+    arrow = import_pyarrow()
+    return arrow.repeat(arrow.scalar(run.ledger_id, arrow.int64()), len(run))
+
+
+def entry_ids(run: EntryRun) -> pa.Array:
+    import numpy
+
+    return import_pyarrow().array(numpy.arange(run.first, run.first + len(run), dtype=numpy.int64))
+
+
+def lengths(run: EntryRun) -> pa.Array:
+    import numpy
+
+    return import_pyarrow().array(
+        numpy.array(run.ends, numpy.int64) - numpy.array(run.offsets, numpy.int64)
+    )
+
+
+def values(run: EntryRun) -> pa.Array:
+    """The payloads, in one buffer of their own: the run's is not kept alive."""
+    import numpy
+
     arrow = import_pyarrow()
     count = len(run)
-    columns = [
-        arrow.repeat(arrow.scalar(run.ledger_id, arrow.int64()), count),
-        arrow.array(range(run.first, run.first + count), arrow.int64()),
-        arrow.array([b - a for a, b in zip(run.offsets, run.ends)], arrow.int64()),
-    ]
-    if with_value:
-        columns.append(arrow.array(run.payloads(), arrow.binary()))
-    return arrow.RecordBatch.from_arrays(columns, schema=schema(with_value))
+    if not count:
+        return arrow.array([], arrow.binary())
+    if run.ends[-1] > OFFSET_MAX:
+        raise UsageError(
+            f"entries {run.first}..{run.last} of ledger {run.ledger_id} are too large for one "
+            "Arrow array",
+            remedy="Read them in smaller ranges",
+        )
+    cuts = numpy.empty(2 * count, numpy.int32)
+    cuts[0::2] = run.offsets
+    cuts[1::2] = run.ends
+    pieces = arrow.Array.from_buffers(
+        arrow.binary(), 2 * count - 1, [None, arrow.py_buffer(cuts), arrow.py_buffer(run.data)]
+    )
+    return pieces.take(arrow.array(numpy.arange(0, 2 * count, 2, dtype=numpy.int32)))
 
 
-def table(runs: Iterable[EntryRun]) -> pa.Table:
+def table(runs: Iterable[EntryRun], columns: Sequence[str] = COLUMNS) -> pa.Table:
     """Runs, one behind the other, as one table."""
     arrow = import_pyarrow()
-    return arrow.Table.from_batches([record_batch(run) for run in runs], schema=schema())
+    return arrow.Table.from_batches(
+        [record_batch(run, columns) for run in runs], schema=schema(columns)
+    )
 
 
 def to_polars(entries: pa.Table) -> Any:

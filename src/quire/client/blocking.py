@@ -310,9 +310,9 @@ class LedgerReader:
     def read(self, first: int = 0, last: int | None = None) -> Iterator[Entry]:
         """See `quire.LedgerReader.read`."""
         for run in self.read_runs(first, last):
-            entry_id, lac = run.first, run.last_add_confirmed
+            entry_id = run.first
             for payload, length in zip(run.payloads(), run.ledger_lengths):
-                yield Entry(self.ledger_id, entry_id, lac, length, payload)
+                yield Entry(self.ledger_id, entry_id, length, payload)
                 entry_id += 1
 
     def read_runs(self, first: int = 0, last: int | None = None) -> Iterator[EntryRun]:

@@ -103,9 +103,9 @@ class LedgerReader:
         """
         async with aclosing(self.read_runs(first, last)) as runs:
             async for run in runs:
-                entry_id, lac, ledger_id = run.first, run.last_add_confirmed, self.ledger_id
+                entry_id, ledger_id = run.first, self.ledger_id
                 for payload, length in zip(run.payloads(), run.ledger_lengths):
-                    yield Entry(ledger_id, entry_id, lac, length, payload)
+                    yield Entry(ledger_id, entry_id, length, payload)
                     entry_id += 1
 
     async def read_runs(

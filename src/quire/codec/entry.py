@@ -38,7 +38,6 @@ class Entry(NamedTuple):
 
     ledger_id: int
     entry_id: int
-    last_add_confirmed: int
     ledger_length: int
     """Payload bytes of the ledger up to and with this entry."""
     payload: bytes
@@ -91,8 +90,8 @@ class EntryCodec:
         return entry, lac, length
 
     def unpack(self, data: Buffer, entry_id: int | None = None) -> Entry:
-        entry, lac, length = self.check(data, entry_id)
-        return Entry(self.ledger_id, entry, lac, length, bytes(data[self.head_bytes :]))
+        entry, _, length = self.check(data, entry_id)
+        return Entry(self.ledger_id, entry, length, bytes(data[self.head_bytes :]))
 
     def pack_lac(self, lac: int) -> bytes:
         """An explicit LAC packet: ledger, LAC, digest."""

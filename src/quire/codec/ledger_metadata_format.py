@@ -359,7 +359,9 @@ def _encode_v1(metadata: LedgerMetadata) -> bytes:
 
 
 def _decode_v1(body: bytes) -> LedgerMetadata:
-    lines = body.decode().splitlines()
+    lines = body.decode().replace("\r\n", "\n").replace("\r", "\n").split("\n")
+    if lines[-1] == "":
+        del lines[-1]
     if len(lines) < 3:
         raise ValueError("it ends before its segments")
     quorum, ensemble, length = (int(line) for line in lines[:3])

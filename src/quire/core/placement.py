@@ -6,14 +6,20 @@ about one core), so an ensemble takes different hosts as long as there are enoug
 
 from __future__ import annotations
 
-import random
 from collections.abc import Collection, Mapping
+from typing import Protocol
+
+
+class Shuffler(Protocol):
+    """`random.Random`, handed in."""
+
+    def shuffle(self, x: list[str]) -> None: ...
 
 
 def choose(
     candidates: Mapping[str, str],
     count: int,
-    rng: random.Random,
+    rng: Shuffler,
     *,
     exclude: Collection[str] = (),
     avoid: Collection[str] = (),

@@ -1,1 +1,46 @@
 """Where the cluster keeps its metadata: one interface (`base`), three drivers."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+from quire.clock import Clock, SystemClock
+from quire.metadata.base import MetadataStore
+from quire.metadata.uri import Driver, parse_uri
+
+__all__ = ["MetadataStore", "open_metadata"]
+
+
+async def open_metadata(
+    uri: str,
+    *,
+    create: bool = False,
+    clock: Clock | None = None,
+    rng: random.Random | None = None,
+) -> MetadataStore:
+    """Connect to the store that `uri` names (see `uri`); `close` it in the end.
+
+    With `create`, a missing SQLite file (or in-memory cluster) is made and initialised; the first
+    `initialise` of the store then returns the new instance id. A ZooKeeper root is only ever made
+    by `initialise`. Without `create`, a missing SQLite file is `ClusterNotInitialisedError` and
+    stays missing.
+
+    Raises MetadataURIError, MetadataUnavailableError where nothing answers in time, MetadataError
+    where what is there cannot be used. Cancelling leaves nothing open.
+    """
+    where = parse_uri(uri)
+    clock = clock or SystemClock()
+    rng = rng or random.Random()
+    # Each driver is imported when it is asked for: a client of SQLite loads no ZooKeeper client.
+    if where.driver is Driver.MEMORY:
+        from quire.metadata.memory import open_memory
+
+        return open_memory(where.name, create=create, clock=clock, rng=rng)
+    if where.driver is Driver.SQLITE:
+        from quire.metadata.sqlite import SqliteStore
+
+        return await SqliteStore.open(Path(where.path), create=create, clock=clock, rng=rng)
+    from quire.metadata.zookeeper import ZooKeeperStore
+
+    return await ZooKeeperStore.connect(where, clock=clock, rng=rng)

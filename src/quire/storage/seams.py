@@ -25,7 +25,7 @@ class File(Protocol):
         must not be trusted to hold anything that was not synced before."""
         ...
 
-    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
+    def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
         """Up to `size` bytes (fewer at the end of the file). With wait=False: None where the
         device would have to be waited for."""
         ...

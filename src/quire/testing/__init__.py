@@ -1,0 +1,55 @@
+"""Run Quire in a world made of a seed: simulated time, network, disk and calendar.
+
+    loop = SimulatedLoop(seed)
+    trace = Trace(loop.time)
+    network = SimNetwork(loop, loop.derive("network"), trace=trace)
+
+    async def main() -> None:
+        host = network.node("bookie-1")          # a quire.net.network.Network
+        disk = SimDisk(loop.derive("disk"), "bookie-1")
+        host.node.create_task(serve(host, disk))
+        ...
+        network.kill("bookie-1")                 # the process is gone: connections, tasks, timers
+        disk.crash()                             # and so is the power: what was not synced
+        restarted = network.node("bookie-1")     # a new node of the same name, for the same disk
+
+    loop.run(main())
+
+Real client, bookies and storage run unchanged. The same seed gives the same run and the same
+`trace.hexdigest()`, in any process and whatever PYTHONHASHSEED is.
+"""
+
+from __future__ import annotations
+
+from quire.testing.clock import SimClock
+from quire.testing.disk import PowerLossError, SimDisk, SimFile
+from quire.testing.loop import (
+    DeadlockError,
+    LimitError,
+    Node,
+    SimulatedLoop,
+    SimulationError,
+    current_node,
+)
+from quire.testing.network import SimHost, SimNetwork, SimPort, SimTransport
+from quire.testing.trace import Trace
+from quire.testing.worker import SimWorker
+
+__all__ = [
+    "DeadlockError",
+    "LimitError",
+    "Node",
+    "PowerLossError",
+    "SimClock",
+    "SimDisk",
+    "SimFile",
+    "SimHost",
+    "SimNetwork",
+    "SimPort",
+    "SimTransport",
+    "SimWorker",
+    "SimulatedLoop",
+    "SimulationError",
+    "Trace",
+    "current_node",
+]

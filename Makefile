@@ -1,0 +1,64 @@
+# `make help` lists what there is. `make demo` and `make test` set up all they need.
+SHELL := /usr/bin/env bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+PYTHON_SCRIPTS := scripts/test scripts/check-docs
+
+SEEDS ?= 200
+MINUTES ?= 30
+ARGS ?=
+
+.PHONY: help demo test check format sim interop soak bench java lock clean
+
+help: ## list the targets
+	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
+
+$(VENV): $(STAMP) ## the virtual environment, from the lock file
+$(STAMP): pyproject.toml requirements/dev.lock scripts/setup-venv
+	@scripts/setup-venv
+	@touch $(STAMP)
+
+java:
+	@scripts/ensure-java
+
+demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
+	@$(BIN)/python -m quire.admin.demo
+
+test: $(STAMP) java ## every test, fast parts first (ARGS="unit" for one part, ARGS=--list)
+	@$(BIN)/python scripts/test $(ARGS)
+
+check: $(STAMP) ## format, lint, types, import rule, documents
+	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
+	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
+	@$(BIN)/mypy
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py
+	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
+	@$(BIN)/python scripts/check-docs
+
+format: $(STAMP) ## rewrite the sources in the project's format
+	@$(BIN)/ruff format . $(PYTHON_SCRIPTS)
+	@$(BIN)/ruff check --quiet --fix . $(PYTHON_SCRIPTS)
+
+sim: $(STAMP) ## the simulator over SEEDS seeds (make sim SEEDS=1000)
+	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim
+
+interop: $(STAMP) java ## all tests against Apache BookKeeper itself (needs Maven)
+	@$(BIN)/python scripts/test interop-full
+
+soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MINUTES minutes
+	@scripts/soak $(MINUTES)
+
+bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
+	@$(BIN)/python bench/compare.py $(ARGS)
+
+lock: ## remake requirements/dev.lock (ARGS=--upgrade for the newest versions)
+	@scripts/lock $(ARGS)
+
+clean: ## remove what was built; the virtual environment too
+	@rm -rf $(VENV) build dist bench/out .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@find src tests bench scripts examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true

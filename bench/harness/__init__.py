@@ -1,0 +1,1 @@
+"""The parts of `bench/compare.py`: two clusters, the rows, how one is measured, and the report."""

@@ -1,0 +1,156 @@
+"""The values of the benchmark: what is run (work, measures, rows) and what comes out (samples)."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+Side = Literal["quire", "apache", "disk"]
+Verb = Literal["add", "read", "ledgers", "recover", "latency"]
+Metric = Literal["rate_per_s", "p50_ms", "p99_ms", "rss_mb"]
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One kind of load, the same for both sides."""
+
+    verb: Verb
+    entries: int
+    size_bytes: int = 1024
+    outstanding: int = 1000
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    ledgers: int = 1
+    mode: Literal["many", "one"] = "many"
+    """How Quire's client appends: `append_many`, or `append` one by one. Apache's has one way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A line that is measured: one side doing one work."""
+
+    name: str
+    """Unique within its row."""
+    side: Side
+    work: Work
+    protocol: Literal["v2", "v3", "batch"] = "v2"
+    """Of Apache's client. Quire's chooses for itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the project has set itself. `at_least` and `at_most` are multiples of Apache's value."""
+
+    at_least: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    disk_share: float | None = None
+    """Enough instead of `at_least`: this share of what the disk allows three replicas."""
+
+    def text(self) -> str:
+        if self.at_least is not None and self.disk_share is not None:
+            return f"≥ {self.at_least:g}x, or {self.disk_share:.0%} of the disk's limit"
+        if self.at_least is not None:
+            return f"≥ {self.at_least:g}x"
+        if self.at_most is not None:
+            return f"≤ {self.at_most:g}x"
+        return f"< {self.below:g}" if self.below is not None else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One line of the table."""
+
+    title: str
+    """May name `{entries}` and `{ledgers}`: those of the work of `ours`."""
+    metric: Metric
+    ours: str
+    theirs: str | None
+    """Names of measures of the same row."""
+    target: Target | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    key: str
+    bookies: int
+    measures: tuple[Measure, ...]
+    comparisons: tuple[Comparison, ...]
+    zookeeper: bool = False
+    """Quire's metadata in ZooKeeper too, instead of its embedded default."""
+    half_load: bool = False
+    """Each side's number of outstanding adds is first searched: the one that gives half of its
+    own highest rate."""
+
+    def work(self, comparison: Comparison) -> Work:
+        return next(m.work for m in self.measures if m.name == comparison.ours)
+
+    def title(self, comparison: Comparison) -> str:
+        work = self.work(comparison)
+        return comparison.title.format(entries=work.entries, ledgers=work.ledgers)
+
+
+@dataclass(frozen=True, slots=True)
+class BookieUse:
+    """What one bookie process used while one sample was taken."""
+
+    cpu_s: float
+    written_bytes: int
+    rss_peak_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One round of one measure. What a client does not print is None."""
+
+    kind: str
+    """'add', 'read', 'recover', 'latency' or 'disk'."""
+    rate_per_s: float | None = None
+    mb_per_s: float | None = None
+    p50_ms: float | None = None
+    p99_ms: float | None = None
+    errors: int = 0
+    client_cpu_s: float | None = None
+    seconds: float | None = None
+    bookies: tuple[BookieUse, ...] = ()
+
+    def get(self, metric: Metric) -> float | None:
+        if metric == "rss_mb":
+            return max((use.rss_peak_bytes / MIB for use in self.bookies), default=None)
+        value: float | None = getattr(self, metric)
+        return value
+
+
+@dataclass(slots=True)
+class Outcome:
+    """The samples of one measure over the whole run."""
+
+    measure: Measure
+    bookies: int
+    samples: list[Sample] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    def values(self, metric: Metric) -> list[float]:
+        return [value for s in self.samples if (value := s.get(metric)) is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    median: float
+    minimum: float
+    maximum: float
+
+    @staticmethod
+    def of(values: Sequence[float]) -> Spread | None:
+        if not values:
+            return None
+        return Spread(statistics.median(values), min(values), max(values))
+
+
+class BenchmarkError(Exception):
+    """What the one who runs the benchmark has to know, in one line."""

@@ -1,0 +1,74 @@
+"""What the two clients print, as samples.
+
+Apache's (`bench/peer/Bench.java`), one line per round:
+
+    add   v2=true CRC32C E3W3A2 size=1024 ledgers=1 out=1000 n=5000 err=0: 5160/s 5.3 MB/s
+          p50=50.43ms p99=233.54ms p99.9=238.52ms max=268.5ms          (in one line)
+    read  5000 entries: 13196/s 13.5 MB/s
+    recover v2=false CRC32C E3W3A2 size=1024 entries=50 ledgers=2: p50=289.72ms p99=289.72ms ...
+
+Quire's with `--json`: one object per round with `rate_per_s`, `mb_per_s`, `p50_ms`, `p99_ms`,
+`cpu_s`; a number that makes no sense for the work may be missing or null.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from harness.model import BenchmarkError, Sample
+
+_NUMBER = r"(\d+(?:\.\d+)?)"
+_ADD = re.compile(
+    rf"add\s+.*\berr=(\d+): {_NUMBER}/s {_NUMBER} MB/s p50={_NUMBER}ms p99={_NUMBER}ms"
+)
+_READ = re.compile(rf"read\s+\d+ entries: {_NUMBER}/s {_NUMBER} MB/s")
+_RECOVER = re.compile(rf"recover\s.*: p50={_NUMBER}ms p99={_NUMBER}ms")
+_LINE_OF_A_RESULT = re.compile(r"(add|read|recover)\s")
+
+
+def parse_apache(line: str) -> Sample | None:
+    """None for lines that are no result (warnings). A result that cannot be read is an error: a
+    changed format must not look like a run without results."""
+    if match := _ADD.match(line):
+        errors, rate, mb, p50, p99 = match.groups()
+        return Sample("add", float(rate), float(mb), float(p50), float(p99), errors=int(errors))
+    if match := _READ.match(line):
+        return Sample("read", float(match[1]), float(match[2]))
+    if match := _RECOVER.match(line):
+        return Sample("recover", p50_ms=float(match[1]), p99_ms=float(match[2]))
+    if _LINE_OF_A_RESULT.match(line):
+        raise BenchmarkError(f"a result of Apache's benchmark is not understood: {line.strip()}")
+    return None
+
+
+def parse_quire(line: str, kind: str) -> Sample | None:
+    """None for lines that are no JSON object. `kind` is the verb that was asked for."""
+    if not line.startswith("{"):
+        return None
+    try:
+        fields = json.loads(line)
+    except ValueError as error:
+        raise BenchmarkError(
+            f"a result of quire bench {kind} is not JSON: {line.strip()}"
+        ) from error
+
+    def number(name: str) -> float | None:
+        value = fields.get(name)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BenchmarkError(f"quire bench {kind} printed {name}={value!r}: not a number")
+        return float(value)
+
+    sample = Sample(
+        kind,
+        rate_per_s=number("rate_per_s"),
+        mb_per_s=number("mb_per_s"),
+        p50_ms=number("p50_ms"),
+        p99_ms=number("p99_ms"),
+        errors=int(number("errors") or 0),
+    )
+    if sample.rate_per_s is None and sample.p50_ms is None:
+        raise BenchmarkError(f"quire bench {kind} printed neither rate_per_s nor p50_ms: {line}")
+    return sample

@@ -1,0 +1,189 @@
+"""The rows of the comparison: which work, on which cluster, against which target.
+
+Numbers of entries are for a full run; `--quick` divides them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.model import Comparison, Measure, Row, Target, Work
+
+QUICK_DIVISOR = 10
+QUICK_LEDGERS_DIVISOR = 4
+QUICK_ROWS = {"add-1k", "add-100", "latency-one", "latency-half", "ledgers", "read", "recover"}
+SCALE = (3, 5, 7)
+
+_ADD_1K = Work("add", entries=100_000)
+_ADD_100 = Work("add", entries=200_000, size_bytes=100)
+_ONE = Work("latency", entries=2_000, outstanding=1)
+_HALF = Work("latency", entries=50_000)
+_E5 = Work("add", entries=100_000, ensemble=5, write_quorum=2, ack_quorum=2)
+_LEDGERS = Work("ledgers", entries=100_000, ledgers=2_000)
+_READ = Work("read", entries=100_000)
+_RECOVER = Work("recover", entries=1_000, ledgers=20)
+
+
+def _pair(name: str, work: Work) -> tuple[Measure, Measure]:
+    return Measure(f"quire {name}", "quire", work), Measure(f"apache {name}", "apache", work)
+
+
+def _simple(key: str, title: str, work: Work, *, bookies: int, target: Target | None = None) -> Row:
+    compared = Comparison(title, "rate_per_s", f"quire {key}", f"apache {key}", target)
+    return Row(key, bookies, _pair(key, work), (compared,))
+
+
+def _add_1k() -> Row:
+    many, apache = _pair("add", _ADD_1K)
+    one = Measure("quire add one", "quire", replace(_ADD_1K, mode="one"))
+    disk = Measure("disk", "disk", _ADD_1K)
+    goal = Target(at_least=3, disk_share=0.8)
+    return Row(
+        "add-1k",
+        3,
+        (many, apache, one, disk),
+        (
+            Comparison("1 KB adds, `append_many`", "rate_per_s", many.name, apache.name, goal),
+            Comparison("1 KB adds, `append` one by one", "rate_per_s", one.name, apache.name),
+            Comparison(
+                "resident memory of the largest bookie, 1 KB adds",
+                "rss_mb",
+                many.name,
+                apache.name,
+                Target(below=300),
+            ),
+        ),
+    )
+
+
+def _add_100() -> Row:
+    many, apache = _pair("add", _ADD_100)
+    one = Measure("quire add one", "quire", replace(_ADD_100, mode="one"))
+    return Row(
+        "add-100",
+        3,
+        (many, apache, one),
+        (
+            Comparison(
+                "100 B adds, `append_many`",
+                "rate_per_s",
+                many.name,
+                apache.name,
+                Target(at_least=2.5),
+            ),
+            Comparison("100 B adds, `append` one by one", "rate_per_s", one.name, apache.name),
+        ),
+    )
+
+
+def _latency_one() -> Row:
+    ours, theirs = _pair("one", _ONE)
+    title = "1 KB adds, one outstanding"
+    return Row(
+        "latency-one",
+        3,
+        (ours, theirs),
+        (
+            Comparison(f"{title}, p50", "p50_ms", ours.name, theirs.name, Target(at_most=0.25)),
+            Comparison(f"{title}, p99", "p99_ms", ours.name, theirs.name),
+        ),
+    )
+
+
+def _latency_half() -> Row:
+    ours, theirs = _pair("half", _HALF)
+    title = "1 KB adds at half load"
+    return Row(
+        "latency-half",
+        3,
+        (ours, theirs),
+        (
+            Comparison(f"{title}, p99", "p99_ms", ours.name, theirs.name, Target(below=5)),
+            Comparison(f"{title}, p50", "p50_ms", ours.name, theirs.name),
+            Comparison(f"{title}, the rate itself", "rate_per_s", ours.name, theirs.name),
+        ),
+        half_load=True,
+    )
+
+
+def _read() -> Row:
+    ours = Measure("quire read", "quire", _READ)
+    v3 = Measure("apache v3", "apache", _READ, "v3")
+    batch = Measure("apache batch", "apache", _READ, "batch")
+    title = "1 KB sequential read"
+    return Row(
+        "read",
+        3,
+        (ours, v3, batch),
+        (
+            Comparison(f"{title}; Apache v3", "rate_per_s", ours.name, v3.name, Target(at_least=4)),
+            Comparison(
+                f"{title}; Apache batch read",
+                "rate_per_s",
+                ours.name,
+                batch.name,
+                Target(at_least=1.5),
+            ),
+        ),
+    )
+
+
+def _recover(key: str, title: str, *, zookeeper: bool) -> Row:
+    ours, theirs = _pair(key, _RECOVER)
+    return Row(
+        key,
+        3,
+        (ours, theirs),
+        (Comparison(title, "p50_ms", ours.name, theirs.name, Target(at_most=0.2)),),
+        zookeeper=zookeeper,
+    )
+
+
+def all_rows() -> tuple[Row, ...]:
+    recovery = "open a ledger with {entries:,} entries in flight, p50"
+    return (
+        _add_1k(),
+        _add_100(),
+        _latency_one(),
+        _latency_half(),
+        _simple("ledgers", "1 KB adds over {ledgers:,} ledgers", _LEDGERS, bookies=3),
+        _read(),
+        _recover("recover", recovery, zookeeper=False),
+        _recover("recover-zk", f"{recovery}; Quire on ZooKeeper too", zookeeper=True),
+        _simple("e5w2a2", "1 KB adds, E=5 Wq=2 Aq=2", _E5, bookies=5),
+        *(
+            _simple(
+                f"scale-{n}",
+                f"1 KB adds, {n} bookies (E={n} Wq=3 Aq=2)",
+                replace(_ADD_1K, ensemble=n),
+                bookies=n,
+            )
+            for n in SCALE
+        ),
+    )
+
+
+def quick(row: Row) -> Row:
+    def smaller(measure: Measure) -> Measure:
+        work = measure.work
+        if work.verb == "recover":
+            work = replace(work, ledgers=work.ledgers // QUICK_LEDGERS_DIVISOR)
+        else:
+            work = replace(
+                work,
+                entries=max(500, work.entries // QUICK_DIVISOR),
+                ledgers=max(1, work.ledgers // QUICK_LEDGERS_DIVISOR),
+            )
+        return replace(measure, work=work)
+
+    return replace(row, measures=tuple(smaller(m) for m in row.measures))
+
+
+def choose(keys: list[str], *, is_quick: bool) -> list[Row]:
+    """The rows with these keys, grouped by the cluster they need. Where none is named: all, or
+    for a quick run those that one pair of clusters is enough for."""
+    chosen = [row for row in all_rows() if row.key in keys]
+    if not keys:
+        chosen = [row for row in all_rows() if not is_quick or row.key in QUICK_ROWS]
+    chosen = [quick(row) for row in chosen] if is_quick else chosen
+    return sorted(chosen, key=lambda row: (row.bookies, row.zookeeper))

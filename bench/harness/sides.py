@@ -1,0 +1,295 @@
+"""The two clusters, and the commands that each side's benchmark is started with.
+
+Everything that depends on a command line stands here: `quire_command`, `apache_command`, and how
+each cluster is started and stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO, Protocol
+
+from harness import procfs
+from harness.model import BenchmarkError, Measure, Side
+
+PEER = Path(__file__).resolve().parent.parent / "peer" / "apache"
+
+START_LIMIT_S = 300
+"""Apache's first start fetches its jars from Maven Central."""
+STOP_LIMIT_S = 60
+
+_URI = re.compile(r"\b(?:sqlite:///|zk\+hierarchical://|zk://)\S+(?=\s)")
+"""With what follows it: half a line is no URI."""
+
+
+class Cluster(Protocol):
+    @property
+    def side(self) -> Side: ...
+    @property
+    def bookies(self) -> int: ...
+    @property
+    def kind(self) -> str:
+        """What it is, in words; two clusters of the same kind can stand for one another."""
+        ...
+
+    def start(self) -> None: ...
+    def stop(self) -> None: ...
+    def bookie_pids(self) -> list[int]: ...
+    def server_pids(self) -> list[int]: ...
+    def command(self, measure: Measure, rounds: int) -> list[str]: ...
+    def environment(self) -> dict[str, str]: ...
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+def quire_executable() -> str:
+    beside = Path(sys.executable).with_name("quire")
+    found = str(beside) if beside.exists() else shutil.which("quire")
+    if not found:
+        raise BenchmarkError("the command `quire` is not installed: run `make bench`")
+    return found
+
+
+def quire_local(bookies: int, directory: Path, zookeeper: bool) -> list[str]:
+    command = [quire_executable(), "local", "--bookies", str(bookies), "--dir", str(directory)]
+    return [*command, "--zookeeper"] if zookeeper else command
+
+
+def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]:
+    work = measure.work
+    command = [
+        quire_executable(), "bench", work.verb,
+        "--metadata", metadata_uri,
+        "--entries", str(work.entries),
+        "--size", str(work.size_bytes),
+        "--outstanding", str(work.outstanding),
+        "--ensemble", str(work.ensemble),
+        "--write-quorum", str(work.write_quorum),
+        "--ack-quorum", str(work.ack_quorum),
+        "--rounds", str(rounds),
+        "--json",
+    ]  # fmt: skip
+    if work.verb in ("ledgers", "recover"):
+        command += ["--ledgers", str(work.ledgers)]
+    if work.verb in ("add", "ledgers"):
+        command += ["--mode", work.mode]
+    return command
+
+
+def apache_command(measure: Measure, rounds: int) -> list[str]:
+    """Apache's benchmark adds and then reads in its mode `add`; its result lines tell which."""
+    work = measure.work
+    mode = {"add": "add", "latency": "add", "read": "add"}.get(work.verb, work.verb)
+    command = [
+        str(PEER), "bench", f"mode={mode}",
+        f"v2={'false' if measure.protocol == 'v3' else 'true'}",
+        "digest=CRC32C",
+        f"E={work.ensemble}", f"W={work.write_quorum}", f"A={work.ack_quorum}",
+        f"size={work.size_bytes}",
+        f"n={work.entries}",
+        f"out={work.outstanding}",
+        f"L={work.ledgers}",
+        f"rounds={rounds}",
+    ]  # fmt: skip
+    return [*command, "batch=true"] if measure.protocol == "batch" else command
+
+
+# -- clusters ---------------------------------------------------------------------------------
+
+
+class QuireCluster:
+    """`quire local` in the background, with its bookies as its children."""
+
+    side: Side = "quire"
+
+    def __init__(self, bookies: int, directory: Path, logs: Path, *, zookeeper: bool) -> None:
+        self.bookies = bookies
+        self.kind = f"Quire with {bookies} bookies{' on ZooKeeper' if zookeeper else ''}"
+        self.metadata_uri = ""
+        self._directory = directory
+        self._zookeeper = zookeeper
+        self._log = logs / "quire-local.log"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._output: IO[bytes] | None = None
+
+    def start(self) -> None:
+        shutil.rmtree(self._directory, ignore_errors=True)
+        self._directory.mkdir(parents=True)
+        self._output = self._log.open("wb")
+        self._process = subprocess.Popen(
+            quire_local(self.bookies, self._directory, self._zookeeper),
+            stdin=subprocess.DEVNULL,
+            stdout=self._output,
+            stderr=subprocess.STDOUT,
+            env=self.environment(),
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + START_LIMIT_S
+        while True:
+            printed = self._log.read_text(errors="replace")
+            if match := _URI.search(printed):
+                self.metadata_uri = match.group()
+                return
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                last = (printed.strip().splitlines() or ["it printed nothing"])[-1]
+                self.stop()
+                raise BenchmarkError(
+                    f"`quire local` did not come up: {last} (all of it: {self._log})"
+                )
+            time.sleep(0.1)
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            servers = procfs.descendants(process.pid)
+            process.send_signal(signal.SIGINT)
+            try:
+                process.wait(STOP_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+            _kill_what_is_left(servers)
+        if self._output is not None:
+            self._output.close()
+            self._output = None
+        shutil.rmtree(self._directory, ignore_errors=True)
+
+    def server_pids(self) -> list[int]:
+        if self._process is None:
+            return []
+        return [self._process.pid, *procfs.descendants(self._process.pid)]
+
+    def bookie_pids(self) -> list[int]:
+        """The children that were started as `quire bookie ...`."""
+        return [p for p in self.server_pids()[1:] if "bookie" in procfs.command_line(p)]
+
+    def command(self, measure: Measure, rounds: int) -> list[str]:
+        return quire_command(measure, self.metadata_uri, rounds)
+
+    def environment(self) -> dict[str, str]:
+        return {**os.environ, "PYTHONUNBUFFERED": "1"}
+
+
+class ApacheCluster:
+    """Apache's ZooKeeper and bookies, through `bench/peer/apache`."""
+
+    side: Side = "apache"
+
+    def __init__(self, bookies: int, directory: Path, logs: Path, *, storage: str) -> None:
+        self.bookies = bookies
+        self.kind = f"Apache with {bookies} bookies"
+        self._logs = logs
+        self._directory = directory
+        self._storage = storage
+        self._zk_port = 0
+        self._bookie_port = 0
+        self._up = False
+
+    def start(self) -> None:
+        self._directory.parent.mkdir(parents=True, exist_ok=True)
+        self._zk_port, self._bookie_port = _free_ports(self.bookies)
+        self._up = True
+        result = self._peer("up", str(self.bookies), limit_s=START_LIMIT_S)
+        if result.returncode != 0:
+            said = (result.stderr.strip() or result.stdout.strip() or "nothing").splitlines()[-1]
+            self.stop()
+            raise BenchmarkError(f"Apache BookKeeper did not come up; it said: {said}")
+
+    def stop(self) -> None:
+        if self._up:
+            self._up = False
+            self._peer("down", limit_s=STOP_LIMIT_S)
+
+    def _peer(self, *arguments: str, limit_s: float) -> subprocess.CompletedProcess[str]:
+        # Its servers inherit the outputs, so these are files: a pipe would never end.
+        paths = [self._logs / f"apache-{arguments[0]}.{suffix}" for suffix in ("out", "err")]
+        with paths[0].open("w") as out, paths[1].open("w") as err:
+            status = subprocess.run(
+                [str(PEER), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=self.environment(),
+                start_new_session=True,
+                timeout=limit_s,
+                check=False,
+            ).returncode
+        texts = [path.read_text(errors="replace") for path in paths]
+        return subprocess.CompletedProcess(arguments, status, *texts)
+
+    def bookie_pids(self) -> list[int]:
+        return self._pids("b*.pid")
+
+    def server_pids(self) -> list[int]:
+        return self._pids("*.pid")
+
+    def _pids(self, pattern: str) -> list[int]:
+        return [int(path.read_text()) for path in sorted(self._directory.glob(pattern))]
+
+    def command(self, measure: Measure, rounds: int) -> list[str]:
+        return apache_command(measure, rounds)
+
+    def environment(self) -> dict[str, str]:
+        return {
+            **os.environ,
+            "PEER_DIR": str(self._directory),
+            "ZK_PORT": str(self._zk_port),
+            "BOOKIE_PORT": str(self._bookie_port),
+            "STORAGE": self._storage,
+            "LC_ALL": "C",  # Java prints 1,9 for 1.9 in some languages
+        }
+
+
+def _kill_what_is_left(pids: list[int]) -> None:
+    for pid in pids:
+        if any("quire" in part for part in procfs.command_line(pid)):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+
+def _free_ports(bookies: int) -> tuple[int, int]:
+    """A port for ZooKeeper, and one below `bookies` free ones in a row."""
+    for base in range(23180, 33180, 100):
+        if all(_is_free(port) for port in (base - 1, *range(base + 1, base + bookies + 1))):
+            return base - 1, base
+    raise BenchmarkError("no free ports between 23179 and 33187 on this machine")
+
+
+def _is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+# -- what the machine must have ---------------------------------------------------------------
+
+
+def require_tools(*, apache: bool) -> None:
+    """Raises with one line that names what is missing."""
+    if not Path("/proc/self/io").exists():
+        raise BenchmarkError("the benchmark reads /proc: it needs Linux")
+    quire_executable()
+    if not apache:
+        return
+    packages = {"java": "openjdk-17-jre-headless", "javac": "openjdk-17-jdk-headless"}
+    missing = [tool for tool in ("java", "javac", "mvn") if not shutil.which(tool)]
+    if missing:
+        named = ", ".join(f"{tool} (package {packages.get(tool, 'maven')})" for tool in missing)
+        raise BenchmarkError(
+            f"Apache BookKeeper needs {named}; or measure Quire alone: --sides quire"
+        )

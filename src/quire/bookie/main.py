@@ -1,0 +1,115 @@
+"""The bookie process: what `quire bookie` runs."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import secrets
+import signal
+import sys
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.bookie.server import Address, Bookie
+from quire.clock import SystemClock
+from quire.config import BookieConfig
+from quire.errors import QuireError
+from quire.metadata import open_metadata
+from quire.net.network import AsyncioNetwork
+from quire.storage.disk import RealDisk
+from quire.storage.worker import ThreadReader, ThreadWorker
+
+SWITCH_INTERVAL_S = 0.0005
+"""The log thread gets the interpreter lock back soon after its sync returned."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieOptions:
+    metadata_uri: str
+    directory: str
+    port: int = 0
+    """0: any free one."""
+    advertise: str = "127.0.0.1"
+    """Host name or address under which others reach this bookie."""
+    bind: str = ""
+    """Address to listen on; '' : the advertised one."""
+    config: BookieConfig = field(default_factory=BookieConfig)
+    on_serving: Callable[[str], None] | None = None
+    """Called with the bookie id once it serves."""
+
+
+def log_event(event: str, **fields: object) -> None:
+    """One line of JSON on standard error."""
+    now = time.time()
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now * 1000) % 1000:03d}Z"
+    line = json.dumps({"time": stamp, "event": event, **fields}, default=str)
+    sys.stderr.write(line + "\n")
+    sys.stderr.flush()
+
+
+def run_bookie(options: BookieOptions) -> int:
+    """Serve until SIGTERM or SIGINT (0), or until the disk fails (1). Raises QuireError when it
+    cannot start."""
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    return _run(_serve(options))
+
+
+def _run(work: Coroutine[Any, Any, int]) -> int:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)
+
+
+async def _serve(options: BookieOptions) -> int:
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, stopping.set)
+    metadata = await open_metadata(options.metadata_uri, create=True)
+    reader = ThreadReader(loop)
+    try:
+        bookie = Bookie(
+            disk=RealDisk(options.directory),
+            log_worker=ThreadWorker(loop, "quire-log"),
+            maintenance_worker=ThreadWorker(loop, "quire-maintenance"),
+            metadata=metadata,
+            network=AsyncioNetwork(),
+            clock=SystemClock(),
+            address=Address(options.bind or options.advertise, options.port, options.advertise),
+            config=options.config,
+            log=log_event,
+            random_bytes=secrets.token_bytes,
+            reader=reader,
+        )
+        await bookie.start()
+        # What is loaded now lives as long as the process: no need to look at it again.
+        gc.collect()
+        gc.freeze()
+        if options.on_serving is not None:
+            options.on_serving(bookie.bookie_id)
+        return await _until_stopped(bookie, stopping, options.config.stop_timeout_s)
+    finally:
+        reader.close()
+        await metadata.close()
+
+
+async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: float) -> int:
+    bookie.failed.add_done_callback(lambda _: stopping.set())
+    await stopping.wait()
+    failed = bookie.failed.done()
+    try:
+        async with asyncio.timeout(timeout_s):
+            await bookie.stop()
+    except TimeoutError:
+        log_event("stop_timeout", seconds=timeout_s)
+        return 1
+    except QuireError as error:
+        log_event("stop_failed", error=str(error))
+        return 1
+    return 1 if failed else 0

@@ -1,0 +1,209 @@
+"""A bookie: storage, registration and connections, wired together. Everything is handed in."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from quire.bookie.connection import Connection
+from quire.bookie.garbage import collect_garbage
+from quire.bookie.identity import check_identity
+from quire.bookie.service import BookieService, EventLog
+from quire.clock import Clock
+from quire.config import BookieConfig
+from quire.errors import CookieError, QuireError, StartError, StorageError
+from quire.metadata.base import BookieAddress, MetadataStore, Registration
+from quire.net.network import Network, Port
+from quire.storage.config import StorageConfig
+from quire.storage.seams import Disk, Worker
+from quire.storage.store import BlockingReader, LedgerStore
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where a bookie listens and how others reach it."""
+
+    bind: str
+    port: int
+    """0: any free one."""
+    advertise: str
+
+
+class Bookie:
+    """One bookie in the running event loop. `start`, then `stop`; `failed` tells when it cannot go
+    on (its disk failed)."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk,
+        log_worker: Worker,
+        maintenance_worker: Worker,
+        metadata: MetadataStore,
+        network: Network,
+        clock: Clock,
+        address: Address,
+        config: BookieConfig,
+        log: EventLog,
+        random_bytes: Callable[[int], bytes],
+        reader: BlockingReader | None = None,
+    ) -> None:
+        self.config = config
+        self.metadata = metadata
+        self.address = address
+        self.bookie_id = ""
+        self.failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
+        self._disk = disk
+        self._network = network
+        self._random_bytes = random_bytes
+        self._log = log
+        self.store = LedgerStore(
+            disk,
+            log_worker,
+            maintenance_worker,
+            storage_config(config),
+            clock,
+            schedule=asyncio.get_running_loop().call_later,
+            reader=reader,
+        )
+        self.service = BookieService(self.store, config, log)
+        self._port: Port | None = None
+        self._registration: Registration | None = None
+        self._instance_id = ""
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        """Check the directory, recover its log, register, then listen.
+
+        On return the bookie is registered and serves. Raises StartError, CookieError, StorageError,
+        metadata errors; then nothing is left running and nothing stored was changed.
+        """
+        try:
+            await self._start()
+        except BaseException:
+            await self.stop()
+            raise
+
+    async def _start(self) -> None:
+        self._port = self._bind()
+        port = self._port.number
+        self.bookie_id = f"{self.address.advertise}:{port}"
+        try:
+            self._disk.lock()
+        except BlockingIOError:
+            raise StartError(
+                f"{self._disk.path} is in use by another bookie",
+                remedy="Stop it, or use another directory",
+            ) from None
+        self._instance_id = await check_identity(
+            self._disk, self.metadata, self.bookie_id, self._random_bytes
+        )
+        report = self.store.recover()
+        self._log("recovered", directory=self._disk.path, report=str(report))
+        self.store.on_failure = self._on_failure
+        self.store.on_writable_changed = self._on_writable_changed
+        self.store.start()
+        self._registration = await self.metadata.register_bookie(
+            BookieAddress(self.bookie_id, self.address.advertise, port),
+            readonly=not self.store.writable,
+        )
+        await self._listen(self._port)
+        self._tasks = [
+            asyncio.get_running_loop().create_task(self._every(period, work))
+            for period, work in (
+                (self.config.gc_interval_s, self.collect_garbage),
+                (self.config.check_space_s, self._check_space),
+            )
+        ]
+        self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+
+    async def stop(self) -> None:
+        """Withdraw, answer what is queued, seal the log. Safe to call twice."""
+        if self._port is not None:
+            self._port.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        if self._registration is not None:
+            registration, self._registration = self._registration, None
+            try:
+                await registration.close()
+            except QuireError as error:
+                self._log("withdraw_failed", error=str(error))
+        await self.service.drain()
+        await self.store.close()
+        await self.service.close()
+        self._disk.close()
+        if self.bookie_id:
+            self._log("stopped", bookie=self.bookie_id)
+
+    async def collect_garbage(self) -> None:
+        """One pass now; an error is logged and changes nothing."""
+        try:
+            await collect_garbage(self.store, self.metadata, self._instance_id, self._log)
+        except (QuireError, CookieError) as error:
+            self._log("garbage_collection_skipped", error=str(error))
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _bind(self) -> Port:
+        try:
+            return self._network.bind(self.address.bind, self.address.port)
+        except OSError as error:
+            raise self._port_error(error) from None
+
+    async def _listen(self, port: Port) -> None:
+        try:
+            await port.listen(lambda: Connection(self.service))
+        except OSError as error:
+            raise self._port_error(error) from None
+
+    def _port_error(self, error: OSError) -> StartError:
+        where = f"{self.address.bind}:{self.address.port}"
+        if error.errno == errno.EADDRINUSE:
+            return StartError(
+                f"port {where} is in use", remedy="Choose another with --port, or stop its user"
+            )
+        return StartError(f"cannot listen on {where}: {error.strerror}")
+
+    async def _every(self, period_s: float, work: Callable[[], object]) -> None:
+        while True:
+            await asyncio.sleep(period_s)
+            result = work()
+            if asyncio.iscoroutine(result):
+                await result
+
+    def _check_space(self) -> None:
+        self.store.check_space()
+
+    def _on_failure(self, error: StorageError) -> None:
+        self._log("storage_failed", directory=self._disk.path, error=str(error))
+        if not self.failed.done():
+            self.failed.set_result(error)
+
+    def _on_writable_changed(self, writable: bool) -> None:
+        self.service.writable = writable
+        self._log("writable" if writable else "read_only", bookie=self.bookie_id)
+        if self._registration is not None:
+            self._tasks.append(
+                asyncio.get_running_loop().create_task(self._move(self._registration, writable))
+            )
+
+    async def _move(self, registration: Registration, writable: bool) -> None:
+        try:
+            await registration.set_readonly(not writable)
+        except QuireError as error:
+            self._log("registration_failed", error=str(error))
+
+
+def storage_config(config: BookieConfig) -> StorageConfig:
+    return replace(
+        StorageConfig(),
+        segment_bytes=config.segment_bytes,
+        max_queued_bytes=config.max_queued_bytes,
+        min_free_bytes=config.min_free_bytes,
+        seal_idle_ms=config.seal_idle_ms,
+    )

@@ -1,0 +1,248 @@
+"""What is stored of a dataset: a head value and, for large ones, chunk values. Pure.
+
+Head, at ("datasets", NAME), JSON in UTF-8:
+
+    {"format": 1, "exists": true, "sequence": 3,
+     "chunks": [{"id": "2-9f...", "ledgers": 800}],
+     "ledgers": [{"id": 7, "first": 0, "last": 99, "rows": 100, "bytes": 5120}],
+     "transactions": {"nightly-2026-11-03": 3},
+     "condemned": []}
+
+The dataset's ledgers are those of the chunks, in order, then those of the head. A chunk, at
+("dataset_chunks", NAME, ID), is {"format": 1, "ledgers": [...]} and never changes; its id begins
+with the version that the head had when the chunk was made, and ends with a digest of its bytes. A
+chunk can be published only by a compare-and-swap on that version: once the head has moved on
+without naming it, it is garbage.
+
+`exists` false is what a dropped dataset leaves behind, so that the head's version never starts
+again and a publisher that slept through the drop cannot win a compare-and-swap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Any
+
+from quire.errors import MetadataError, UsageError
+
+FORMAT = 1
+VALUE_BYTES_MAX = 900_000
+"""Of one stored value: ZooKeeper refuses more than 1 MiB in a message."""
+INLINE_BYTES_MAX = 64 * 1024
+"""Of the ledgers in the head, which is written anew at each publication. Behind it they move into
+chunks."""
+CHUNK_BYTES_MAX = 256 * 1024
+TRANSACTIONS_MAX = 1_000
+"""Transaction keys remembered by a dataset; the oldest is forgotten first."""
+TRANSACTION_KEY_BYTES_MAX = 256
+NO_HEAD = "new"
+CONDEMNED_MAX = 1_000
+"""Ledgers that are being deleted at one time."""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetLedger:
+    """Entries first..last of one ledger, as a part of a dataset."""
+
+    ledger_id: int
+    first: int
+    last: int
+    rows: int
+    bytes: int
+    """Payload bytes of these entries."""
+
+    def __post_init__(self) -> None:
+        if self.ledger_id < 0 or not 0 <= self.first <= self.last:
+            raise UsageError(
+                f"entries {self.first}..{self.last} of ledger {self.ledger_id} are no range"
+            )
+        if self.rows < 0 or self.bytes < 0:
+            raise UsageError(f"ledger {self.ledger_id}: rows and bytes cannot be negative")
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    chunk_id: str
+    ledgers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A head value. The default is that of a dataset that never was."""
+
+    exists: bool = False
+    sequence: int = 0
+    """Publications so far."""
+    chunks: tuple[Chunk, ...] = ()
+    ledgers: tuple[DatasetLedger, ...] = ()
+    transactions: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    """Key -> sequence of its publication, the oldest first."""
+    condemned: tuple[int, ...] = ()
+    """Ledgers that are being deleted and can no longer be published."""
+
+    def published(
+        self, chunks: Sequence[Chunk], ledgers: Sequence[DatasetLedger], txn: str | None
+    ) -> Head:
+        """The head after one more publication, which leaves these chunks and ledgers."""
+        transactions = dict(self.transactions)
+        if txn is not None:
+            transactions[txn] = self.sequence + 1
+        for key in list(transactions)[:-TRANSACTIONS_MAX]:
+            del transactions[key]
+        return replace(
+            self,
+            exists=True,
+            sequence=self.sequence + 1,
+            chunks=tuple(chunks),
+            ledgers=tuple(ledgers),
+            transactions=transactions,
+        )
+
+    def dropped(self) -> Head:
+        return Head(sequence=self.sequence, condemned=self.condemned)
+
+
+def check_transaction_key(txn: str) -> None:
+    if not txn or len(txn.encode()) > TRANSACTION_KEY_BYTES_MAX:
+        raise UsageError(
+            f"a transaction key has 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {len(txn.encode())}"
+        )
+
+
+# -- bytes ------------------------------------------------------------------------------------
+
+
+def encode_head(name: str, head: Head) -> bytes:
+    """`UsageError` where the head would be larger than a store takes."""
+    data = _dump(
+        {
+            "format": FORMAT,
+            "exists": head.exists,
+            "sequence": head.sequence,
+            "chunks": [{"id": c.chunk_id, "ledgers": c.ledgers} for c in head.chunks],
+            "ledgers": [_ledger_value(ledger) for ledger in head.ledgers],
+            "transactions": dict(head.transactions),
+            "condemned": list(head.condemned),
+        }
+    )
+    if len(data) > VALUE_BYTES_MAX:
+        raise UsageError(
+            f"dataset {name!r} has too many ledgers: its head would have {len(data)} bytes, at "
+            f"most {VALUE_BYTES_MAX} can be stored. Nothing was published",
+            remedy="Write fewer, larger partitions, or use several datasets",
+        )
+    return data
+
+
+def decode_head(name: str, data: bytes) -> Head:
+    value = _load(f"dataset {name!r}", data)
+    try:
+        return Head(
+            exists=bool(value["exists"]),
+            sequence=int(value["sequence"]),
+            chunks=tuple(Chunk(str(c["id"]), int(c["ledgers"])) for c in value["chunks"]),
+            ledgers=_ledgers(value["ledgers"]),
+            transactions={str(k): int(v) for k, v in value["transactions"].items()},
+            condemned=tuple(int(ledger_id) for ledger_id in value["condemned"]),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise _not_understood(f"dataset {name!r}", error) from error
+
+
+def encode_chunk(ledgers: Iterable[DatasetLedger]) -> bytes:
+    return _dump({"format": FORMAT, "ledgers": [_ledger_value(ledger) for ledger in ledgers]})
+
+
+def decode_chunk(name: str, chunk: Chunk, data: bytes) -> tuple[DatasetLedger, ...]:
+    what = f"chunk {chunk.chunk_id} of dataset {name!r}"
+    value = _load(what, data)
+    try:
+        ledgers = _ledgers(value["ledgers"])
+    except (KeyError, TypeError, ValueError, UsageError) as error:
+        raise _not_understood(what, error) from error
+    if len(ledgers) != chunk.ledgers or chunk_id_digest(data) != chunk.chunk_id.split("-")[-1]:
+        raise MetadataError(f"{what} is damaged: it is not what was published")
+    return ledgers
+
+
+def chunk_id_digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:32]
+
+
+def split(
+    ledgers: Sequence[DatasetLedger], version: int | None
+) -> tuple[list[tuple[Chunk, bytes]], Sequence[DatasetLedger]]:
+    """What the head behind `version` (None: the first one) is to hold behind the chunks that it
+    has: (new chunks with their bytes, what stays in the head)."""
+    sizes = [len(_dump(_ledger_value(ledger))) + 1 for ledger in ledgers]
+    if sum(sizes) <= INLINE_BYTES_MAX:
+        return [], ledgers
+    chunks = []
+    start = size = 0
+    for at, added in enumerate([*sizes, CHUNK_BYTES_MAX]):
+        if size + added > CHUNK_BYTES_MAX and at > start:
+            data = encode_chunk(ledgers[start:at])
+            base = NO_HEAD if version is None else str(version)
+            chunk = Chunk(f"{base}-{chunk_id_digest(data)}", at - start)
+            chunks.append((chunk, data))
+            start, size = at, 0
+        size += added
+    return chunks, ()
+
+
+def chunk_base_version(chunk_id: str) -> int | None:
+    """The head's version when the chunk was made, -1 if there was none; None for a name that is no
+    chunk of ours."""
+    version = chunk_id.split("-")[0]
+    if version == NO_HEAD:
+        return -1
+    return int(version) if version.isdecimal() else None
+
+
+# -- inside -----------------------------------------------------------------------------------
+
+
+def _ledger_value(ledger: DatasetLedger) -> dict[str, int]:
+    return {
+        "id": ledger.ledger_id,
+        "first": ledger.first,
+        "last": ledger.last,
+        "rows": ledger.rows,
+        "bytes": ledger.bytes,
+    }
+
+
+def _ledgers(values: Iterable[Mapping[str, int]]) -> tuple[DatasetLedger, ...]:
+    return tuple(
+        DatasetLedger(
+            int(v["id"]), int(v["first"]), int(v["last"]), int(v["rows"]), int(v["bytes"])
+        )
+        for v in values
+    )
+
+
+def _dump(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def _load(what: str, data: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(data)
+    except ValueError as error:
+        raise _not_understood(what, error) from error
+    if not isinstance(value, dict):
+        raise _not_understood(what, "it is no JSON object")
+    if value.get("format") != FORMAT:
+        raise MetadataError(
+            f"{what} is stored in format {value.get('format')}, this version reads format {FORMAT}",
+            remedy="Use a newer version of Quire",
+        )
+    return value
+
+
+def _not_understood(what: str, why: object) -> MetadataError:
+    return MetadataError(f"{what} cannot be understood: {why}")

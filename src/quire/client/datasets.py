@@ -1,0 +1,479 @@
+"""Datasets: named sets of ledgers, published in one compare-and-swap.
+
+    datasets = Datasets(client.metadata)
+    await datasets.publish("flights", [DatasetLedger(7, 0, 99, 100, 5120)], txn="2026-11-03")
+    for ledger in (await datasets.read("flights")).ledgers: ...
+
+A reader sees all ledgers of a publication or none. Ledgers are written first and published last;
+those of writers that died are never seen, and `sweep_orphans` removes them. Passwords of ledgers
+are no part of a dataset.
+
+Who may delete a ledger, and when? Publishing and deleting could race: a sweep looks, a slow job
+publishes, the sweep deletes. Therefore ledgers are *condemned* first, by a compare-and-swap on the
+same head that a publication swaps: a condemned ledger cannot be published any more, and one that is
+published cannot be condemned.
+
+The blocking twin is `quire.client.blocking_datasets.BlockingDatasets`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from quire.client.dataset_format import (
+    CONDEMNED_MAX,
+    Chunk,
+    DatasetLedger,
+    Head,
+    check_transaction_key,
+    chunk_base_version,
+    decode_chunk,
+    decode_head,
+    encode_head,
+    split,
+)
+from quire.clock import Clock, SystemClock
+from quire.errors import (
+    KeyExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata.base import MetadataStore
+
+__all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication"]
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+HEADS = "datasets"
+CHUNKS = "dataset_chunks"
+OWNER_KEY = "quire.dataset"
+"""Custom metadata of a ledger: the dataset that it was written for. Only ledgers that carry their
+dataset's name here are ever deleted by this module."""
+JOB_KEY = "quire.job"
+"""Custom metadata of a ledger: the one job that wrote it."""
+
+UPDATE_ATTEMPTS_MAX = 100
+"""Of one update of a head; each failure means that somebody else succeeded."""
+UNKNOWN_ATTEMPTS_MAX = 6
+"""Of one publication whose outcome the store does not tell."""
+UNKNOWN_DELAY_S = 0.1
+"""Before the second of these; doubled each time."""
+REQUESTS_IN_FLIGHT = 16
+
+logger = logging.getLogger("quire.datasets")
+
+
+@dataclass(frozen=True, slots=True)
+class Dataset:
+    """A dataset as it was at one moment."""
+
+    name: str
+    sequence: int
+    """Publications so far."""
+    ledgers: tuple[DatasetLedger, ...]
+    transactions: Mapping[str, int]
+    """The newest transaction keys, with the sequence of their publication."""
+
+    @property
+    def rows(self) -> int:
+        return sum(ledger.rows for ledger in self.ledgers)
+
+    @property
+    def bytes(self) -> int:
+        return sum(ledger.bytes for ledger in self.ledgers)
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """What `publish` did."""
+
+    sequence: int
+    """Of the publication with this transaction key."""
+    repeated: bool
+    """Whether the key was published before: by another, or by an earlier attempt of this one."""
+    replaced: tuple[DatasetLedger, ...] = ()
+    """What an overwrite took out of the dataset. The ledgers exist still: `discard` them."""
+
+
+class Datasets:
+    """The datasets of one cluster: `Datasets(client.metadata)`.
+
+    All calls raise MetadataUnavailableError when the store does not answer; unless said otherwise
+    the outcome of a change is unknown then.
+    """
+
+    def __init__(self, store: MetadataStore, *, clock: Clock | None = None) -> None:
+        self._store = store
+        self._clock = clock or SystemClock()
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def read(self, name: str) -> Dataset:
+        """The dataset now: everything that was published, nothing else. Cancel-safe.
+
+        Raises NoSuchKeyError when there is none, MetadataError when it cannot be understood.
+        """
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            head, version = await self._head(name)
+            if not head.exists:
+                raise no_such_dataset(name)
+            try:
+                ledgers = await self._ledgers(name, head)
+            except NoSuchKeyError as error:
+                if (await self._head(name))[1] == version:
+                    raise MetadataError(f"dataset {name!r} is damaged: {error}") from error
+                continue  # replaced between two of our reads
+            return Dataset(name, head.sequence, ledgers, head.transactions)
+        raise _too_many_conflicts(name)
+
+    async def find_transaction(self, name: str, txn: str) -> int | None:
+        """The sequence at which `txn` was published; None where that never was, or was forgotten
+        (see `publish`). Cancel-safe."""
+        return (await self._head(name))[0].transactions.get(txn)
+
+    async def list_datasets(self) -> list[str]:
+        """The names of all datasets, sorted. Reads each head. Cancel-safe."""
+        names = await self._store.list_values((HEADS,))
+        heads = await _each(names, self._head)
+        return [name for name, (head, _) in zip(names, heads) if head.exists]
+
+    # -- publishing ---------------------------------------------------------------------------
+
+    async def publish(
+        self,
+        name: str,
+        ledgers: Iterable[DatasetLedger],
+        *,
+        overwrite: bool = False,
+        txn: str | None = None,
+    ) -> Publication:
+        """Add ledgers to the dataset, or (`overwrite`) replace all it has, in one step.
+
+        On return the publication is as durable as the metadata store, and every later `read` sees
+        it. With a transaction key the call is idempotent: a key that was published before changes
+        nothing, and an unknown outcome is asked for again. A dataset remembers its newest 1,000
+        keys, across overwrites, until it is dropped. Without a key, MetadataUnavailableError
+        leaves the outcome unknown. If cancelled, the outcome is unknown as well.
+
+        The ledgers must exist: NoSuchLedgerError when one was deleted meanwhile (by a sweep whose
+        age limit was shorter than the job). UsageError: a bad name or key, a range given twice, or
+        more ledgers than a dataset can hold; nothing was published.
+        """
+        added = tuple(ledgers)
+        if len({(a.ledger_id, a.first) for a in added}) != len(added):
+            raise UsageError(f"dataset {name!r}: a ledger is given twice")
+        if txn is not None:
+            check_transaction_key(txn)
+        unknown = 0
+        tried = -1
+        replaced: tuple[DatasetLedger, ...] = ()
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            try:
+                head, version = await self._head(name)
+                if txn is not None and (done := head.transactions.get(txn)) is not None:
+                    # Where the answer to our own attempt was lost, we know what it replaced.
+                    return Publication(done, True, replaced if done == tried else ())
+                if overwrite:
+                    replaced = await self._ledgers(name, head)
+                tried = head.sequence + 1
+                await self._check_publishable(name, head, added)
+                sequence = await self._swap(name, head, version, added, overwrite, txn)
+            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+                continue
+            except MetadataUnavailableError:
+                unknown += 1
+                if txn is None or unknown == UNKNOWN_ATTEMPTS_MAX:
+                    raise
+                await asyncio.sleep(UNKNOWN_DELAY_S * 2 ** (unknown - 1))
+                continue
+            return Publication(sequence, False, replaced)
+        raise _too_many_conflicts(name)
+
+    async def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
+        """Remove the dataset; what it was, or None if there was none. With `delete_ledgers` the
+        ledgers that were written for it are deleted too. Transaction keys are forgotten; a value
+        of some 100 bytes stays behind."""
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            head, version = await self._head(name)
+            if not head.exists:
+                return None
+            try:
+                ledgers = await self._ledgers(name, head)
+                await self._write(name, head.dropped(), version)
+            except (VersionConflictError, NoSuchKeyError):
+                continue
+            await self._remove_chunks(name)
+            if delete_ledgers:
+                await self.discard(name, [ledger.ledger_id for ledger in ledgers])
+            return Dataset(name, head.sequence, ledgers, head.transactions)
+        raise _too_many_conflicts(name)
+
+    # -- deleting ledgers ---------------------------------------------------------------------
+
+    async def discard(self, name: str, ledger_ids: Iterable[int]) -> list[int]:
+        """Delete those of these ledgers that were written for dataset `name` and that it does not
+        hold; their ids. After this none of them can be published. Safe to call again, and while
+        others publish; if cancelled, what was condemned is deleted by the next call."""
+        wanted = sorted(set(ledger_ids))
+        mine = [
+            ledger_id
+            for ledger_id, owner in zip(wanted, await _each(wanted, self._owner))
+            if owner == name
+        ]
+        deleted: list[int] = []
+        for at in range(0, len(mine), CONDEMNED_MAX):
+            deleted += await self._discard_some(name, mine[at : at + CONDEMNED_MAX])
+        return deleted
+
+    async def sweep_orphans(
+        self,
+        older_than_s: float,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        first: int = 0,
+        keep: Iterable[int] = (),
+        look_at_most: int | None = None,
+    ) -> list[int]:
+        """Delete ledgers that were written for a dataset (custom metadata `quire.dataset`), are
+        older than the limit and not published; their ids.
+
+        Ledgers of a job that still runs are unpublished as well: the limit must be longer than
+        the longest job. A job whose ledgers were swept fails to publish, it publishes no holes.
+        Reads the metadata of every ledger from `first` on, of `look_at_most`. `name` and `job`
+        narrow the sweep. Ledgers that say nothing of a dataset, or have no creation time, are
+        never touched.
+        """
+        before_ms = self._clock.now_ms() - round(older_than_s * 1000)
+        spared = set(keep)
+        orphans: dict[str, list[int]] = {}
+        async for some in self._some_ledgers(first, spared, look_at_most):
+            for ledger_id, (custom, ctime_ms) in zip(some, await _each(some, self._origin)):
+                owner = _text(custom, OWNER_KEY)
+                if (
+                    owner
+                    and 0 <= ctime_ms <= before_ms
+                    and name in (None, owner)
+                    and (job is None or _text(custom, JOB_KEY) == job)
+                ):
+                    orphans.setdefault(owner, []).append(ledger_id)
+        deleted: list[int] = []
+        for owner, ledger_ids in sorted(orphans.items()):
+            deleted += await self.discard(owner, ledger_ids)
+        return sorted(deleted)
+
+    async def _some_ledgers(
+        self, first: int, spared: set[int], at_most: int | None
+    ) -> AsyncIterator[list[int]]:
+        """The ledgers from `first` on that are not spared, up to so many, in pieces."""
+        left = at_most
+        ranges = self._store.list_ledgers(first)
+        try:
+            async for found in ranges:
+                some = [i for i in found.ledger_ids if i not in spared][:left]
+                yield some
+                if left is not None:
+                    left -= len(some)
+                    if not left:
+                        return
+        finally:
+            if isinstance(ranges, AsyncGenerator):
+                await ranges.aclose()
+
+    async def _discard_some(self, name: str, ledger_ids: Sequence[int]) -> list[int]:
+        condemned = await self._condemn(name, ledger_ids)
+        await _each(condemned, self._store.delete_ledger)
+        await self._pardon(name, condemned)
+        return [ledger_id for ledger_id in condemned if ledger_id in set(ledger_ids)]
+
+    async def _condemn(self, name: str, ledger_ids: Sequence[int]) -> Sequence[int]:
+        """All that is condemned now, leftovers of others included. The write also puts an end to
+        publications in flight, whose outcome may have been unknown."""
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            head, version = await self._head(name)
+            try:
+                held = {ledger.ledger_id for ledger in await self._ledgers(name, head)}
+                new = [i for i in ledger_ids if i not in held and i not in head.condemned]
+                if not new and not head.condemned:
+                    return ()
+                condemned = (*head.condemned, *new)
+                if len(condemned) > 2 * CONDEMNED_MAX:
+                    await _each(head.condemned, self._store.delete_ledger)
+                    await self._pardon(name, head.condemned)
+                    continue
+                await self._write(name, replace(head, condemned=condemned), version)
+            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
+                continue
+            return condemned
+        raise _too_many_conflicts(name)
+
+    async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
+        """These are deleted: publishing them fails for that reason now."""
+        gone = set(ledger_ids)
+        for _ in range(UPDATE_ATTEMPTS_MAX):
+            head, version = await self._head(name)
+            left = tuple(i for i in head.condemned if i not in gone)
+            if left == head.condemned:
+                return
+            try:
+                await self._write(name, replace(head, condemned=left), version)
+            except (VersionConflictError, NoSuchKeyError):
+                continue
+            return
+        raise _too_many_conflicts(name)
+
+    async def _owner(self, ledger_id: int) -> str:
+        custom, _ = await self._origin(ledger_id)
+        return _text(custom, OWNER_KEY)
+
+    async def _origin(self, ledger_id: int) -> tuple[Mapping[str, bytes], int]:
+        """(custom metadata, creation time); nothing for a ledger that is gone, or whose metadata
+        cannot be understood."""
+        try:
+            value = (await self._store.read_ledger(ledger_id)).value
+        except MetadataUnavailableError:
+            raise
+        except MetadataError:
+            return {}, -1
+        return value.custom, value.ctime_ms
+
+    # -- heads and chunks ---------------------------------------------------------------------
+
+    async def _head(self, name: str) -> tuple[Head, int | None]:
+        """The head and its version; None where nothing was ever stored."""
+        try:
+            stored = await self._store.read_value((HEADS, name))
+        except NoSuchKeyError:
+            return Head(), None
+        return decode_head(name, stored.value), stored.version
+
+    async def _ledgers(self, name: str, head: Head) -> tuple[DatasetLedger, ...]:
+        """NoSuchKeyError where a chunk is gone: the head is not the newest."""
+
+        async def load(chunk: Chunk) -> tuple[DatasetLedger, ...]:
+            stored = await self._store.read_value((CHUNKS, name, chunk.chunk_id))
+            return decode_chunk(name, chunk, stored.value)
+
+        parts = await _each(head.chunks, load)
+        return (*(ledger for part in parts for ledger in part), *head.ledgers)
+
+    async def _check_publishable(
+        self, name: str, head: Head, added: Sequence[DatasetLedger]
+    ) -> None:
+        async def exists(ledger: DatasetLedger) -> None:
+            ledger_id = ledger.ledger_id
+            if ledger_id not in condemned:
+                try:
+                    await self._store.read_ledger(ledger_id)
+                    return
+                except NoSuchLedgerError:
+                    pass
+            raise NoSuchLedgerError(
+                f"dataset {name!r}: ledger {ledger_id} was deleted before it could be published. "
+                "Nothing was published",
+                remedy="Write again; sweep orphans with an age limit longer than the longest job",
+            )
+
+        condemned = set(head.condemned)
+        await _each(added, exists)
+
+    async def _swap(
+        self,
+        name: str,
+        head: Head,
+        version: int | None,
+        added: Sequence[DatasetLedger],
+        overwrite: bool,
+        txn: str | None,
+    ) -> int:
+        kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
+        chunks, inline = split((*tail, *added), version)
+        new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
+        encode_head(name, new)  # too large shows before anything is stored
+
+        async def store(part: tuple[Chunk, bytes]) -> None:
+            try:
+                await self._store.write_value((CHUNKS, name, part[0].chunk_id), part[1], None)
+            except KeyExistsError:
+                pass  # its id says that it has these bytes
+
+        await _each(chunks, store)
+        await self._write(name, new, version)
+        if head.chunks or chunks:
+            await self._remove_chunks(name)
+        return new.sequence
+
+    async def _write(self, name: str, head: Head, version: int | None) -> None:
+        await self._store.write_value((HEADS, name), encode_head(name, head), version)
+
+    async def _remove_chunks(self, name: str) -> None:
+        """Delete the chunks that no head can name any more. Best effort: what stays is found the
+        next time."""
+        try:
+            found = await self._store.list_values((CHUNKS, name))
+            head, version = await self._head(name)
+            named = {chunk.chunk_id for chunk in head.chunks}
+            for chunk_id in found:
+                base = chunk_base_version(chunk_id)
+                if chunk_id in named or base is None or version is None or base >= version:
+                    continue
+                await self._store.delete_value((CHUNKS, name, chunk_id))
+        except MetadataError as error:
+            logger.warning("dataset %s: old chunks were not removed: %s", name, error)
+
+
+# -- inside -----------------------------------------------------------------------------------
+
+
+def no_such_dataset(name: str) -> NoSuchKeyError:
+    return NoSuchKeyError(
+        f"dataset {name!r} does not exist",
+        remedy="Check the name and the metadata URI; nothing may have been published yet",
+    )
+
+
+def _too_many_conflicts(name: str) -> MetadataError:
+    return MetadataError(
+        f"dataset {name!r}: {UPDATE_ATTEMPTS_MAX} attempts in a row met a change by others",
+        remedy="Let fewer writers publish at the same time",
+    )
+
+
+def _text(custom: Mapping[str, bytes], key: str) -> str:
+    return custom.get(key, b"").decode(errors="replace")
+
+
+async def _each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """`work` on every item, some at a time; the results in order, or the first error."""
+    todo = list(enumerate(items))
+    results: dict[int, R] = {}
+    upcoming = iter(todo)
+
+    async def some() -> None:
+        for at, item in upcoming:
+            results[at] = await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(REQUESTS_IN_FLIGHT, len(todo))):
+                group.create_task(some())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [results[at] for at, _ in todo]

@@ -1,0 +1,162 @@
+"""The cookie: what ties a data directory to one bookie of one cluster (metadata spec, section 5).
+
+    <layout version> LF <body>
+
+| layout  | body                                                         |
+|---------|--------------------------------------------------------------|
+| 4, 5... | `CookieFormat` in protobuf's text format, one field per line |
+| 3       | three plain lines: bookie id, journal directory, ledger dirs |
+| below 3 | too old                                                      |
+
+The same bytes are in the file VERSION of every directory and in the metadata store. Lists of ledger
+and index directories are stored as `<count> TAB <directory> TAB <directory> ...`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.codec._protobuf_text import parse_text, quote
+from quire.errors import CookieError
+
+LAYOUT_VERSION = 5
+_LAYOUT_VERSION_TEXT = 4
+_LAYOUT_VERSION_MIN = 3
+_TEXT_FIELDS = ("bookieHost", "journalDir", "ledgerDirs", "instanceId", "indexDirs")
+
+
+@dataclass(frozen=True, slots=True)
+class Cookie:
+    bookie_id: str
+    journal_dirs: str
+    """Journal directories joined by ','."""
+    ledger_dirs: str
+    """Ledger directories in the stored form: count and directories, TAB-separated."""
+    instance_id: str | None = None
+    """The cluster's; None where it has none."""
+    index_dirs: str | None = None
+    """In the stored form of `ledger_dirs`; None where the ledger directories hold the index."""
+    layout_version: int = LAYOUT_VERSION
+
+    @classmethod
+    def of(
+        cls,
+        bookie_id: str,
+        journal_dirs: Sequence[str],
+        ledger_dirs: Sequence[str],
+        instance_id: str | None = None,
+        index_dirs: Sequence[str] | None = None,
+    ) -> Cookie:
+        """A cookie from lists of directories. '' as instance id counts as none."""
+        return cls(
+            bookie_id=bookie_id,
+            journal_dirs=",".join(journal_dirs),
+            ledger_dirs=join_directories(ledger_dirs),
+            instance_id=instance_id or None,
+            index_dirs=join_directories(index_dirs) if index_dirs else None,
+        )
+
+
+def join_directories(directories: Sequence[str]) -> str:
+    return "\t".join((str(len(directories)), *directories))
+
+
+def split_directories(stored: str) -> tuple[str, ...]:
+    """The directories of the stored form; `CookieError` if the count does not fit."""
+    count, *directories = stored.split("\t")
+    if count != str(len(directories)):
+        raise CookieError(f"the cookie's list of directories {stored!r} has a wrong count")
+    return tuple(directories)
+
+
+def encode(cookie: Cookie) -> bytes:
+    """The bytes of the current layout, whatever layout `cookie` was read from."""
+    lines = [
+        str(LAYOUT_VERSION),
+        f"bookieHost: {quote(cookie.bookie_id.encode())}",
+        f"journalDir: {quote(cookie.journal_dirs.encode())}",
+        f"ledgerDirs: {quote(cookie.ledger_dirs.encode())}",
+    ]
+    if cookie.instance_id:
+        lines.append(f"instanceId: {quote(cookie.instance_id.encode())}")
+    if cookie.index_dirs:
+        lines.append(f"indexDirs: {quote(cookie.index_dirs.encode())}")
+    return ("\n".join(lines) + "\n").encode("ascii")
+
+
+def decode(data: bytes) -> Cookie:
+    """`CookieError` if the bytes are no cookie, or one of a layout that is too old."""
+    first, _, body = data.partition(b"\n")
+    digits = first.strip()
+    if not digits.isdigit():
+        raise CookieError(f"the cookie is damaged: its first line is {first[:20]!r}, not a number")
+    layout_version = int(digits)
+    if layout_version < _LAYOUT_VERSION_MIN:
+        raise CookieError(f"the cookie has layout {layout_version}, which is too old to be read")
+    try:
+        if layout_version < _LAYOUT_VERSION_TEXT:
+            return _decode_lines(body, layout_version)
+        return _decode_text(body, layout_version)
+    except ValueError as error:
+        raise CookieError(f"the cookie (layout {layout_version}) is damaged: {error}") from None
+
+
+def _decode_text(body: bytes, layout_version: int) -> Cookie:
+    message = parse_text(body)
+    message.only(_TEXT_FIELDS)
+    bookie_id, journal_dirs, ledger_dirs = (message.text(name) for name in _TEXT_FIELDS[:3])
+    if bookie_id is None or journal_dirs is None or ledger_dirs is None:
+        missing = [name for name in _TEXT_FIELDS[:3] if not message.has(name)]
+        raise ValueError(f"missing {', '.join(missing)}")
+    return Cookie(
+        bookie_id=bookie_id,
+        journal_dirs=journal_dirs,
+        ledger_dirs=ledger_dirs,
+        instance_id=message.text("instanceId") or None,
+        index_dirs=message.text("indexDirs") or None,
+        layout_version=layout_version,
+    )
+
+
+def _decode_lines(body: bytes, layout_version: int) -> Cookie:
+    lines = body.decode().split("\n")
+    if len(lines) < 3:
+        raise ValueError("it has fewer than three lines")
+    return Cookie(lines[0], lines[1], lines[2], layout_version=layout_version)
+
+
+def verify(config: Cookie, stored: Cookie, *, superset: bool = False) -> None:
+    """`CookieError` naming the first field in which the configuration and a stored cookie differ.
+
+    With `superset` the configured ledger and index directories may be more than the stored ones,
+    in any order; otherwise they must be equal (metadata spec, 5.2).
+    """
+    for cookie in (config, stored):
+        if cookie.layout_version < _LAYOUT_VERSION_MIN:
+            raise CookieError(f"the cookie has layout {cookie.layout_version}, which is too old")
+    _verify_equal("bookie id", config.bookie_id, stored.bookie_id)
+    _verify_equal("journal directories", config.journal_dirs, stored.journal_dirs)
+    _verify_directories("ledger directories", config.ledger_dirs, stored.ledger_dirs, superset)
+    _verify_directories(
+        "index directories",
+        config.index_dirs or config.ledger_dirs,
+        stored.index_dirs or stored.ledger_dirs,
+        superset,
+    )
+    _verify_equal("instance id", config.instance_id, stored.instance_id)
+
+
+def _verify_equal(field: str, configured: str | None, stored: str | None) -> None:
+    if configured != stored:
+        raise CookieError(
+            f"the {field} of this bookie and of its cookie differ: "
+            f"configured {configured!r}, stored {stored!r}",
+            remedy="Correct the configuration, or use the data that belongs to it",
+        )
+
+
+def _verify_directories(field: str, configured: str, stored: str, superset: bool) -> None:
+    if superset and set(split_directories(stored)) <= set(split_directories(configured)):
+        return
+    _verify_equal(field, configured, stored)

@@ -1,0 +1,201 @@
+"""What the drivers share: checks of arguments, addresses as bytes, background work."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import uuid
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.clock import Clock
+from quire.codec import registration
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.errors import (
+    KeyExistsError,
+    LedgerExistsError,
+    MetadataError,
+    NoSuchLedgerError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata.base import BookieAddress
+
+SESSION_TIMEOUT_MS = 10_000
+"""A process that has not been heard of for so long has lost what is ephemeral."""
+
+LIST_RANGE_LEDGERS = 10_000
+"""Most ledgers in one range of `list_ledgers` (as many as below one parent in ZooKeeper)."""
+
+CREATE_ATTEMPTS_MAX = 1_000
+"""New ids tried for one ledger before giving up; each was taken by a caller-chosen id."""
+
+NODE_BYTES_MAX = 1_000_000
+"""Of one cookie, value or ledger's metadata: what ZooKeeper takes at its default settings, less
+room for the request around it."""
+
+logger = logging.getLogger("quire.metadata")
+
+
+def check_ledger_id(ledger_id: int) -> None:
+    if not 0 <= ledger_id <= LEDGER_ID_MAX:
+        raise UsageError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
+
+
+def check_version(version: int) -> None:
+    """Refuse -1, which ZooKeeper takes as "any": a blind write of ledger metadata."""
+    if version < 0:
+        raise UsageError(f"a compare-and-swap needs the version that was read, not {version}")
+
+
+def check_size(data: bytes, what: str) -> bytes:
+    """`data`; `UsageError` if not every store can keep it."""
+    if len(data) > NODE_BYTES_MAX:
+        raise UsageError(
+            f"{what} of {len(data)} bytes is too large: {NODE_BYTES_MAX} are allowed",
+            remedy="Keep the data in a ledger and its id here",
+        )
+    return data
+
+
+def check_key(key: Sequence[str]) -> tuple[str, ...]:
+    """`key` as a tuple; `UsageError` unless every part can be a name in every store."""
+    parts = tuple(key)
+    if isinstance(key, str) or not parts:
+        raise UsageError(f"{key!r} is not a key: use one or more names, as ('datasets', 'flights')")
+    for part in parts:
+        _check_name(part)
+    return parts
+
+
+def check_prefix(prefix: Sequence[str]) -> tuple[str, ...]:
+    """As `check_key`, but may be empty."""
+    return check_key(prefix) if isinstance(prefix, str) or len(prefix) > 0 else ()
+
+
+def _check_name(name: str) -> None:
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"{name!r} cannot be part of a key",
+            remedy="Use printable names without '/', other than '.' and '..'",
+        )
+
+
+def no_such_ledger(ledger_id: int) -> NoSuchLedgerError:
+    return NoSuchLedgerError(f"ledger {ledger_id} does not exist: never created, or deleted")
+
+
+def ledger_exists(ledger_id: int) -> LedgerExistsError:
+    return LedgerExistsError(
+        f"ledger {ledger_id} exists already", remedy="Choose another id, or let the store choose"
+    )
+
+
+def conflict(what: str, version: int, found: int | None = None) -> VersionConflictError:
+    """`found` is the version stored, where the store tells."""
+    now = "" if found is None else f", now it is {found}"
+    return VersionConflictError(
+        f"{what} was changed by someone else: version {version} was expected{now}",
+        remedy="Read it again and decide again",
+    )
+
+
+def bookie_exists(bookie_id: str, waited_ms: int) -> KeyExistsError:
+    return KeyExistsError(
+        f"bookie {bookie_id} is registered by another live process (waited {waited_ms} ms for it "
+        "to go)",
+        remedy="Stop the other process, or give this bookie an id of its own",
+    )
+
+
+def registered_here(bookie_id: str) -> KeyExistsError:
+    return KeyExistsError(
+        f"bookie {bookie_id} is registered by this process already",
+        remedy="Close the first registration",
+    )
+
+
+def new_instance_id(rng: random.Random) -> str:
+    return str(uuid.UUID(int=rng.getrandbits(128), version=4))
+
+
+def stamped(metadata: LedgerMetadata, clock: Clock) -> LedgerMetadata:
+    """With a creation time, where it is to be stored and the caller left it to us."""
+    if metadata.ctime_stored and metadata.ctime_ms < 0:
+        return replace(metadata, ctime_ms=clock.now_ms())
+    return metadata
+
+
+def encode_address(address: BookieAddress) -> bytes:
+    """The registration's payload. `UsageError` if the address cannot be registered."""
+    registration.check_bookie_id(address.bookie_id)
+    if not address.host or not 0 < address.port < 65536:
+        raise UsageError(
+            f"bookie {address.bookie_id} cannot listen at {address.host!r}, port {address.port}"
+        )
+    endpoint = registration.Endpoint(registration.RPC_ENDPOINT, address.host, address.port)
+    return registration.encode(
+        registration.BookieServiceInfo((endpoint,), dict(address.properties))
+    )
+
+
+def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
+    """None, with a word in the log, where the payload names nothing to connect to: one bookie that
+    registers nonsense must not hide the others."""
+    try:
+        info = registration.decode(payload, bookie_id)
+    except MetadataError as error:
+        logger.warning("%s", error)
+        return None
+    endpoint = info.rpc_endpoint()
+    if endpoint is None:
+        logger.warning("bookie %s registered no endpoint for clients", bookie_id)
+        return None
+    return BookieAddress(bookie_id, endpoint.host, endpoint.port, dict(info.properties))
+
+
+class Tasks:
+    """Background tasks with an owner: they end by themselves or are cancelled by `close`. What
+    they do not handle themselves goes to the loop's exception handler."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            task.get_loop().call_exception_handler(
+                {"message": "unexpected error in background work", "exception": error, "task": task}
+            )
+
+    async def close(self) -> None:
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Handle:
+    """A watch as the caller holds it. Nothing is delivered once it is closed."""
+
+    def __init__(self, closed: Callable[[], None]) -> None:
+        self._on_close = closed
+        self._closed = False
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._on_close()

@@ -1,0 +1,167 @@
+"""What the stores of one in-memory cluster share, and how they hear of its changes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from quire.clock import Clock
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.ledger_metadata_format import decode
+from quire.errors import ClusterNotInitialisedError, KeyExistsError
+from quire.metadata._common import Handle, decode_address, new_instance_id, no_such_ledger
+from quire.metadata.base import BookieAddress, Bookies, Versioned
+
+
+@dataclass(slots=True)
+class Node:
+    data: bytes
+    version: int = 0
+    ctime_ms: int = -1
+
+
+@dataclass(slots=True)
+class Presence:
+    owner: object
+    """The session that holds it."""
+    payload: bytes
+    readonly: bool
+
+
+class MemoryCluster:
+    """What the stores of one cluster share. `name` only appears in messages and URIs."""
+
+    def __init__(self, name: str, *, clock: Clock, rng: random.Random) -> None:
+        self.name = name
+        self.clock = clock
+        self.rng = rng
+        self.instance_id: str | None = None
+        self.next_ledger_id = 0
+        self.ledgers: dict[int, Node] = {}
+        self.ledger_ids: list[int] = []
+        self.cookies: dict[str, Node] = {}
+        self.values: dict[tuple[str, ...], Node] = {}
+        self.presences: dict[str, Presence] = {}
+        self.ledger_watches: dict[int, list[LedgerWatch]] = {}
+        self.bookie_watches: list[BookieWatch] = []
+
+    def initialise(self) -> str:
+        if self.instance_id is not None:
+            raise KeyExistsError(f"memory://{self.name} holds a cluster already")
+        self.instance_id = new_instance_id(self.rng)
+        for watch in list(self.watches()):
+            watch.notify()
+        return self.instance_id
+
+    def require(self) -> str:
+        if self.instance_id is None:
+            raise ClusterNotInitialisedError(f"memory://{self.name} holds no cluster")
+        return self.instance_id
+
+    def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        node = self.ledgers.get(ledger_id)
+        if node is None:
+            raise no_such_ledger(ledger_id)
+        return Versioned(decode(node.data, node.ctime_ms), node.version)
+
+    def bookies(self) -> Bookies:
+        writable: dict[str, BookieAddress] = {}
+        readonly: dict[str, BookieAddress] = {}
+        for bookie_id, presence in sorted(self.presences.items()):
+            address = decode_address(bookie_id, presence.payload)
+            if address is not None:
+                (readonly if presence.readonly else writable)[bookie_id] = address
+        return Bookies(writable, readonly)
+
+    def watches(self) -> Iterator[LedgerWatch | BookieWatch]:
+        for watches in self.ledger_watches.values():
+            yield from watches
+        yield from self.bookie_watches
+
+    def ledger_changed(self, ledger_id: int) -> None:
+        for watch in list(self.ledger_watches.get(ledger_id, ())):
+            watch.notify()
+
+    def bookies_changed(self) -> None:
+        for watch in list(self.bookie_watches):
+            watch.notify()
+
+
+class _Watch(Handle):
+    """Delivers in a later turn of the loop, what is true then. While its session is away it says
+    nothing; `notify` makes it look again."""
+
+    def __init__(self, cluster: MemoryCluster, alive: Callable[[], bool]) -> None:
+        super().__init__(self._forget)
+        self._cluster = cluster
+        self._alive = alive
+        self._loop = asyncio.get_running_loop()
+
+    def notify(self) -> None:
+        self._loop.call_soon(self._look)
+
+    def _look(self) -> None:
+        if not self.closed and self._alive() and self._cluster.instance_id is not None:
+            self._deliver()
+
+    def _deliver(self) -> None:
+        raise NotImplementedError
+
+    def _forget(self) -> None:
+        raise NotImplementedError
+
+
+class LedgerWatch(_Watch):
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        alive: Callable[[], bool],
+        ledger_id: int,
+        changed: Callable[[Versioned[LedgerMetadata] | None], None],
+    ) -> None:
+        super().__init__(cluster, alive)
+        self._ledger_id = ledger_id
+        self._changed = changed
+        self._seen = -1
+        cluster.ledger_watches.setdefault(ledger_id, []).append(self)
+        self.notify()
+
+    def _deliver(self) -> None:
+        node = self._cluster.ledgers.get(self._ledger_id)
+        if node is None:
+            self.close()
+            self._changed(None)
+        elif node.version > self._seen:
+            self._seen = node.version
+            self._changed(self._cluster.ledger(self._ledger_id))
+
+    def _forget(self) -> None:
+        watches = self._cluster.ledger_watches[self._ledger_id]
+        watches.remove(self)
+        if not watches:
+            del self._cluster.ledger_watches[self._ledger_id]
+
+
+class BookieWatch(_Watch):
+    def __init__(
+        self,
+        cluster: MemoryCluster,
+        alive: Callable[[], bool],
+        changed: Callable[[Bookies], None],
+    ) -> None:
+        super().__init__(cluster, alive)
+        self._changed = changed
+        self._seen: Bookies | None = None
+        cluster.bookie_watches.append(self)
+        self.notify()
+
+    def _deliver(self) -> None:
+        bookies = self._cluster.bookies()
+        if bookies != self._seen:
+            self._seen = bookies
+            self._changed(bookies)
+
+    def _forget(self) -> None:
+        self._cluster.bookie_watches.remove(self)

@@ -1,0 +1,288 @@
+"""One SQLite file, its worker thread, and its errors in our words.
+
+Every call blocks (the disk, or another process that holds the lock), so all of them run on one
+thread that this object owns, never on the event loop. Write-ahead logging with `synchronous=FULL`:
+a commit is one fsync, and readers do not wait for writers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
+
+from quire.errors import (
+    ClientClosedError,
+    ClusterNotInitialisedError,
+    MetadataError,
+    MetadataUnavailableError,
+    QuireError,
+)
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+BUSY_TIMEOUT_MS = 5_000
+"""How long a call waits for another process to release the file."""
+
+QUEUED_CALLS_MAX = 1_024
+"""Calls of one store that wait for its thread; behind them callers wait."""
+
+APPLICATION_ID = 0x51756972
+"""Marks the file as ours: 'Quir'."""
+
+SCHEMA_VERSION = 1
+
+_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+_SCHEMA = """
+CREATE TABLE cluster (
+    one            INTEGER PRIMARY KEY CHECK (one = 1),
+    instance_id    TEXT NOT NULL,
+    next_ledger_id INTEGER NOT NULL
+);
+CREATE TABLE ledgers (
+    ledger_id INTEGER PRIMARY KEY,
+    version   INTEGER NOT NULL,
+    ctime_ms  INTEGER NOT NULL,
+    metadata  BLOB NOT NULL
+);
+CREATE TABLE cookies (
+    name    TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE "values" (
+    name    TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE sessions (
+    session_id    INTEGER PRIMARY KEY,
+    boot_id       TEXT NOT NULL,
+    deadline_ms   INTEGER NOT NULL,
+    pid           INTEGER NOT NULL,
+    pid_namespace TEXT NOT NULL,
+    process_start INTEGER NOT NULL
+);
+CREATE TABLE bookies (
+    bookie_id  TEXT PRIMARY KEY,
+    session_id INTEGER NOT NULL,
+    readonly   INTEGER NOT NULL,
+    payload    BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class SqliteFile:
+    """Open with `SqliteFile.open`; close with `close`, or the thread stays."""
+
+    def __init__(self, path: Path, *, busy_timeout_ms: int) -> None:
+        self.path = path.absolute()
+        self._busy_timeout_ms = busy_timeout_ms
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
+        self._queue = asyncio.Semaphore(QUEUED_CALLS_MAX)
+        self._connection: sqlite3.Connection | None = None
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        instance_id: str | None,
+        *,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    ) -> tuple[SqliteFile, bool]:
+        """The file, and whether it was made now. With an `instance_id` a file that is missing (or
+        empty) becomes a new cluster; without, that is `ClusterNotInitialisedError`, and nothing is
+        left on the disk."""
+        file = cls(path, busy_timeout_ms=busy_timeout_ms)
+        try:
+            created = await file._submit(lambda: file._connect(instance_id))
+        except BaseException:
+            await file.close()
+            raise
+        return file, created
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        disconnected = loop.run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown(wait=False)
+        # Shielded: the connection is closed, and with it the file, even if we are cancelled.
+        await asyncio.shield(disconnected)
+
+    async def read(self, work: Work[T]) -> T:
+        """`work` inside one read transaction: it sees one moment."""
+        return await self._submit(lambda: self._transaction("BEGIN", work))
+
+    async def write(self, work: Work[T]) -> T:
+        """`work` inside one write transaction, durable when this returns. If it raises, nothing was
+        changed; if the caller is cancelled, the outcome is unknown."""
+        return await self._submit(lambda: self._transaction("BEGIN IMMEDIATE", work))
+
+    async def data_version(self) -> int:
+        """A number that changes when another connection has changed the file."""
+        return await self._submit(lambda: self._number("PRAGMA data_version"))
+
+    async def _submit(self, work: Callable[[], T]) -> T:
+        self._check_open()
+        await self._queue.acquire()
+        try:
+            self._check_open()
+        except ClientClosedError:
+            self._queue.release()
+            raise
+        loop = asyncio.get_running_loop()
+        future = loop.run_in_executor(self._thread, self._translated, work)
+        future.add_done_callback(lambda _: self._queue.release())
+        return await future
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"the metadata store {self.path} is closed")
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    def _connect(self, instance_id: str | None) -> bool:
+        if not self.path.exists():
+            if instance_id is None:
+                raise ClusterNotInitialisedError(f"the metadata file {self.path} does not exist")
+            if not self.path.parent.is_dir():
+                raise MetadataError(
+                    f"the directory {self.path.parent} of the metadata file does not exist",
+                    remedy="Create it, or correct the URI",
+                )
+        mode = "rwc" if instance_id is not None else "rw"
+        self._connection = connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=self._busy_timeout_ms / 1000,
+        )
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS: a plain fsync stops at the drive's cache
+        created = False
+        if not self._is_cluster():
+            if instance_id is None:
+                raise ClusterNotInitialisedError(f"the metadata file {self.path} holds no cluster")
+            created = self._transaction("BEGIN IMMEDIATE", lambda _: self._create(instance_id))
+        self._use_write_ahead_log(connection)
+        return created
+
+    def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
+        """The mode is kept in the file. It cannot be changed while another process reads or
+        writes: then the next one to open the file does it, and until then commits are slower."""
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _BUSY_CODES:
+                raise
+
+    def _is_cluster(self) -> bool:
+        application_id = self._number("PRAGMA application_id")
+        schema_version = self._number("PRAGMA user_version")
+        tables = self._number("SELECT count(*) FROM sqlite_master")
+        if application_id == 0 and tables == 0:
+            return False
+        if application_id != APPLICATION_ID:
+            raise MetadataError(
+                f"{self.path} is a SQLite file of another program",
+                remedy="Name another file in the metadata URI",
+            )
+        if schema_version != SCHEMA_VERSION:
+            raise MetadataError(
+                f"the metadata file {self.path} has schema {schema_version}; this version of Quire "
+                f"knows {SCHEMA_VERSION}",
+                remedy="Use the version of Quire that wrote it",
+            )
+        return True
+
+    def _create(self, instance_id: str) -> bool:
+        if self._is_cluster():
+            return False  # another process was faster
+        assert self._connection is not None
+        for statement in _SCHEMA.split(";"):
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._connection.execute("INSERT INTO cluster VALUES (1, ?, 0)", (instance_id,))
+        return True
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _number(self, sql: str) -> int:
+        assert self._connection is not None
+        return int(self._connection.execute(sql).fetchone()[0])
+
+    def _transaction(self, begin: str, work: Work[T]) -> T:
+        connection = self._connection
+        assert connection is not None
+        connection.execute(begin)
+        try:
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _translated(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except sqlite3.Error as error:
+            raise _translate(self.path, error, self._busy_timeout_ms) from error
+        except OSError as error:
+            raise MetadataError(
+                f"the metadata file {self.path} cannot be used: {error.strerror}"
+            ) from error
+
+
+def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireError:
+    """Our words for what SQLite reports. Primary result codes are the low byte."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY_CODES:
+        busy = MetadataUnavailableError(
+            f"the metadata file {path} was locked by another process for {busy_timeout_ms} ms; "
+            "nothing was changed",
+            remedy="Try again; end the process that holds the file",
+        )
+        busy.outcome_known = True
+        return busy
+    if code == sqlite3.SQLITE_FULL:
+        full = MetadataUnavailableError(
+            f"the disk of the metadata file {path} is full; nothing was changed",
+            remedy="Free space and try again",
+        )
+        full.outcome_known = True
+        return full
+    if code == sqlite3.SQLITE_IOERR:
+        return MetadataUnavailableError(
+            f"the metadata file {path} could not be read or written ({error})",
+            remedy="Check the disk; what was being written may or may not be there",
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return MetadataError(
+            f"the metadata file {path} is damaged, or is no SQLite file ({error})",
+            remedy="Restore it from a backup, or correct the URI",
+        )
+    if code in (
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_AUTH,
+    ):
+        return MetadataError(
+            f"the metadata file {path} cannot be opened for writing ({error})",
+            remedy="Check the permissions of the file and of its directory",
+        )
+    return MetadataError(f"the metadata file {path} failed: {error}")

@@ -1,0 +1,164 @@
+"""Watches on a SQLite file: it tells nobody of changes, so it is asked.
+
+One task per store, as long as there are watches, compares `PRAGMA data_version` (no disk access)
+every `WATCH_POLL_S`. Leases run out, and processes die, without a change of the file: registered
+bookies are looked at every `LIVENESS_POLL_S` besides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.ledger_metadata_format import decode
+from quire.errors import ClientClosedError, MetadataError
+from quire.metadata._common import Handle, Tasks, logger
+from quire.metadata.base import Bookies, Versioned
+from quire.metadata.sqlite_file import SqliteFile
+from quire.metadata.sqlite_session import Session
+
+WATCH_POLL_S = 0.1
+LIVENESS_POLL_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """What one look at the file gave. A ledger that does not exist is None."""
+
+    ledgers: dict[int, tuple[int, int, bytes] | None]
+    bookies: Bookies | None
+
+
+class LedgerWatch(Handle):
+    def __init__(
+        self,
+        closed: Callable[[], None],
+        ledger_id: int,
+        changed: Callable[[Versioned[LedgerMetadata] | None], None],
+    ) -> None:
+        super().__init__(closed)
+        self.ledger_id = ledger_id
+        self._changed = changed
+        self._seen = -1
+
+    def deliver(self, found: tuple[int, int, bytes] | None) -> None:
+        if self.closed:
+            return
+        if found is None:
+            self.close()
+            self._changed(None)
+        elif found[0] != self._seen:
+            version, ctime_ms, data = found
+            self._seen = version
+            self._changed(Versioned(decode(data, ctime_ms), version))
+
+
+class BookieWatch(Handle):
+    def __init__(self, closed: Callable[[], None], changed: Callable[[Bookies], None]) -> None:
+        super().__init__(closed)
+        self._changed = changed
+        self._seen: Bookies | None = None
+
+    def deliver(self, bookies: Bookies) -> None:
+        if not self.closed and bookies != self._seen:
+            self._seen = bookies
+            self._changed(bookies)
+
+
+class Watches:
+    """The watches of one store and the task that serves them."""
+
+    def __init__(
+        self, file: SqliteFile, session: Session, tasks: Tasks, *, poll_s: float = WATCH_POLL_S
+    ) -> None:
+        self._file = file
+        self._session = session
+        self._tasks = tasks
+        self._poll_s = poll_s
+        self._ledgers: set[LedgerWatch] = set()
+        self._bookies: set[BookieWatch] = set()
+        self._wake = asyncio.Event()
+        self._polling = False
+
+    def watch_ledger(
+        self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> LedgerWatch:
+        watch = LedgerWatch(lambda: self._ledgers.discard(watch), ledger_id, changed)
+        self._ledgers.add(watch)
+        self._start()
+        return watch
+
+    def watch_bookies(self, changed: Callable[[Bookies], None]) -> BookieWatch:
+        watch = BookieWatch(lambda: self._bookies.discard(watch), changed)
+        self._bookies.add(watch)
+        self._start()
+        return watch
+
+    def wake(self) -> None:
+        """Look now: something was changed by this store, which `data_version` does not tell."""
+        self._wake.set()
+
+    def close(self) -> None:
+        for watch in [*self._ledgers, *self._bookies]:
+            watch.close()
+
+    def _start(self) -> None:
+        self.wake()
+        if not self._polling:
+            self._polling = True
+            self._tasks.start(self._poll())
+
+    async def _poll(self) -> None:
+        loop = asyncio.get_running_loop()
+        known_version = -1
+        look_at_leases = 0.0
+        failing = False
+        try:
+            while self._ledgers or self._bookies:
+                try:
+                    version = await self._file.data_version()
+                    leases = bool(self._bookies) and loop.time() >= look_at_leases
+                    if self._wake.is_set() or version != known_version or leases:
+                        self._wake.clear()
+                        await self._look()
+                        known_version = version
+                        look_at_leases = loop.time() + LIVENESS_POLL_S
+                    failing = False
+                except ClientClosedError:
+                    return
+                except MetadataError as error:
+                    if not failing:
+                        logger.warning("watches of the metadata store wait: %s", error)
+                    failing = True
+                    self._wake.set()  # what happened meanwhile is not known
+                    await asyncio.sleep(self._poll_s)
+                try:
+                    async with asyncio.timeout(self._poll_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    pass
+        finally:
+            self._polling = False
+
+    async def _look(self) -> None:
+        ledgers, bookies = set(self._ledgers), set(self._bookies)
+        ledger_ids = {watch.ledger_id for watch in ledgers}
+
+        def work(connection: sqlite3.Connection) -> _View:
+            query = "SELECT version, ctime_ms, metadata FROM ledgers WHERE ledger_id = ?"
+            return _View(
+                {id_: connection.execute(query, (id_,)).fetchone() for id_ in ledger_ids},
+                self._session.bookies(connection) if bookies else None,
+            )
+
+        view = await self._file.read(work)
+        # From the loop, so that an error in a caller's callback is not ours.
+        loop = asyncio.get_running_loop()
+        for watch in ledgers:
+            loop.call_soon(watch.deliver, view.ledgers[watch.ledger_id])
+        if view.bookies is not None:
+            for bookie_watch in bookies:
+                loop.call_soon(bookie_watch.deliver, view.bookies)

@@ -1,0 +1,437 @@
+"""The metadata store in ZooKeeper, in Apache BookKeeper's layout (metadata spec, section 1).
+
+| path below the ledgers root      | content                                       |
+|----------------------------------|-----------------------------------------------|
+| `LAYOUT`, `INSTANCEID`           | arrangement of ledgers, identity              |
+| `available/<id>`, `.../readonly` | ephemeral: who is there (`zookeeper_bookies`) |
+| `cookies/<id>`                   | cookies (`zookeeper_values`)                  |
+| `idgen`, `idgen-long`            | new ledger ids (`zookeeper_ids`)              |
+| `00/0001/L2345`, ...             | ledger metadata                               |
+
+Quire's own values lie outside: below `/quire` + the root. Operations are repeated over lost
+connections for at most `OPERATION_TIMEOUT_S`.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+
+from quire.clock import Clock
+from quire.codec import layout
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.ledger_metadata_format import decode, encode
+from quire.codec.ledger_path import parents_of, path_of
+from quire.codec.registration import check_bookie_id
+from quire.errors import (
+    ClientClosedError,
+    KeyExistsError,
+    LedgerExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+)
+from quire.metadata._common import (
+    CREATE_ATTEMPTS_MAX,
+    SESSION_TIMEOUT_MS,
+    Tasks,
+    check_key,
+    check_ledger_id,
+    check_prefix,
+    check_size,
+    check_version,
+    conflict,
+    encode_address,
+    ledger_exists,
+    new_instance_id,
+    no_such_ledger,
+    registered_here,
+    stamped,
+)
+from quire.metadata.base import (
+    ANY_VERSION,
+    BookieAddress,
+    Bookies,
+    LedgerRange,
+    Registration,
+    Versioned,
+    Watch,
+)
+from quire.metadata.kazoo_adapter import (
+    CONNECT_TIMEOUT_S,
+    BadVersionError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    Notify,
+    ZooKeeperConnection,
+)
+from quire.metadata.uri import MetadataURI
+from quire.metadata.zookeeper_bookies import (
+    AVAILABLE,
+    READONLY_PATH,
+    ZooKeeperRegistration,
+    read_bookies,
+)
+from quire.metadata.zookeeper_ids import LedgerIds
+from quire.metadata.zookeeper_listing import list_ledgers
+from quire.metadata.zookeeper_root import OPERATION_TIMEOUT_S, ZooKeeperRoot
+from quire.metadata.zookeeper_values import Cookies, Values, read_instance_id
+from quire.metadata.zookeeper_watch import ZooKeeperWatch
+
+_CTOKEN_BITS = 63
+_CTOKEN_FORMAT_MIN = 3
+
+
+class ZooKeeperStore:
+    def __init__(
+        self,
+        where: MetadataURI,
+        connection: ZooKeeperConnection,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+    ) -> None:
+        self.uri = where.text
+        self._zk = connection
+        self._clock = clock
+        self._rng = rng
+        self._session_timeout_ms = session_timeout_ms
+        self._root = ZooKeeperRoot(
+            connection, where.root, factory=where.factory, operation_timeout_s=operation_timeout_s
+        )
+        self._tasks = Tasks()
+        self._ids = LedgerIds(self._root, self._tasks)
+        self._cookies = Cookies(self._root)
+        self._values = Values(self._root)
+        self._registrations: dict[str, ZooKeeperRegistration] = {}
+        self._closed = False
+
+    @classmethod
+    async def connect(
+        cls,
+        where: MetadataURI,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+    ) -> ZooKeeperStore:
+        """See `open_metadata`. `MetadataUnavailableError` if no server answers in time."""
+        connection = await ZooKeeperConnection.connect(
+            where.servers,
+            session_timeout_ms=session_timeout_ms,
+            connect_timeout_s=connect_timeout_s,
+        )
+        return cls(
+            where,
+            connection,
+            clock,
+            rng,
+            session_timeout_ms=session_timeout_ms,
+            operation_timeout_s=operation_timeout_s,
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await self._tasks.close()
+        await self._zk.close()
+
+    # -- cluster ------------------------------------------------------------------------------
+
+    async def initialise(self) -> str:
+        self._check_open()
+        instance_id = new_instance_id(self._rng)
+
+        async def work(again: bool) -> str:
+            if again and await self._has_instance_id(instance_id):
+                return instance_id
+            await self._values.refuse_leftovers()
+            try:
+                await self._zk.create_all(await self._nodes_to_initialise(instance_id))
+            except NodeExistsError:
+                whole = await self._zk.exists(self._root.at("LAYOUT")) is not None
+                state = "" if whole else ", but without a LAYOUT: it is no complete cluster"
+                raise KeyExistsError(
+                    f"{self._root} exists already{state}", remedy="Use it, or choose another root"
+                ) from None
+            return instance_id
+
+        return await self._root.do(f"initialise {self._root}", work, check=False)
+
+    async def _nodes_to_initialise(self, instance_id: str) -> list[tuple[str, bytes]]:
+        root = self._root
+        stat = await self._zk.exists(root.path)
+        parts = root.path.split("/")[1:-1]
+        parents = ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
+        nodes = [(path, b"") for path in parents if await self._zk.exists(path) is None]
+        if stat is None or stat.children:
+            # A root with children is somebody's: making it fails, and all with it.
+            nodes.append((root.path, b""))
+        return [
+            *nodes,
+            (root.at(AVAILABLE), b""),
+            (root.at(READONLY_PATH), b""),
+            (root.at("INSTANCEID"), instance_id.encode()),
+            (root.at("LAYOUT"), layout.encode(layout.Layout())),
+        ]
+
+    async def _has_instance_id(self, instance_id: str) -> bool:
+        try:
+            data, _ = await self._zk.get(self._root.at("INSTANCEID"))
+        except NoNodeError:
+            return False
+        return data == instance_id.encode()
+
+    async def is_initialised(self) -> bool:
+        self._check_open()
+
+        async def work(again: bool) -> bool:
+            return await self._zk.exists(self._root.at("LAYOUT")) is not None
+
+        return await self._root.do(f"look for {self._root}", work, check=False)
+
+    async def instance_id(self) -> str:
+        self._check_open()
+        return await self._root.do(
+            "read the instance id", lambda again: read_instance_id(self._root)
+        )
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self, metadata: LedgerMetadata, ledger_id: int | None = None
+    ) -> tuple[int, Versioned[LedgerMetadata]]:
+        self._check_open()
+        if ledger_id is not None:
+            check_ledger_id(ledger_id)
+        metadata = stamped(metadata, self._clock)
+        if not metadata.ctoken and metadata.format_version >= _CTOKEN_FORMAT_MIN:
+            metadata = replace(metadata, ctoken=self._rng.getrandbits(_CTOKEN_BITS) or 1)
+        data = check_size(encode(metadata), "ledger metadata")
+        for _ in range(CREATE_ATTEMPTS_MAX):
+            found = ledger_id
+            if found is None:
+                found = await self._root.do("make a ledger id", self._ids.next)
+            try:
+                return found, await self._create_at(found, metadata, data)
+            except LedgerExistsError:
+                if ledger_id is not None:
+                    raise
+        raise MetadataError(f"{CREATE_ATTEMPTS_MAX} new ledger ids in a row were taken already")
+
+    async def _create_at(
+        self, ledger_id: int, metadata: LedgerMetadata, data: bytes
+    ) -> Versioned[LedgerMetadata]:
+        path = self._ledger_path(ledger_id)
+
+        async def work(again: bool) -> Versioned[LedgerMetadata]:
+            try:
+                stat = await self._root.create(path, data)
+                return Versioned(decode(data, stat.ctime_ms), stat.version)
+            except NodeExistsError:
+                pass
+            try:
+                there, stat = await self._zk.get(path)
+            except NoNodeError:
+                raise ledger_exists(ledger_id) from None  # it did, a moment ago
+            value = decode(there, stat.ctime_ms)
+            if metadata.ctoken and value.ctoken == metadata.ctoken:
+                return Versioned(value, stat.version)
+            if again and metadata.format_version < _CTOKEN_FORMAT_MIN:
+                raise MetadataUnavailableError(
+                    f"ledger {ledger_id} was created while the connection to ZooKeeper was lost, "
+                    "perhaps by this call",
+                    remedy="Open the ledger and look, or create it under another id",
+                )
+            raise ledger_exists(ledger_id)
+
+        return await self._root.do(f"create ledger {ledger_id}", work)
+
+    async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        self._check_open()
+        path = self._ledger_path(ledger_id)
+
+        async def work(again: bool) -> Versioned[LedgerMetadata]:
+            try:
+                data, stat = await self._zk.get(path)
+            except NoNodeError:
+                raise await self._missing(ledger_id) from None
+            return Versioned(decode(data, stat.ctime_ms), stat.version)
+
+        return await self._root.do(f"read the metadata of ledger {ledger_id}", work)
+
+    async def write_ledger(
+        self, ledger_id: int, metadata: LedgerMetadata, version: int
+    ) -> Versioned[LedgerMetadata]:
+        self._check_open()
+        check_version(version)
+        path = self._ledger_path(ledger_id)
+        data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
+
+        async def work(again: bool) -> Versioned[LedgerMetadata]:
+            try:
+                stat = await self._zk.set(path, data, version)
+            except NoNodeError:
+                raise await self._missing(ledger_id) from None
+            except BadVersionError:
+                try:
+                    there, stat = await self._zk.get(path)
+                except NoNodeError:
+                    raise await self._missing(ledger_id) from None
+                if not (again and there == data and stat.version == version + 1):
+                    raise conflict(f"ledger {ledger_id}", version, stat.version) from None
+            return Versioned(decode(data, stat.ctime_ms), stat.version)
+
+        return await self._root.do(f"write the metadata of ledger {ledger_id}", work)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        self._check_open()
+        path = self._ledger_path(ledger_id)
+
+        async def work(again: bool) -> None:
+            try:
+                await self._zk.delete(path)
+            except NoNodeError:
+                await self._root.check_layout()
+            for parent in parents_of(path_of(ledger_id)):
+                try:
+                    await self._zk.delete(self._root.at(parent))
+                except (NotEmptyError, NoNodeError):
+                    return
+
+        await self._root.do(f"delete ledger {ledger_id}", work)
+
+    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+        self._check_open()
+        check_ledger_id(first)
+        async for ledgers in list_ledgers(self._root, first):
+            yield ledgers
+
+    def watch_ledger(
+        self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> Watch:
+        self._check_open()
+        path = self._ledger_path(ledger_id)
+        seen = -1
+
+        async def look(notify: Notify) -> Versioned[LedgerMetadata] | None:
+            try:
+                data, stat = await self._zk.get(path, notify)
+            except NoNodeError:
+                await self._root.check_layout()
+                return None
+            return Versioned(decode(data, stat.ctime_ms), stat.version)
+
+        def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
+            nonlocal seen
+            if found is None:
+                changed(None)
+            elif found.version != seen:
+                seen = found.version
+                changed(found)
+            return found is not None
+
+        return ZooKeeperWatch(self._root, self._tasks, look, deliver)
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
+        self._check_open()
+        payload = encode_address(address)
+        bookie_id = address.bookie_id
+        known = self._registrations.get(bookie_id)
+        if known is not None and not known.closed:
+            raise registered_here(bookie_id)
+        registration = ZooKeeperRegistration(
+            self._root,
+            self._tasks,
+            bookie_id,
+            payload,
+            readonly,
+            session_timeout_ms=self._session_timeout_ms,
+        )
+        self._registrations[bookie_id] = registration
+        try:
+            await registration.begin()
+        except BaseException:
+            del self._registrations[bookie_id]
+            raise
+        return registration
+
+    async def bookies(self) -> Bookies:
+        self._check_open()
+        return await self._root.do("list the bookies", lambda again: read_bookies(self._root))
+
+    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+        self._check_open()
+        seen: Bookies | None = None
+
+        def deliver(found: Bookies) -> bool:
+            nonlocal seen
+            if found != seen:
+                seen = found
+                changed(found)
+            return True
+
+        return ZooKeeperWatch(
+            self._root, self._tasks, lambda notify: read_bookies(self._root, notify), deliver
+        )
+
+    # -- cookies and values -------------------------------------------------------------------
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes]:
+        self._check_open()
+        check_bookie_id(bookie_id)
+        return await self._cookies.read(bookie_id)
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
+        self._check_open()
+        check_bookie_id(bookie_id)
+        return await self._cookies.write(bookie_id, check_size(cookie, "a cookie"), version)
+
+    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
+        self._check_open()
+        check_bookie_id(bookie_id)
+        await self._cookies.delete(bookie_id, version)
+
+    async def list_cookies(self) -> list[str]:
+        self._check_open()
+        return await self._cookies.list()
+
+    async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
+        self._check_open()
+        return await self._values.read(check_key(key))
+
+    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+        self._check_open()
+        return await self._values.write(check_key(key), check_size(value, "a value"), version)
+
+    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+        self._check_open()
+        await self._values.delete(check_key(key), version)
+
+    async def list_values(self, prefix: Sequence[str]) -> list[str]:
+        self._check_open()
+        return await self._values.list(check_prefix(prefix))
+
+    # -- helpers ------------------------------------------------------------------------------
+
+    def _ledger_path(self, ledger_id: int) -> str:
+        check_ledger_id(ledger_id)
+        return self._root.at(path_of(ledger_id))
+
+    async def _missing(self, ledger_id: int) -> NoSuchLedgerError:
+        """Only a cluster that is there can lack a ledger: without it that would be a guess."""
+        await self._root.check_layout()
+        return no_such_ledger(ledger_id)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"the metadata store {self.uri} is closed")

@@ -1,0 +1,97 @@
+"""New ledger ids from ZooKeeper's sequence nodes (metadata spec, 1.7).
+
+Short ids, below 2**31 - 1, are the numbers of `idgen/ID-`. When they are used up, or as soon as
+`idgen-long` exists, ids are (number of the greatest `idgen-long/HOB-`) << 32 | (number of a
+sequence node below it). Ids are handed out once; some are never used.
+"""
+
+from __future__ import annotations
+
+from quire.codec.ledger_path import (
+    HIGH_ORDER_MAX,
+    SEQUENCE_PREFIX,
+    SHORT_ID_END,
+    high_order_name,
+    high_order_of,
+    long_id,
+    sequence_of,
+)
+from quire.errors import MetadataError, QuireError
+from quire.metadata._common import Tasks
+from quire.metadata.kazoo_adapter import (
+    NodeError,
+    NoNodeError,
+)
+from quire.metadata.zookeeper_root import ZooKeeperRoot
+
+_FIRST_HIGH_ORDER = 1
+HIGH_ORDER_KEPT = 3
+"""Older `HOB-` nodes are cleared away."""
+
+_ATTEMPTS_MAX = 10
+"""Of one id, while others clear away the node it was to be made below."""
+
+
+class LedgerIds:
+    def __init__(self, root: ZooKeeperRoot, tasks: Tasks) -> None:
+        self._root = root
+        self._tasks = tasks
+        self._short = root.at("idgen")
+        self._long = root.at("idgen-long")
+
+    async def next(self, again: bool) -> int:
+        """An id that was never handed out. May be repeated: that only leaves an id unused."""
+        if await self._root.zk.exists(self._long) is None:
+            number = await self._sequence(self._short)
+            if 0 <= number < SHORT_ID_END:
+                return number
+        return await self._next_long()
+
+    async def _next_long(self) -> int:
+        for _ in range(_ATTEMPTS_MAX):
+            high = await self._high_order()
+            try:
+                number = await self._sequence(f"{self._long}/{high_order_name(high)}", make=False)
+            except NoNodeError:
+                continue  # it was cleared away meanwhile: there is a greater one
+            if 0 <= number < SHORT_ID_END:
+                return long_id(high, number)
+            await self._make_high_order(high + 1)
+        raise MetadataError(f"no ledger id could be made below {self._long}")
+
+    async def _high_order(self) -> int:
+        try:
+            names = await self._root.zk.children(self._long)
+        except NoNodeError:
+            names = []
+        known = sorted(high for name in names if (high := high_order_of(name)) is not None)
+        if not known:
+            await self._make_high_order(_FIRST_HIGH_ORDER)
+            return _FIRST_HIGH_ORDER
+        for old in known[:-HIGH_ORDER_KEPT]:
+            self._tasks.start(self._delete_quietly(f"{self._long}/{high_order_name(old)}"))
+        return known[-1]
+
+    async def _make_high_order(self, high: int) -> None:
+        if high > HIGH_ORDER_MAX:
+            raise MetadataError("no ledger id is left")
+        await self._root.make(f"{self._long}/{high_order_name(high)}")
+
+    async def _sequence(self, parent: str, *, make: bool = True) -> int:
+        prefix = f"{parent}/{SEQUENCE_PREFIX}"
+        try:
+            path, _ = await self._root.zk.create(prefix, ephemeral=True, sequence=True)
+        except NoNodeError:
+            if not make:
+                raise
+            await self._root.make(parent)
+            path, _ = await self._root.zk.create(prefix, ephemeral=True, sequence=True)
+        # Behind our back: if it fails, the node goes with the session.
+        self._tasks.start(self._delete_quietly(path))
+        return sequence_of(path)
+
+    async def _delete_quietly(self, path: str) -> None:
+        try:
+            await self._root.zk.delete(path)
+        except (NodeError, QuireError):
+            pass

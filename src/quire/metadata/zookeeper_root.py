@@ -1,0 +1,137 @@
+"""A cluster's root in ZooKeeper: its paths, whether it is there, and operations that survive a
+lost connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from quire.codec import layout
+from quire.errors import ClusterNotInitialisedError, MetadataError, MetadataUnavailableError
+from quire.metadata.kazoo_adapter import (
+    LostConnectionError,
+    NodeError,
+    NodeExistsError,
+    NoNodeError,
+    Stat,
+    ZooKeeperConnection,
+)
+
+T = TypeVar("T")
+
+OPERATION_TIMEOUT_S = 30.0
+"""For one operation with all its repetitions. Behind it the outcome is unknown."""
+
+PARENT_ATTEMPTS_MAX = 100
+"""Of one create whose parents someone else, deleting the last node beside it, takes away."""
+
+
+class ZooKeeperRoot:
+    def __init__(
+        self,
+        connection: ZooKeeperConnection,
+        path: str,
+        *,
+        factory: str | None = None,
+        operation_timeout_s: float = OPERATION_TIMEOUT_S,
+    ) -> None:
+        self.zk = connection
+        self.path = path
+        self._factory = factory
+        self._operation_timeout_s = operation_timeout_s
+        self._layout_seen = False
+
+    def __str__(self) -> str:
+        return f"zk://{self.zk.servers}{self.path}"
+
+    def at(self, below: str) -> str:
+        return f"{self.path}/{below}"
+
+    async def do(self, what: str, work: Callable[[bool], Awaitable[T]], *, check: bool = True) -> T:
+        """The result of `work`, repeated for as long as connections get lost.
+
+        `work` is told whether an earlier attempt may have been carried out already: it must then
+        take its own traces for success. `check` first makes sure that there is a cluster. Raises
+        MetadataUnavailableError after `OPERATION_TIMEOUT_S`; cancelling leaves the outcome
+        unknown.
+        """
+        again = False
+        try:
+            async with asyncio.timeout(self._operation_timeout_s):
+                while True:
+                    await self.zk.wait_connected()
+                    try:
+                        if check and not self._layout_seen:
+                            await self.check_layout()
+                        return await work(again)
+                    except LostConnectionError:
+                        again = True
+                        # One turn of the loop, so that kazoo's word on its state arrives.
+                        await asyncio.sleep(0)
+        except NodeError as error:
+            raise MetadataError(
+                f"{what}: ZooKeeper's nodes were changed by others at the same time "
+                f"({type(error).__name__})",
+                remedy="Try again",
+            ) from error
+        except TimeoutError:
+            raise MetadataUnavailableError(
+                f"ZooKeeper at {self.zk.servers} did not answer within "
+                f"{self._operation_timeout_s:g} s: {what}"
+            ) from None
+
+    async def check_layout(self) -> None:
+        """`ClusterNotInitialisedError` without root or LAYOUT; `MetadataError` if ledgers are
+        arranged in a way that we do not know."""
+        try:
+            data, _ = await self.zk.get(self.at("LAYOUT"))
+        except NoNodeError:
+            self._layout_seen = False
+            raise self.not_initialised() from None
+        found = layout.decode(data)
+        if not found.hierarchical or found.manager_version != layout.MANAGER_VERSION:
+            raise MetadataError(
+                f"{self} arranges ledgers by {found.factory} version {found.manager_version}, "
+                "which Quire does not support yet",
+                remedy=f"Use a cluster with {layout.HIERARCHICAL}",
+            )
+        if self._factory not in (None, layout.HIERARCHICAL):
+            raise MetadataError(f"the metadata URI asks for {self._factory}, LAYOUT has another")
+        self._layout_seen = True
+
+    def not_initialised(self) -> ClusterNotInitialisedError:
+        return ClusterNotInitialisedError(
+            f"{self} holds no cluster",
+            remedy="Run `quire cluster init --metadata URI` first, or correct the root in the URI",
+        )
+
+    async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:
+        """Create a node at `path`, which lies below the root, and its parents where they are
+        missing (persistent, empty). `NodeExistsError`."""
+        for _ in range(PARENT_ATTEMPTS_MAX):
+            try:
+                _, stat = await self.zk.create(path, data, ephemeral=ephemeral)
+            except NoNodeError:
+                await self.make(path.rpartition("/")[0])
+            else:
+                return stat
+        raise MetadataError(f"{path} could not be created: its parents vanish again and again")
+
+    async def make(self, path: str) -> None:
+        """Make the persistent node `path` and its parents, up to the root of the cluster, which
+        must exist. Success if they are there."""
+        if path == self.path:
+            await self.check_layout()  # it is there if LAYOUT is
+            return
+        for _ in range(PARENT_ATTEMPTS_MAX):
+            try:
+                await self.zk.create(path)
+            except NodeExistsError:
+                return
+            except NoNodeError:
+                await self.make(path.rpartition("/")[0])
+            else:
+                return
+        raise MetadataError(f"{path} could not be created: its parents vanish again and again")

@@ -1,0 +1,251 @@
+"""A real ZooKeeper for development and tests, from the jars that PySpark brings.
+
+Nothing is installed for it: PySpark contains `org.apache.zookeeper.server.quorum.QuorumPeerMain`,
+which plain `java -cp` starts as a standalone server. One server, one directory: no replication, so
+this is not for production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import IO
+
+from quire.errors import StartError
+
+START_TIMEOUT_S = 60.0
+STOP_TIMEOUT_S = 10.0
+"""Between SIGTERM and SIGKILL."""
+
+PORT_ATTEMPTS_MAX = 5
+"""Of finding a free port that nobody takes before the server has it."""
+
+TICK_MS = 2_000
+HEAP_MB = 256
+_POLL_S = 0.05
+_ANSWER_TIMEOUT_S = 2.0
+_LOG_TAIL_LINES = 5
+_MAIN = "org.apache.zookeeper.server.quorum.QuorumPeerMain"
+
+
+class ZooKeeperServer:
+    """A server process. Use it as a context manager, or `start` and `stop`; all of them block, the
+    asynchronous context manager does so on a thread."""
+
+    def __init__(
+        self,
+        data_dir: str | os.PathLike[str],
+        port: int = 0,
+        host: str = "127.0.0.1",
+        *,
+        tick_ms: int = TICK_MS,
+    ) -> None:
+        """`port` 0 chooses a free one: `port` then tells which. Session time-outs are bounded by 2
+        and 20 times `tick_ms`."""
+        self.data_dir = Path(data_dir).absolute()
+        self.host = host
+        self.port = port
+        self._any_port = port == 0
+        self._tick_ms = tick_ms
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock: IO[bytes] | None = None
+
+    @property
+    def address(self) -> str:
+        return f"{self.host}:{self.port}"
+
+    @property
+    def log_file(self) -> Path:
+        return self.data_dir / "zookeeper.log"
+
+    @property
+    def pid(self) -> int | None:
+        return None if self._process is None else self._process.pid
+
+    def uri(self, root: str = "/ledgers") -> str:
+        return f"zk+hierarchical://{self.address}{root}"
+
+    def start(self) -> None:
+        """Returns once this very process answers clients. `StartError` otherwise, and then nothing
+        is left running."""
+        if self._process is not None:
+            raise StartError("the ZooKeeper server is running already")
+        command = [_java(), f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
+        try:
+            self.data_dir.mkdir(parents=True, exist_ok=True)
+            self._take_lock()
+            for attempt in range(PORT_ATTEMPTS_MAX):
+                if self._any_port:
+                    self.port = _free_port(self.host)
+                self._launch(command)
+                if self._wait_until_it_answers(last=attempt == PORT_ATTEMPTS_MAX - 1):
+                    return
+        except OSError as error:
+            self.stop()
+            raise StartError(
+                f"ZooKeeper could not be started in {self.data_dir}: {error}"
+            ) from error
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL. Safe to call twice; what clients were told is on the disk."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    def wait(self, timeout_s: float | None = None) -> int | None:
+        """The exit status once the server ends by itself; None after the time-out."""
+        if self._process is None:
+            return None
+        try:
+            return self._process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            return None
+
+    def __enter__(self) -> ZooKeeperServer:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    async def __aenter__(self) -> ZooKeeperServer:
+        await asyncio.to_thread(self.start)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await asyncio.to_thread(self.stop)
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def _take_lock(self) -> None:
+        """Two servers on one directory would destroy each other's data."""
+        self._lock = (self.data_dir / "quire.lock").open("ab")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StartError(
+                f"a ZooKeeper server is running in {self.data_dir} already",
+                remedy="Use that one, or another directory",
+            ) from None
+
+    def _launch(self, command: list[str]) -> None:
+        config = self.data_dir / "zoo.cfg"
+        config.write_text(
+            f"tickTime={self._tick_ms}\n"
+            f"dataDir={self.data_dir}\n"
+            f"clientPortAddress={self.host}\n"
+            f"clientPort={self.port}\n"
+            "admin.enableServer=false\n"
+            "maxClientCnxns=0\n"
+            "4lw.commands.whitelist=ruok,srvr,conf\n",
+            encoding="utf-8",
+        )
+        with self.log_file.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*command, str(config)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=self.data_dir,
+            )
+
+    def _wait_until_it_answers(self, *, last: bool) -> bool:
+        """False: it ended, perhaps because its port was taken, and another one may be tried."""
+        assert self._process is not None
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process.poll() is not None:
+                if self._any_port and not last and b"Address already in use" in self._log_bytes():
+                    return False
+                raise StartError(
+                    f"ZooKeeper ended at once (status {self._process.returncode}): "
+                    f"{self._log_tail()}",
+                    remedy=f"See {self.log_file}",
+                )
+            if self._answers():
+                return True
+            time.sleep(_POLL_S)
+        raise StartError(
+            f"ZooKeeper did not answer at {self.address} within {START_TIMEOUT_S:g} s",
+            remedy=f"See {self.log_file}",
+        )
+
+    def _answers(self) -> bool:
+        """Whether the server at the port is ours: it names our directory."""
+        try:
+            address = (self.host, self.port)
+            with socket.create_connection(address, _ANSWER_TIMEOUT_S) as connection:
+                connection.sendall(b"conf")
+                answer = b""
+                while part := connection.recv(4096):
+                    answer += part
+        except OSError:
+            return False
+        return f"dataDir={self.data_dir}".encode() in answer
+
+    def _log_bytes(self) -> bytes:
+        return self.log_file.read_bytes()
+
+    def _log_tail(self) -> str:
+        lines = self._log_bytes().decode(errors="replace").strip().splitlines()
+        return " | ".join(lines[-_LOG_TAIL_LINES:])
+
+
+def _java() -> str:
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin") if home else None
+    found = found or shutil.which("java")
+    if found is None:
+        raise StartError(
+            "no Java was found", remedy="Install Java 17 or later, or set JAVA_HOME to it"
+        )
+    return found
+
+
+def _class_path() -> str:
+    """PySpark's jars, found without importing PySpark."""
+    spec = importlib.util.find_spec("pyspark")
+    places = list(spec.submodule_search_locations or ()) if spec is not None else []
+    for place in places:
+        if any(Path(place, "jars").glob("zookeeper-*.jar")):
+            return str(Path(place, "jars", "*"))
+    raise StartError(
+        "PySpark, whose jars contain ZooKeeper, is not installed",
+        remedy='Run pip install "quire[spark]" (Java is needed as well)',
+    )
+
+
+def _free_port(host: str) -> int:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((host, 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,132 @@
+"""What is handed to the log: batches of frames, described by runs."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Sequence
+from operator import attrgetter
+from typing import TYPE_CHECKING
+
+from quire.codec.frames import FRAME_HEADER_BYTES
+from quire.codec.log_format import GROUP_HEADER_BYTES, RUN_ROW
+from quire.codec.log_parts import BLOCK_BYTES, Buffer, StateRecord
+from quire.errors import StorageError
+
+if TYPE_CHECKING:
+    from quire.storage.segment import Segment
+
+__all__ = ["FRAME_HEADER_BYTES", "Batch", "Run"]
+
+_IN_MEMORY = -1
+
+
+class Run:
+    """Entries of one ledger whose frames lie back to back in one batch.
+
+    Ids are consecutive from `first` on where `ids` is None, else ascending as listed. Frames have
+    `frame_size` bytes each, or where that is 0 the `sizes` listed. Sizes include the frame header.
+    """
+
+    __slots__ = ("batch", "count", "first", "frame_size", "ids", "ledger_id", "offset", "sizes")
+
+    batch: Batch
+    """Set by the store."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        first: int,
+        count: int,
+        offset: int,
+        frame_size: int,
+        sizes: array[int] | None = None,
+        ids: array[int] | None = None,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.first = first
+        self.count = count
+        self.offset = offset
+        self.frame_size = frame_size
+        self.sizes = sizes
+        self.ids = ids
+
+    def __repr__(self) -> str:
+        return f"Run(ledger {self.ledger_id}, {self.first}..{self.last}, {self.count} entries)"
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1 if self.ids is None else self.ids[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
+
+
+class Batch:
+    """One received chunk: complete ADD frames back to back, and what they are.
+
+    `buffers` belong to the store from `append` on and must not change. They are dropped once the
+    batch is synced; the runs live on as the index.
+    """
+
+    __slots__ = (
+        "buffers", "cost_bytes", "done", "file_offset", "records", "runs", "segment", "sequence",
+        "size_bytes",
+    )  # fmt: skip
+
+    segment: Segment
+    sequence: int
+    """Ascends in the order of appends."""
+    done: Callable[[Batch, StorageError | None], None] | None
+    cost_bytes: int
+    """The most that it can take in its segment."""
+
+    def __init__(
+        self,
+        buffers: Sequence[Buffer],
+        runs: Sequence[Run],
+        records: Sequence[StateRecord] = (),
+    ) -> None:
+        self.buffers: Sequence[Buffer] | None = buffers
+        self.runs = runs
+        self.records = records
+        self.size_bytes = sum(map(len, buffers))
+        self.file_offset = _IN_MEMORY
+        """Where the first buffer lies in the segment's file, once written."""
+        self.done = None
+
+    def cost(self) -> int:
+        """The most that it can take in a segment: as a group of its own, with sizes and ids.
+
+        An entry takes 52 bytes at least, its size and its id in the table 12: a quarter will do.
+        """
+        size = self.size_bytes
+        table = len(self.runs) * RUN_ROW.size + size // 4 + size // 1024 + 8
+        for record in self.records:
+            table += record.size_bytes
+        return -(-(GROUP_HEADER_BYTES + table + size) // BLOCK_BYTES) * BLOCK_BYTES
+
+    def memory(self, at: int, size: int) -> Buffer:
+        """Bytes [at, at + size) of the buffers; a copy only where they straddle two of them."""
+        assert self.buffers is not None
+        pieces: list[Buffer] = []
+        for buffer in self.buffers:
+            length = len(buffer)
+            if at >= length:
+                at -= length
+                continue
+            piece = memoryview(buffer)[at : at + size]
+            pieces.append(piece)
+            size -= len(piece)
+            at = 0
+            if not size:
+                break
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+first_of = attrgetter("first")
+
+
+def arrival(run: Run) -> tuple[int, int]:
+    """Sorts runs in the order of their arrival."""
+    return run.batch.sequence, run.offset

@@ -1,0 +1,160 @@
+"""What the store knows: its ledgers, its segments, and which deleted ledgers stay refused.
+
+The log is the truth; this is rebuilt from it at a start by `apply_record` and `index`, in the order
+of the log."""
+
+from __future__ import annotations
+
+import struct
+
+from quire.codec.log_footer import DISJOINT, Summary
+from quire.codec.log_parts import Deleted, RecordKind, StateRecord, decode_segment_value
+from quire.storage.batch import Run
+from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
+
+TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
+"""How long a ledger that was fenced and then deleted stays refused."""
+
+_EXPLICIT_LAC = struct.Struct(">qq")  # ledger id, LAC: the head of the packet
+
+
+class Catalogue:
+    def __init__(self) -> None:
+        self.ledgers: dict[int, LedgerInfo] = {}
+        self.segments: dict[int, Segment] = {}
+        self.tombstones: dict[int, int] = {}
+        """Fenced and then deleted: ledger id -> when it may be forgotten (calendar, ms)."""
+        self.missing: set[int] = set()
+        """Segments that should exist and do not."""
+        self.repaired_before = 0
+        """What was lost in segments before this one is not missed any more."""
+
+    # -- ledgers ----------------------------------------------------------------------------------
+
+    def create(self, ledger_id: int, master_key: bytes, born: int) -> LedgerInfo:
+        info = LedgerInfo(ledger_id, master_key, born)
+        self.ledgers[ledger_id] = info
+        return info
+
+    def index(self, run: Run, segment: Segment, info: LedgerInfo) -> None:
+        """A run whose `batch` is set, behind all that were indexed before."""
+        part = info.tail
+        if part is None or part.segment is not segment:
+            part = self.new_part(info, segment, run.first)
+        last = run.last
+        if run.first > part.last:
+            part.runs.append(run)
+            part.last = last
+            if part.span != DISJOINT:
+                part.span = max(part.span, last - run.first)
+        else:
+            part.insert(run)
+        info.last_entry_id = max(info.last_entry_id, last)
+
+    def new_part(self, info: LedgerInfo, segment: Segment, first: int) -> Part:
+        part = Part(segment, first)
+        segment.parts[info.ledger_id] = part
+        segment.live_ledgers += 1
+        info.open_parts.append(part)
+        info.tail = part
+        return part
+
+    def index_sealed(self, summary: Summary, segment: Segment) -> None:
+        """All ledgers of a sealed segment."""
+        columns = zip(
+            summary.ledger_ids, summary.firsts, summary.lasts, summary.last_add_confirmeds
+        )
+        for ledger_id, first, last, last_add_confirmed in columns:
+            info = self.ledgers.get(ledger_id)
+            if info is None:
+                # Its master key was lost with another segment.
+                info = self.create(ledger_id, b"", segment.number)
+            info.add_sealed(segment.number, first, last)
+            info.last_entry_id = max(info.last_entry_id, last)
+            info.last_add_confirmed = max(info.last_add_confirmed, last_add_confirmed)
+        segment.live_ledgers = len(summary.ledger_ids)
+        segment.payload_bytes = segment.live_bytes = sum(summary.size_bytes)
+
+    def forget(self, ledger_id: int) -> LedgerInfo | None:
+        """The ledger is deleted: what it has in the segments is dead."""
+        info = self.ledgers.pop(ledger_id, None)
+        if info is None:
+            return None
+        for part in info.open_parts:
+            del part.segment.parts[ledger_id]
+            part.segment.live_ledgers -= 1
+        for number in info.sealed_numbers:
+            self.segments[number].live_ledgers -= 1
+        return info
+
+    def forget_before(self, ledger_id: int, number: int) -> None:
+        """What the ledger has in segments before `number` is dead; it was created again since,
+        unless all that is known of it is older."""
+        info = self.ledgers.get(ledger_id)
+        if info is None:
+            return
+        if info.born < number:
+            self.forget(ledger_id)
+            return
+        for part in [part for part in info.open_parts if part.segment.number < number]:
+            info.open_parts.remove(part)
+            del part.segment.parts[ledger_id]
+            part.segment.live_ledgers -= 1
+        for old in [old for old in info.sealed_numbers if old < number]:
+            info.remove_sealed(old)
+            self.segments[old].live_ledgers -= 1
+
+    # -- state records ----------------------------------------------------------------------------
+
+    def apply_record(self, record: StateRecord, number: int) -> None:
+        """A record that is durable in segment `number`."""
+        kind, ledger_id = record.kind, record.ledger_id
+        if kind is RecordKind.DELETED:
+            self._apply_deleted(ledger_id, Deleted.decode(record.value))
+            return
+        if kind is RecordKind.REPAIRED:
+            self.repaired_before = max(self.repaired_before, decode_segment_value(record.value))
+            return
+        if kind is RecordKind.DROPPED:
+            return  # The start has looked at these before.
+        info = self.ledgers.get(ledger_id)
+        if info is None:
+            info = self.create(ledger_id, b"", number)
+        if kind is RecordKind.MASTER_KEY:
+            self.tombstones.pop(ledger_id, None)
+            info.master_key = record.value
+            info.born = number
+        elif kind is RecordKind.FENCE:
+            info.fenced = info.fence_durable = True
+        elif kind is RecordKind.EXPLICIT_LAC:
+            info.explicit_lac = record.value
+            if len(record.value) >= _EXPLICIT_LAC.size:
+                lac = _EXPLICIT_LAC.unpack_from(record.value)[1]
+                info.last_add_confirmed = max(info.last_add_confirmed, lac)
+
+    def _apply_deleted(self, ledger_id: int, deleted: Deleted) -> None:
+        if deleted.before_segment:
+            self.forget_before(ledger_id, deleted.before_segment)
+        else:
+            self.forget(ledger_id)
+        if deleted.fenced and ledger_id not in self.ledgers:
+            self.tombstones[ledger_id] = deleted.time_ms + TOMBSTONE_TTL_MS
+
+    # -- segments ---------------------------------------------------------------------------------
+
+    def live_numbers(self) -> set[int]:
+        """What the next segment's header must name: those that exist, and those that should."""
+        present = {
+            number
+            for number, segment in self.segments.items()
+            if segment.state is not SegmentState.RETIRED
+        }
+        return present | {n for n in self.missing if n >= self.repaired_before}
+
+    @property
+    def negatives_unknown(self) -> bool:
+        """Whether something was lost, so that absence proves nothing."""
+        return any(number >= self.repaired_before for number in self.missing) or any(
+            segment.lost_groups and number >= self.repaired_before
+            for number, segment in self.segments.items()
+        )

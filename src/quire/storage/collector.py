@@ -1,0 +1,169 @@
+"""Space comes back: segments in which nothing lives are removed.
+
+First the state records that are still needed are logged again, with a record that the segment is
+dropped; only when these are synced is the file removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from quire.codec.log_parts import (
+    Deleted,
+    FormatError,
+    RecordKind,
+    StateRecord,
+    decode_segment_value,
+    segment_value,
+)
+from quire.errors import StorageError
+from quire.storage.cache import SegmentFiles
+from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.maintenance import Maintenance
+from quire.storage.sealing import load_records
+from quire.storage.seams import Disk
+from quire.storage.segment import LOG_DIRECTORY, Segment, SegmentState
+
+LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
+
+
+class Collector:
+    """Used on the event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        catalogue: Catalogue,
+        files: SegmentFiles,
+        maintenance: Maintenance,
+        log_records: LogRecords,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._catalogue = catalogue
+        self._files = files
+        self._maintenance = maintenance
+        self._log_records = log_records
+        self._now_ms = now_ms
+        self._busy: set[int] = set()
+        self.removed = 0
+        self.error: str | None = None
+        """Why the last removal failed; it is tried again."""
+
+    def collect(self) -> None:
+        """Start the removal of every sealed segment in which no ledger lives."""
+        for segment in list(self._catalogue.segments.values()):
+            if (
+                segment.state is SegmentState.SEALED
+                and segment.live_ledgers == 0
+                and segment.number not in self._busy
+            ):
+                self._busy.add(segment.number)
+                self._maintenance.run(
+                    partial(self._load_records, segment), partial(self._on_records, segment)
+                )
+
+    def _load_records(self, segment: Segment) -> list[StateRecord]:
+        assert segment.trailer is not None
+        file = self._disk.open(segment.name)
+        try:
+            return load_records(file, segment.trailer)
+        except FormatError as error:
+            raise StorageError(f"{segment.name}: {error}") from None
+        finally:
+            file.close()
+
+    def _on_records(
+        self, segment: Segment, records: list[StateRecord] | None, error: Exception | None
+    ) -> None:
+        if records is None:
+            self._give_up(segment, error)
+            return
+        needed = self._still_needed(segment, records)
+        needed.append(StateRecord(RecordKind.DROPPED, value=segment_value(segment.number)))
+        self._log_records(needed, partial(self._on_logged, segment))
+        if segment.number in self._busy:
+            # From here on headers do not name it: they come behind the record in the log. A header
+            # that came between the records still does.
+            segment.state = SegmentState.RETIRED
+
+    def _on_logged(self, segment: Segment, error: StorageError | None) -> None:
+        if error is not None:
+            segment.state = SegmentState.SEALED
+            self._give_up(segment, error)
+            return
+        self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        self._maintenance.run(
+            partial(self._remove_file, segment), partial(self._on_removed, segment)
+        )
+
+    def _remove_file(self, segment: Segment) -> None:
+        self._disk.remove(segment.name)
+        self._disk.sync_directory(LOG_DIRECTORY)
+
+    def _on_removed(self, segment: Segment, result: None, error: Exception | None) -> None:
+        # If it could not be removed, the next start does it: the log says that it is dropped.
+        if error is not None:
+            self.error = str(error)
+        self._files.close(segment)
+        del self._catalogue.segments[segment.number]
+        self._busy.discard(segment.number)
+        self.removed += 1
+
+    def _give_up(self, segment: Segment, error: Exception | None) -> None:
+        self.error = str(error)
+        self._busy.discard(segment.number)
+
+    # -- what must survive ------------------------------------------------------------------------
+
+    def _still_needed(self, segment: Segment, records: Sequence[StateRecord]) -> list[StateRecord]:
+        ledgers = self._catalogue.ledgers
+        needed: list[StateRecord] = []
+        seen: set[tuple[RecordKind, int]] = set()
+        for record in records:
+            if record.kind is RecordKind.DELETED:
+                kept = self._deletion(segment, record)
+                if kept is not None:
+                    needed.append(kept)
+                continue
+            if record.kind is RecordKind.REPAIRED:
+                if self._heals(decode_segment_value(record.value), segment):
+                    needed.append(record)
+                continue
+            # Of the others the present state counts, once.
+            info = ledgers.get(record.ledger_id)
+            if info is None or (record.kind, record.ledger_id) in seen:
+                continue
+            seen.add((record.kind, record.ledger_id))
+            if record.kind is RecordKind.MASTER_KEY:
+                needed.append(StateRecord(record.kind, info.ledger_id, info.master_key))
+            elif record.kind is RecordKind.FENCE and info.fenced:
+                needed.append(StateRecord(record.kind, info.ledger_id))
+            elif record.kind is RecordKind.EXPLICIT_LAC and info.explicit_lac is not None:
+                needed.append(StateRecord(record.kind, info.ledger_id, info.explicit_lac))
+        return needed
+
+    def _deletion(self, segment: Segment, record: StateRecord) -> StateRecord | None:
+        """A copy, as long as the ledger must be refused or an older segment still speaks of it."""
+        deleted = Deleted.decode(record.value)
+        expired = deleted.time_ms + TOMBSTONE_TTL_MS <= self._now_ms()
+        before = deleted.before_segment or segment.number
+        spoken_of = any(
+            other.number < before and other.mentions_ledger(record.ledger_id)
+            for other in self._catalogue.segments.values()
+            if other is not segment and other.state is not SegmentState.RETIRED
+        )
+        if not spoken_of and (expired or not deleted.fenced):
+            return None
+        value = Deleted(deleted.time_ms, deleted.fenced, before).encode()
+        return StateRecord(RecordKind.DELETED, record.ledger_id, value)
+
+    def _heals(self, before: int, segment: Segment) -> bool:
+        """Whether anything is left of what a REPAIRED record excuses."""
+        return any(
+            other.lost_groups and other.number < before
+            for other in self._catalogue.segments.values()
+            if other is not segment
+        )

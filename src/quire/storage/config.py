@@ -1,0 +1,43 @@
+"""Every limit of storage, with its unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.codec.log_parts import BLOCK_BYTES
+
+KIB = 1024
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class StorageConfig:
+    segment_bytes: int = 64 * MIB
+    """A segment is rolled when it would grow beyond. Preallocated, so that a sync needs not write
+    the file's metadata."""
+    reserve_bytes: int = 8 * MIB
+    """What is kept preallocated beyond the next segment, for fences and recovery adds on a full
+    disk; at most `segment_bytes`. At least one frame of the greatest size should fit."""
+    max_runs_per_segment: int = 131_072
+    """Bounds the memory that a segment's index takes until it is sealed."""
+    max_group_bytes: int = 4 * MIB
+    """Written and synced at once; one batch may be larger."""
+    max_queued_bytes: int = 64 * MIB
+    """Appended and not yet synced; above it `queue_full` is set."""
+    min_free_bytes: int = 256 * MIB
+    """Below it the store takes no more adds."""
+    seal_idle_ms: int = 200
+    """After so long without adds, an empty group marks the end as synced."""
+    footer_cache_bytes: int = 64 * MIB
+    """For the parts of footers that reads need."""
+    max_open_files: int = 256
+    """Sealed segments whose files are kept open."""
+
+    def __post_init__(self) -> None:
+        smallest = 4 * BLOCK_BYTES
+        if self.segment_bytes < smallest or self.reserve_bytes < smallest:
+            raise ValueError(f"segment_bytes and reserve_bytes must be {smallest} or more")
+        if min(self.max_runs_per_segment, self.max_group_bytes, self.max_queued_bytes) < 1:
+            raise ValueError("limits must be positive")
+        if self.max_open_files < 1 or self.seal_idle_ms < 1 or self.footer_cache_bytes < 0:
+            raise ValueError("limits must be positive")

@@ -1,0 +1,129 @@
+"""The identity of a data directory, and small files that are replaced as a whole.
+
+`current/DIRECTORY` holds lines `name: value`: the format, the directory's id (which every block of
+the log repeats, so that files of two directories cannot be mixed up) and whether a log was ever
+begun in it (a log that is then missing is a loss, not a new directory). The bookie's cookie,
+`current/VERSION`, is written by the bookie with `write_small_file`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from quire.codec.log_format import ID_BYTES
+from quire.errors import StorageError
+from quire.storage.disk import LOCK_NAME
+from quire.storage.seams import Disk
+
+CURRENT_DIRECTORY = "current"
+IDENTITY_NAME = f"{CURRENT_DIRECTORY}/DIRECTORY"
+IDENTITY_FORMAT = "1"
+MAX_SMALL_FILE_BYTES = 1024 * 1024
+IGNORED_NAMES = {LOCK_NAME, "lost+found"}
+"""What an empty directory may hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    directory_id: bytes
+    log_begun: bool = False
+
+    def encode(self) -> bytes:
+        lines = [
+            f"format: {IDENTITY_FORMAT}",
+            f"directory: {self.directory_id.hex()}",
+            f"log: {'begun' if self.log_begun else 'none'}",
+        ]
+        return "".join(f"{line}\n" for line in lines).encode()
+
+    @classmethod
+    def decode(cls, data: bytes, path: str) -> Identity:
+        pairs = (line.partition(": ") for line in data.decode("ascii", "replace").splitlines())
+        fields = {name: value for name, _, value in pairs}
+        try:
+            directory_id = bytes.fromhex(fields.get("directory", ""))
+        except ValueError:
+            directory_id = b""
+        if fields.get("format") != IDENTITY_FORMAT or len(directory_id) != ID_BYTES:
+            raise StorageError(
+                f"{path}/{IDENTITY_NAME} cannot be understood",
+                remedy="Do not start a bookie on it: restore the file, or replace the bookie",
+            )
+        return cls(directory_id, fields.get("log") == "begun")
+
+
+def read_small_file(disk: Disk, name: str) -> bytes | None:
+    """The whole file; None where it does not exist. `OSError` as the disk raises it."""
+    try:
+        file = disk.open(name)
+    except FileNotFoundError:
+        return None
+    try:
+        size = file.size()
+        if size > MAX_SMALL_FILE_BYTES:
+            raise StorageError(f"{disk.path}/{name} has {size} bytes: not a file of ours")
+        return bytes(file.read(0, size) or b"")
+    finally:
+        file.close()
+
+
+def write_small_file(disk: Disk, name: str, data: bytes) -> None:
+    """Replace the file as a whole: after a crash it holds the old or the new contents. Durable on
+    return. `OSError` as the disk raises it; the file is then the old one or the new one."""
+    directory = name.rpartition("/")[0]
+    temporary = f"{name}.new"
+    if directory:
+        disk.make_directory(directory)
+    if disk.exists(temporary):
+        disk.remove(temporary)
+    file = disk.create(temporary)
+    try:
+        file.write([data], 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.rename(temporary, name)
+    disk.sync_directory(directory)
+
+
+def remove_small_file(disk: Disk, name: str) -> None:
+    """Durable on return; success where there is none."""
+    if disk.exists(name):
+        disk.remove(name)
+        disk.sync_directory(name.rpartition("/")[0])
+
+
+def read_identity(disk: Disk) -> Identity | None:
+    """None where the directory was never formatted. `StorageError` where it cannot be
+    understood."""
+    data = read_small_file(disk, IDENTITY_NAME)
+    return None if data is None else Identity.decode(data, disk.path)
+
+
+def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
+    """The directory's identity; an empty directory is formatted first.
+
+    `StorageError` where it holds something else. Hold the disk's lock."""
+    identity = read_identity(disk)
+    if identity is not None:
+        return identity
+    # A crash of an earlier format may have left the directory and a temporary file.
+    strange = set(disk.list()) - IGNORED_NAMES - {CURRENT_DIRECTORY}
+    strange |= set(disk.list(CURRENT_DIRECTORY)) - {IDENTITY_NAME.rpartition("/")[2] + ".new"}
+    if strange:
+        raise StorageError(
+            f"{disk.path} is not empty ({', '.join(sorted(strange)[:3])}) and holds no Quire data",
+            remedy="Name an empty directory, or the right one",
+        )
+    identity = Identity(random_bytes(ID_BYTES))
+    write_small_file(disk, IDENTITY_NAME, identity.encode())
+    return identity
+
+
+def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
+    if identity.log_begun:
+        return identity
+    identity = replace(identity, log_begun=True)
+    write_small_file(disk, IDENTITY_NAME, identity.encode())
+    return identity

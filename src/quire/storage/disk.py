@@ -1,0 +1,223 @@
+"""The real disk. The only module of storage that touches the operating system's files."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from quire.storage.seams import Buffer
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not on this platform
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_NAME = "LOCK"
+_IOV_MAX = min(os.sysconf("SC_IOV_MAX") if hasattr(os, "sysconf") else 16, 1024)
+_MAC = sys.platform == "darwin"
+_NO_NOWAIT = {errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS}
+_ZEROS = bytes(1024 * 1024)
+
+
+def _fdatasync(fd: int) -> None:
+    if _MAC:  # pragma: no cover - fsync there leaves data in the drive's cache
+        full = getattr(fcntl, "F_FULLFSYNC", None)
+        if full is not None:
+            try:
+                fcntl.fcntl(fd, full)
+                return
+            except OSError as error:
+                if error.errno not in (errno.ENOTSUP, errno.EINVAL, errno.ENOTTY):
+                    raise
+        os.fsync(fd)
+    else:
+        os.fdatasync(fd)
+
+
+def _sync_directory(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class RealFile:
+    """`seams.File` over a file descriptor."""
+
+    def __init__(self, fd: int, path: str) -> None:
+        self._fd = fd
+        self._path = path
+        self._nowait = getattr(os, "RWF_NOWAIT", 0)
+
+    def write(self, buffers: Sequence[Buffer], offset: int) -> None:
+        for at in range(0, len(buffers), _IOV_MAX):
+            offset = self._write_some(buffers[at : at + _IOV_MAX], offset)
+
+    def _write_some(self, buffers: Sequence[Buffer], offset: int) -> int:
+        size = sum(map(len, buffers))
+        written = os.pwritev(self._fd, buffers, offset)
+        offset += written
+        if written == size:
+            return offset
+        # A short write (a signal, a limit of the system): the rest buffer by buffer.
+        for buffer in buffers:
+            view = memoryview(buffer)
+            if written >= len(view):
+                written -= len(view)
+                continue
+            view = view[written:]
+            written = 0
+            while len(view):
+                more = os.pwrite(self._fd, view, offset)
+                if more == 0:
+                    raise OSError(errno.EIO, "the device takes no more bytes", self._path)
+                offset += more
+                view = view[more:]
+        return offset
+
+    def sync(self) -> None:
+        _fdatasync(self._fd)
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None:
+        if not wait and self._nowait:
+            return self._read_cached(offset, size)
+        data = os.pread(self._fd, size, offset)
+        if len(data) == size or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < size:
+            data = os.pread(self._fd, size - got, offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def _read_cached(self, offset: int, size: int) -> Buffer | None:
+        data = bytearray(size)
+        try:
+            got = os.preadv(self._fd, [data], offset, self._nowait)
+        except BlockingIOError:
+            return None
+        except OSError as error:
+            if error.errno not in _NO_NOWAIT:
+                raise
+            # This file system cannot tell: read, and maybe wait, from now on.
+            self._nowait = 0
+            return self.read(offset, size)
+        if got == size:
+            return data
+        if offset + got < self.size():
+            return None
+        del data[got:]
+        return data
+
+    def preallocate(self, size: int) -> None:
+        if hasattr(os, "posix_fallocate"):
+            try:
+                os.posix_fallocate(self._fd, 0, size)
+                return
+            except OSError as error:
+                if error.errno not in _NO_NOWAIT:
+                    raise
+        at = self.size()  # pragma: no cover - file systems without fallocate
+        while at < size:  # pragma: no cover
+            piece = memoryview(_ZEROS)[: size - at]
+            at = self._write_some([piece], at)
+
+    def truncate(self, size: int) -> None:
+        os.ftruncate(self._fd, size)
+
+    def size(self) -> int:
+        return os.fstat(self._fd).st_size
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
+
+class RealDisk:
+    """`seams.Disk` over one directory of the file system; made if it does not exist."""
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = os.path.abspath(path)
+        self._lock_fd = -1
+        os.makedirs(self.path, exist_ok=True)
+
+    def _full(self, name: str) -> str:
+        if name.startswith("/") or ".." in name.split("/"):
+            raise ValueError(f"{name!r} is not a name inside of a data directory")
+        return f"{self.path}/{name}" if name else self.path
+
+    def create(self, name: str) -> RealFile:
+        full = self._full(name)
+        return RealFile(
+            os.open(full, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644), full
+        )
+
+    def open(self, name: str) -> RealFile:
+        full = self._full(name)
+        return RealFile(os.open(full, os.O_RDWR | os.O_CLOEXEC), full)
+
+    def exists(self, name: str) -> bool:
+        return Path(self._full(name)).exists()
+
+    def list(self, directory: str = "") -> list[str]:
+        try:
+            return sorted(os.listdir(self._full(directory)))
+        except FileNotFoundError:
+            return []
+
+    def make_directory(self, name: str) -> None:
+        """Each new level is synced into its parent, so that files synced in it cannot vanish
+        with it."""
+        done: list[str] = []
+        for part in name.split("/"):
+            parent = "/".join(done)
+            done.append(part)
+            full = Path(self._full("/".join(done)))
+            if not full.is_dir():
+                full.mkdir(exist_ok=True)
+                self.sync_directory(parent)
+
+    def remove(self, name: str) -> None:
+        Path(self._full(name)).unlink()
+
+    def rename(self, old: str, new: str) -> None:
+        Path(self._full(old)).replace(self._full(new))
+
+    def sync_directory(self, directory: str = "") -> None:
+        _sync_directory(self._full(directory))
+
+    def free_bytes(self) -> int:
+        """What an ordinary user may still take."""
+        found = os.statvfs(self.path)
+        return found.f_bavail * found.f_frsize
+
+    def total_bytes(self) -> int:
+        found = os.statvfs(self.path)
+        return found.f_blocks * found.f_frsize
+
+    def lock(self) -> None:
+        if self._lock_fd >= 0:
+            return
+        fd = os.open(self._full(LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            if fcntl is not None:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._lock_fd = fd
+
+    def close(self) -> None:
+        """Gives the lock back. Open files stay open."""
+        if self._lock_fd >= 0:
+            os.close(self._lock_fd)
+            self._lock_fd = -1

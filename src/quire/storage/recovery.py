@@ -1,0 +1,252 @@
+"""What a start finds in the log: torn or damaged, missing or dropped.
+
+The rules, from the order in which the log is written (see `log` and `sealing`):
+
+1. The header of a segment is synced before its first group, and each group before the next. What a
+   later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
+   where it does not check. Only the last group of the log may be *torn*, and is then cut off.
+2. The last group that is whole may never have been synced: where only the process died, the page
+   cache kept it. It is written again, to a fresh segment, before anything is served.
+3. The header of segment n names group f as its first. A group f or later in an older segment was
+   such a last group; it counts only where no later segment holds its copy.
+4. The newest header that checks lists the segments that must exist, but for those that were dropped
+   since. A prepared file proves that the one before it was begun.
+5. Damage whose extent is known (a block) is an error of the entries in it. Damage whose extent is
+   not known (a table, a segment) makes every absence unknown, until it has been repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.codec.log_footer import Trailer
+from quire.codec.log_format import CleanMark, SegmentHeader
+from quire.codec.log_parts import (
+    FormatError,
+    RecordKind,
+    StateRecord,
+    decode_segment_value,
+)
+from quire.errors import StorageError
+from quire.storage.catalogue import Catalogue
+from quire.storage.directory import Identity, read_small_file
+from quire.storage.replay import Replayer, Tail, Unsealed, judge
+from quire.storage.scan import has_groups, read_segment_header, scan_groups
+from quire.storage.sealing import Loaded, load_footer
+from quire.storage.seams import Disk
+from quire.storage.segment import LOG_DIRECTORY, segment_name
+
+CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryReport:
+    """What the start found."""
+
+    clean: bool
+    """Whether the last stop was clean."""
+    segments: int
+    ledgers: int
+    groups_scanned: int
+    rewritten_group: int | None
+    """The last group, written again because its sync may not have finished."""
+    torn_group: int | None
+    """The last group, cut off because it was not whole: nobody was told that it is stored."""
+    damaged_blocks: int
+    """Blocks found damaged in the groups that were scanned."""
+    problems: tuple[str, ...]
+    """What was lost or damaged, in sentences."""
+    negatives_unknown: bool
+
+
+@dataclass(slots=True)
+class Recovered:
+    replayer: Replayer
+    """With the catalogue."""
+    next_number: int
+    """Of the next segment."""
+    next_group: int
+    """Of the next group: the one that is written again, if there is one."""
+    tail: Tail | None
+    """The last group, to be written again before anything is served."""
+    stale: list[str]
+    """Files that are not needed: of dropped segments, and prepared ones."""
+    clean: bool
+    groups_scanned: int
+    torn_group: int | None
+    problems: list[str]
+
+    def report(self) -> RecoveryReport:
+        catalogue = self.replayer.catalogue
+        return RecoveryReport(
+            self.clean, len(catalogue.segments), len(catalogue.ledgers), self.groups_scanned,
+            None if self.tail is None else self.tail.group.header.number, self.torn_group,
+            self.replayer.damaged_blocks, tuple(self.problems), catalogue.negatives_unknown,
+        )  # fmt: skip
+
+
+class Recovery:
+    """One look at the log. Reads only; the store does what follows from it."""
+
+    def __init__(self, disk: Disk, identity: Identity, catalogue: Catalogue) -> None:
+        """`catalogue` is empty; it is filled."""
+        self._catalogue = catalogue
+        self._disk = disk
+        self._identity = identity
+        self._id = identity.directory_id
+        self._headers: dict[int, SegmentHeader | None] = {}
+        self._trailers: dict[int, Trailer] = {}
+        self._unsealed: dict[int, Unsealed] = {}
+        self._problems: list[str] = []
+        self._mark: CleanMark | None = None
+
+    def run(self) -> Recovered:
+        """`StorageError`, `OSError`."""
+        try:
+            return self._run()
+        except BaseException:
+            for unsealed in self._unsealed.values():
+                unsealed.file.close()
+            raise
+
+    def _run(self) -> Recovered:
+        self._mark = self._read_mark()
+        numbers = self._numbers()
+        begun = [number for number in numbers if self._look(number)]
+        newest = max(begun, default=0)
+        must, dropped = self._must_exist(begun, newest, numbers)
+        missing = sorted(must - set(begun))
+        for number in missing:
+            self._problems.append(f"{segment_name(number)} is missing")
+        if self._identity.log_begun and not begun:
+            self._problems.append("the log is gone: no segment of it was found")
+            missing = [0]
+        stale = [number for number in begun if number in dropped or number not in must]
+        for number in stale:
+            self._trailers.pop(number, None)
+            unsealed = self._unsealed.pop(number, None)
+            if unsealed is not None:
+                unsealed.file.close()
+        live = [number for number in begun if number not in stale]
+        mark = self._mark
+        clean = mark is not None and mark.last_segment == newest
+        chain = judge(
+            live, self._headers, self._trailers, self._unsealed,
+            mark.next_group if mark is not None and clean else None,
+        )  # fmt: skip
+        # Never the number of one that is missed: it would not be missed any more.
+        next_number = max(newest, *missing, 0) + 1
+        catalogue = self._catalogue
+        catalogue.missing.update(missing)
+        replayer = Replayer(catalogue)
+        for number in live:
+            if number in self._trailers:
+                replayer.sealed(number, self._load(number))
+            else:
+                replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
+        return Recovered(
+            replayer, next_number, chain.next_group, chain.tail,
+            [segment_name(n) for n in numbers if n in stale or n > next_number],
+            clean and not missing,
+            sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
+            chain.torn_group, [*self._problems, *replayer.problems],
+        )  # fmt: skip
+
+    # -- which segments ---------------------------------------------------------------------------
+
+    def _numbers(self) -> list[int]:
+        numbers = []
+        for name in self._disk.list(LOG_DIRECTORY):
+            stem, dot, suffix = name.partition(".")
+            if dot and suffix == "seg" and len(stem) == 16:
+                try:
+                    numbers.append(int(stem, 16))
+                except ValueError:
+                    continue
+        return sorted(numbers)
+
+    def _read_mark(self) -> CleanMark | None:
+        data = read_small_file(self._disk, CLEAN_NAME)
+        if data is None:
+            return None
+        try:
+            mark = CleanMark.decode(data)
+        except FormatError as error:
+            self._problems.append(f"{CLEAN_NAME}: {error}")
+            return None
+        return mark if mark.directory_id == self._id else None
+
+    def _look(self, number: int) -> bool:
+        """Whether the segment was ever begun. Its header, and its trailer or its groups."""
+        file = self._disk.open(segment_name(number))
+        try:
+            self._headers[number] = header = read_segment_header(file, self._id, number)
+            try:
+                # Read again when its turn comes: all footers at once may be more than fits.
+                self._trailers[number] = load_footer(file, self._id, number).trailer
+            except FormatError:
+                pass
+            else:
+                file.close()
+                return True
+            if header is None and not has_groups(file):
+                file.close()
+                return False
+            start = 0 if header is None else header.size_bytes
+            scan = scan_groups(file, self._id, number, start)
+            self._unsealed[number] = Unsealed(number, header, scan, file)
+        except BaseException:
+            file.close()
+            raise
+        if header is None:
+            self._problems.append(f"the header of {segment_name(number)} is damaged")
+        return True
+
+    def _must_exist(
+        self, begun: Sequence[int], newest: int, numbers: Sequence[int]
+    ) -> tuple[set[int], set[int]]:
+        """(the segments that must exist, those of which the log says that they were dropped)."""
+        base = max((n for n in begun if self._headers[n] is not None), default=None)
+        must: set[int] = set()
+        header = None if base is None else self._headers[base]
+        if header is not None:
+            for first, last in header.live:
+                must.update(range(first, last + 1))
+        low = min(begun, default=0) if base is None else base
+        # All that came behind the base, also where only a prepared file tells of it.
+        must.update(n for n in range(low, newest + 1) if begun)
+        prepared = [n for n in numbers if n > newest]
+        if prepared and prepared[0] > newest + 1 and (begun or self._identity.log_begun):
+            must.update(range(newest + 1, prepared[0]))
+        if self._mark is not None and self._mark.last_segment > newest:
+            must.update(range(newest + 1, self._mark.last_segment + 1))
+        dropped: set[int] = set()
+        for number in begun:
+            if base is None or number >= base:
+                for record in self._records(number, newest):
+                    if record.kind is RecordKind.DROPPED:
+                        dropped.add(decode_segment_value(record.value))
+        return must - dropped, dropped
+
+    # -- what is in them --------------------------------------------------------------------------
+
+    def _load(self, number: int) -> Loaded:
+        file = self._disk.open(segment_name(number))
+        try:
+            return load_footer(file, self._id, number)
+        except FormatError as error:
+            # It was good a moment ago.
+            raise StorageError(f"{segment_name(number)}: {error}") from None
+        finally:
+            file.close()
+
+    def _records(self, number: int, newest: int) -> list[StateRecord]:
+        if number in self._trailers:
+            return list(self._load(number).records)
+        groups = self._unsealed[number].scan.groups
+        if number == newest and groups and groups[-1].damaged_blocks:
+            # Maybe torn: what it says may never have come into force. Believing too little makes
+            # a segment count as missing; believing too much would remove one.
+            groups = groups[:-1]
+        return [record for group in groups for record in group.table.records]

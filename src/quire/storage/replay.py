@@ -1,0 +1,252 @@
+"""From what was found in the segments to the catalogue: see `recovery` for the rules."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quire.codec.log_footer import Trailer
+from quire.codec.log_format import SegmentHeader
+from quire.codec.log_parts import BLOCK_BYTES, StateRecord
+from quire.storage.batch import Batch, Run
+from quire.storage.catalogue import Catalogue
+from quire.storage.scan import Scan, ScannedGroup
+from quire.storage.sealing import Loaded, mentioned, read
+from quire.storage.seams import File
+from quire.storage.segment import Segment, SegmentState, segment_name
+
+_FRAME_LAC = struct.Struct(">I24xqqq")  # length, (header word, key), ledger, entry, LAC
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last group: whole, but maybe never synced."""
+
+    group: ScannedGroup
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Unsealed:
+    """A segment whose groups were scanned."""
+
+    number: int
+    header: SegmentHeader | None
+    scan: Scan
+    file: File
+
+
+@dataclass(slots=True)
+class Chain:
+    """The groups of the unsealed segments, judged."""
+
+    next_group: int
+    tail: Tail | None = None
+    torn_group: int | None = None
+    kept: dict[int, list[ScannedGroup]] = field(default_factory=dict)
+    lost: dict[int, int] = field(default_factory=dict)
+    """How many groups lack in a segment; the table of a lost group is not known."""
+
+
+def judge(
+    live: Sequence[int],
+    headers: Mapping[int, SegmentHeader | None],
+    trailers: Mapping[int, Trailer],
+    unsealed: Mapping[int, Unsealed],
+    clean_end: int | None,
+) -> Chain:
+    """Which groups count. `clean_end`: the group behind the last, as the mark of a clean stop
+    says it."""
+
+    def first_group(number: int) -> int | None:
+        header, trailer = headers.get(number), trailers.get(number)
+        if header is not None:
+            return header.first_group
+        return None if trailer is None else trailer.first_group
+
+    chain = Chain(0)
+    extras: list[Unsealed] = []
+    for at, number in enumerate(live):
+        if number in trailers:
+            chain.next_group = max(chain.next_group, trailers[number].end_group)
+            continue
+        found = unsealed[number]
+        newest = at == len(live) - 1
+        # Only the neighbour's first group tells where this one ended.
+        limit = clean_end if newest else None
+        if not newest and live[at + 1] == number + 1:
+            limit = first_group(number + 1)
+        groups = found.scan.groups
+        kept = [g for g in groups if limit is None or g.header.number < limit]
+        if len(kept) < len(groups):
+            extras.append(found)
+        first = first_group(number)
+        if first is None and at and live[at - 1] == number - 1:
+            first = chain.next_group
+        present = {g.header.number for g in kept}
+        if first is None:
+            first = min(present, default=chain.next_group)
+        end = max(present, default=first - 1) + 1 if limit is None else limit
+        lost = len(set(range(first, end)) - present)
+        if headers.get(number) is None and not groups:
+            lost = max(lost, 1)
+        chain.kept[number] = kept
+        chain.lost[number] = lost
+        chain.next_group = max(chain.next_group, end)
+        if newest and clean_end is None:
+            _judge_tail(chain, found, kept, extras)
+    return chain
+
+
+def _judge_tail(
+    chain: Chain, newest: Unsealed, kept: list[ScannedGroup], extras: Sequence[Unsealed]
+) -> None:
+    """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
+    if kept:
+        source, last, proven = newest, kept[-1], newest.scan.tail_used
+    else:
+        # The newest segment got a header and no more. What it was to begin with may be the last
+        # group of an older one, which an earlier start was about to write again.
+        found = [
+            (old, group)
+            for old in extras
+            for group in old.scan.groups
+            if group.header.number == chain.next_group
+        ]
+        if not found:
+            return
+        source, last = found[-1]
+        proven = False
+        chain.next_group += 1
+    if last.damaged_blocks:
+        if not proven:
+            chain.torn_group = last.header.number
+            chain.next_group = last.header.number
+            if kept:
+                kept.pop()
+        return
+    if not last.header.runs and not last.header.records:
+        return
+    header = last.header
+    payload = read(source.file, header.payload_offset, header.payload_bytes)
+    chain.tail = Tail(last, payload)
+    chain.next_group = header.number
+    if kept:
+        kept.pop()
+
+
+# -- the catalogue ----------------------------------------------------------------------------
+
+
+class Replayer:
+    """Builds the catalogue, segment by segment in ascending order."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.damaged_blocks = 0
+        self.problems: list[str] = []
+        self.sequence = 0
+
+    def sealed(self, number: int, loaded: Loaded) -> None:
+        trailer = loaded.trailer
+        segment = Segment(number, None, trailer.file_bytes)
+        segment.state = SegmentState.SEALED
+        segment.trailer = trailer
+        segment.groups_at = trailer.groups_at
+        segment.first_group, segment.end_group = trailer.first_group, trailer.end_group
+        segment.end = trailer.footer_at
+        segment.mentions = mentioned(loaded.summary.ledger_ids, loaded.records)
+        self.catalogue.segments[number] = segment
+        # A footer holds only runs that came behind the records that concern their ledgers.
+        for record in loaded.records:
+            self.catalogue.apply_record(record, number)
+        self.catalogue.index_sealed(loaded.summary, segment)
+
+    def unsealed(self, found: Unsealed, groups: Sequence[ScannedGroup], lost: int) -> None:
+        number = found.number
+        segment = Segment(number, found.file, found.file.size())
+        segment.state = SegmentState.CLOSED
+        segment.lost_groups = lost
+        if found.header is not None:
+            segment.groups_at = found.header.size_bytes
+            segment.first_group = found.header.first_group
+        elif groups:
+            segment.groups_at = groups[0].header.offset
+            segment.first_group = groups[0].header.number
+        segment.end = segment.groups_at
+        segment.end_group = segment.first_group
+        self.catalogue.segments[number] = segment
+        if lost:
+            self.problems.append(f"{lost} groups of {segment_name(number)} are lost")
+        damaged = 0
+        for group in groups:
+            damaged += group.damaged_blocks
+            self._group(segment, group)
+        if damaged:
+            self.damaged_blocks += damaged
+            self.problems.append(f"{damaged} blocks of {segment_name(number)} are damaged")
+        self._find_lacs(segment, found.file)
+
+    def _group(self, segment: Segment, group: ScannedGroup) -> None:
+        header = group.header
+        gap = (header.offset - segment.end) // BLOCK_BYTES
+        segment.checksums.extend(array("I", bytes(4 * gap)))
+        segment.checksums.extend(group.checksums)
+        segment.end = header.end
+        segment.end_group = header.number + 1
+        segment.payload_bytes += header.payload_bytes
+        segment.live_bytes += header.payload_bytes
+        batch = Batch((), ())
+        batch.buffers = None
+        batch.segment = segment
+        batch.file_offset = header.payload_offset
+        self.apply(batch, runs_of(group), group.table.records, segment)
+
+    def apply(
+        self, batch: Batch, runs: Sequence[Run], records: Sequence[StateRecord], segment: Segment
+    ) -> None:
+        """Runs and records of one group, in the order in which they were appended."""
+        catalogue = self.catalogue
+        self.sequence += 1
+        batch.sequence = self.sequence
+        segment.records.extend(records)
+        segment.run_count += len(runs)
+        done = 0
+        for record in records:
+            for run in runs[done : record.run_index]:
+                self._index(run, batch, segment)
+            done = max(done, record.run_index)
+            catalogue.apply_record(record, segment.number)
+        for run in runs[done:]:
+            self._index(run, batch, segment)
+
+    def _index(self, run: Run, batch: Batch, segment: Segment) -> None:
+        run.batch = batch
+        info = self.catalogue.ledgers.get(run.ledger_id)
+        if info is None:
+            # Its master key was lost with another group.
+            info = self.catalogue.create(run.ledger_id, b"", segment.number)
+        self.catalogue.index(run, segment, info)
+
+    def _find_lacs(self, segment: Segment, file: File) -> None:
+        """The LAC of each ledger's last entry: a lower bound of what was known before the stop."""
+        for ledger_id, part in segment.parts.items():
+            run = max(part.runs, key=lambda run: run.last)
+            size = run.frame_size or (run.sizes[-1] if run.sizes else 0)
+            at = run.batch.file_offset + run.offset + run.size_bytes - size
+            data = read(file, at, _FRAME_LAC.size)
+            if len(data) < _FRAME_LAC.size:
+                continue
+            length, ledger, entry, lac = _FRAME_LAC.unpack(data)
+            if (length, ledger, entry) == (size - 4, ledger_id, run.last) and lac <= entry:
+                info = self.catalogue.ledgers[ledger_id]
+                info.last_add_confirmed = max(info.last_add_confirmed, lac)
+
+
+def runs_of(group: ScannedGroup) -> list[Run]:
+    return [
+        Run(row.ledger_id, row.first, row.count, row.offset, row.frame_size, row.sizes, row.ids)
+        for row in group.table.runs
+    ]

@@ -1,0 +1,158 @@
+"""Reading a segment's groups one by one: at a start, where there is no footer to rely on."""
+
+from __future__ import annotations
+
+from array import array
+from dataclasses import dataclass, field
+
+from quire.codec.log_format import (
+    GROUP_HEADER_BYTES,
+    GROUP_MAGIC,
+    GroupHeader,
+    GroupTable,
+    SegmentHeader,
+    check_group_table,
+    decode_group_header,
+    decode_group_table,
+    decode_segment_header,
+    group_checksums,
+    segment_header_bytes,
+)
+from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError
+from quire.errors import StorageError
+from quire.storage.sealing import read
+from quire.storage.seams import File
+from quire.storage.segment import segment_name
+
+SCAN_BYTES = 1024 * 1024
+"""Read at once where groups are searched."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedGroup:
+    header: GroupHeader
+    table: GroupTable
+    checksums: array[int]
+    """What each block should have."""
+    damaged_blocks: int
+
+
+@dataclass(slots=True)
+class Scan:
+    """What was found in one segment."""
+
+    groups: list[ScannedGroup] = field(default_factory=list)
+    end: int = BLOCK_BYTES
+    """Behind the last group."""
+    tail_used: bool = False
+    """Whether something that is not zeros lies behind the last group."""
+
+
+def read_segment_header(file: File, directory_id: bytes, number: int) -> SegmentHeader | None:
+    """None where it does not check. `StorageError` where a later version wrote it."""
+    head = read(file, 0, BLOCK_BYTES)
+    try:
+        size = segment_header_bytes(head)
+        header = decode_segment_header(head if size == len(head) else read(file, 0, size))
+    except VersionError as error:
+        raise StorageError(
+            f"{segment_name(number)} has {error}",
+            remedy="Start the version of Quire that wrote it",
+        ) from None
+    except FormatError:
+        return None
+    if (header.directory_id, header.segment) != (directory_id, number):
+        return None
+    return header
+
+
+def has_groups(file: File) -> bool:
+    """Whether anything in the file looks like the start of a group, checked or not.
+
+    Only the start of a file that starts with zeros is looked at: groups follow the header closely,
+    and there are always prepared files, which are large."""
+    at = 0
+    blank = not read(file, 0, BLOCK_BYTES).strip(b"\0")
+    while (at == 0 or not blank) and (data := read(file, at, SCAN_BYTES)):
+        if any(data.startswith(GROUP_MAGIC, block) for block in range(0, len(data), BLOCK_BYTES)):
+            return True
+        at += len(data)
+    return False
+
+
+def scan_groups(file: File, directory_id: bytes, number: int, start: int) -> Scan:
+    """All groups whose tables check, in the order of the file.
+
+    Behind a bad one the next is searched block by block: a group that checks is proof enough, for
+    its header names directory, segment and place."""
+    scan = Scan(end=start)
+    size = file.size()
+    at: int | None = start
+    while at is not None and at < size:
+        group = _group_at(file, directory_id, number, at, size)
+        if group is None:
+            at = _next_group(file, directory_id, number, at + BLOCK_BYTES, size)
+            continue
+        scan.groups.append(group)
+        at = scan.end = group.header.end
+    scan.tail_used = _is_used(file, scan.end, size)
+    return scan
+
+
+def _header_at(
+    file: File, directory_id: bytes, number: int, at: int, size: int
+) -> tuple[GroupHeader, bytes] | None:
+    """A header whose table checks, and the bytes of both."""
+    head = read(file, at, BLOCK_BYTES)
+    header = decode_group_header(head, 0, directory_id, number, at)
+    if header is None:
+        return None
+    front = header.payload_offset - at
+    if at + front > size:
+        return None
+    if front > len(head):
+        head = read(file, at, front)
+    return (header, head) if check_group_table(head, header) else None
+
+
+def _group_at(
+    file: File, directory_id: bytes, number: int, at: int, size: int
+) -> ScannedGroup | None:
+    found = _header_at(file, directory_id, number, at, size)
+    if found is None:
+        return None
+    header, head = found
+    try:
+        table = decode_group_table(head, header)
+    except FormatError:
+        return None
+    data = read(file, at, header.end - at)
+    checksums, damaged = group_checksums(data, header, table)
+    return ScannedGroup(header, table, checksums, damaged)
+
+
+def _next_group(file: File, directory_id: bytes, number: int, at: int, size: int) -> int | None:
+    while at < size:
+        data = read(file, at, SCAN_BYTES)
+        if not data:
+            return None
+        for offset in range(0, len(data), BLOCK_BYTES):
+            if (
+                data.startswith(GROUP_MAGIC, offset)
+                and offset + GROUP_HEADER_BYTES <= len(data)
+                and _header_at(file, directory_id, number, at + offset, size)
+            ):
+                return at + offset
+        at += SCAN_BYTES
+    return None
+
+
+def _is_used(file: File, at: int, size: int) -> bool:
+    while at < size:
+        data = read(file, at, SCAN_BYTES)
+        if not data:
+            return False
+        if data.strip(b"\0"):
+            return True
+        at += len(data)
+    return False

@@ -1,0 +1,122 @@
+"""Turns closed segments into sealed ones: the footer is written off the event loop, and then takes
+the place of the index in memory."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from quire.codec.log_footer import Summary
+from quire.codec.log_parts import FormatError
+from quire.errors import StorageError
+from quire.storage.cache import SegmentFiles
+from quire.storage.catalogue import Catalogue
+from quire.storage.maintenance import Maintenance
+from quire.storage.sealing import Sealed, SealInput, load_footer, mentioned, write_footer
+from quire.storage.seams import Disk
+from quire.storage.segment import Segment, SegmentState
+
+
+class Sealer:
+    """Used on the event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory_id: bytes,
+        catalogue: Catalogue,
+        files: SegmentFiles,
+        maintenance: Maintenance,
+        sealed: Callable[[], None],
+    ) -> None:
+        self._disk = disk
+        self._directory_id = directory_id
+        self._catalogue = catalogue
+        self._files = files
+        self._maintenance = maintenance
+        self._sealed = sealed
+        self.waiting = 0
+        """Closed segments that wait for their footer."""
+        self.error: str | None = None
+        """Why the last seal failed. The segment stays as it is until the next start."""
+
+    def seal(self, segment: Segment) -> None:
+        """All groups of the segment are synced, and it takes no more. Where groups of it were lost
+        nothing is written over what may be left of them."""
+        if segment.lost_groups:
+            return
+        ledgers = self._catalogue.ledgers
+        parts = [
+            (ledger_id, part.runs, part.span, ledgers[ledger_id].last_add_confirmed)
+            for ledger_id, part in sorted(segment.parts.items())
+        ]
+        job = SealInput(self._directory_id, segment, parts, list(segment.records))
+        self.waiting += 1
+        self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
+
+    def _on_written(self, job: SealInput, sealed: Sealed | None, error: Exception | None) -> None:
+        self.waiting -= 1
+        if sealed is None:
+            self.error = str(error)
+            return
+        segment = job.segment
+        ledgers = self._catalogue.ledgers
+        segment.trailer = sealed.trailer
+        segment.state = SegmentState.SEALED
+        segment.mentions = mentioned([x.ledger_id for x in sealed.ledgers], job.records)
+        segment.live_bytes = 0
+        for summary in sealed.ledgers:
+            # A ledger that was dropped meanwhile is in the footer, but not here any more.
+            part = segment.parts.pop(summary.ledger_id, None)
+            if part is None:
+                continue
+            info = ledgers[summary.ledger_id]
+            info.open_parts.remove(part)
+            if info.tail is part:
+                info.tail = None
+            info.add_sealed(segment.number, summary.first, summary.last)
+            segment.live_bytes += summary.size_bytes
+        for ledger_id, empty in segment.parts.items():
+            ledgers[ledger_id].open_parts.remove(empty)
+            segment.live_ledgers -= 1
+        segment.parts = {}
+        segment.records = []
+        segment.checksums = array("I")
+        segment.run_count = 0
+        if segment.file is not None:
+            self._files.get(segment)
+        self._sealed()
+
+    def measure(self, numbers: Iterable[int]) -> None:
+        """Find out what is left alive in these sealed segments, for the statistics."""
+        for number in numbers:
+            segment = self._catalogue.segments[number]
+            if segment.live_ledgers == 0:
+                segment.live_bytes = 0
+            else:
+                self._maintenance.run(
+                    partial(self._load_summary, segment), partial(self._on_summary, segment)
+                )
+
+    def _load_summary(self, segment: Segment) -> Summary:
+        file = self._disk.open(segment.name)
+        try:
+            return load_footer(file, self._directory_id, segment.number).summary
+        except FormatError as error:
+            raise StorageError(f"{segment.name}: {error}") from None
+        finally:
+            file.close()
+
+    def _on_summary(
+        self, segment: Segment, summary: Summary | None, error: Exception | None
+    ) -> None:
+        if summary is None:
+            self.error = str(error)
+            return
+        ledgers = self._catalogue.ledgers
+        segment.live_bytes = sum(
+            size
+            for ledger_id, size in zip(summary.ledger_ids, summary.size_bytes)
+            if (info := ledgers.get(ledger_id)) is not None and info.lives_in(segment.number)
+        )

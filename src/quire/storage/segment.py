@@ -1,0 +1,309 @@
+"""One segment of the log in memory: its file, its state, and the index of what lies in it.
+
+States: PREPARED (preallocated, unused) -> CURRENT (appended to) -> CLOSED (rolled; adds may still
+be in flight) -> SEALED (has a footer, its index at rest) -> RETIRED (about to be removed). A
+segment that is damaged stays CLOSED: nothing is written over what is left of it.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
+from quire.codec.log_parts import BLOCK_BYTES, StateRecord
+from quire.storage.batch import Batch, Run, arrival, first_of
+from quire.storage.seams import File
+
+LOG_DIRECTORY = "log"
+
+
+def segment_name(number: int) -> str:
+    return f"{LOG_DIRECTORY}/{number:016x}.seg"
+
+
+class SegmentState(enum.Enum):
+    PREPARED = enum.auto()
+    CURRENT = enum.auto()
+    CLOSED = enum.auto()
+    SEALED = enum.auto()
+    RETIRED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an entry and the ones behind it lie: `count` frames from `start` on."""
+
+    segment: Segment
+    batch: Batch | None
+    """The batch whose buffers hold them; None: they are read from the segment's file."""
+    start: int
+    """In the file, or in the batch's buffers."""
+    count: int
+    frame_size: int
+    sizes: Sequence[int] | None
+    """The sizes of just these frames, where `frame_size` is 0."""
+
+
+class Part:
+    """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id."""
+
+    __slots__ = ("first", "last", "runs", "segment", "span")
+
+    def __init__(self, segment: Segment, first: int) -> None:
+        self.segment = segment
+        self.runs: list[Run] = []
+        self.first = first
+        self.last = -1
+        self.span = DISJOINT
+        """Where runs overlap: the greatest last - first of any."""
+
+    def insert(self, run: Run) -> None:
+        """A run that does not simply come behind all others."""
+        runs, last = self.runs, run.last
+        at = bisect_right(runs, run.first, key=first_of)
+        runs.insert(at, run)
+        if self.span == DISJOINT and (
+            (at > 0 and runs[at - 1].last >= run.first)
+            or (at + 1 < len(runs) and runs[at + 1].first <= last)
+        ):
+            self.span = max(other.last - other.first for other in runs)
+        elif self.span != DISJOINT:
+            self.span = max(self.span, last - run.first)
+        self.first = min(self.first, run.first)
+        self.last = max(self.last, last)
+
+    def remove_batch(self, batch: Batch) -> None:
+        """Take back runs that were not written. The bounds stay as wide as they were."""
+        self.runs = [run for run in self.runs if run.batch is not batch]
+
+    def places(self, entry_id: int, stop: int) -> Iterator[Place]:
+        """Where the entry lies, newest first; entries from `stop` on are not wanted."""
+        runs = self.runs
+        at = bisect_right(runs, entry_id, key=first_of)
+        if self.span == DISJOINT:
+            if at and (place := self._place(runs[at - 1], entry_id, stop)):
+                yield place
+            return
+        if at < len(runs):
+            stop = min(stop, runs[at].first)
+        found = []
+        for back in range(at - 1, -1, -1):
+            run = runs[back]
+            if run.first + self.span < entry_id:
+                break
+            if run.last >= entry_id:
+                found.append(run)
+        for run in sorted(found, key=arrival, reverse=True):
+            if place := self._place(run, entry_id, stop):
+                yield place
+
+    def _place(self, run: Run, entry_id: int, stop: int) -> Place | None:
+        ids = run.ids
+        if ids is None:
+            index = entry_id - run.first
+            count = min(run.count - index, stop - entry_id)
+            if count <= 0:
+                return None
+        else:
+            index = bisect_left(ids, entry_id)
+            if index == len(ids) or ids[index] != entry_id:
+                return None
+            count = consecutive(ids, index, min(run.count - index, stop - entry_id))
+        batch = run.batch
+        base = run.offset if batch.buffers is not None else run.offset + batch.file_offset
+        in_memory = batch if batch.buffers is not None else None
+        if run.sizes is None:
+            start = base + index * run.frame_size
+            return Place(self.segment, in_memory, start, count, run.frame_size, None)
+        start = base + sum(run.sizes[:index])
+        return Place(self.segment, in_memory, start, count, 0, run.sizes[index : index + count])
+
+
+def consecutive(ids: Sequence[int], index: int, most: int) -> int:
+    """How many ids from `index` on go up by one, at most `most`."""
+    expected = ids[index]
+    for count in range(most):
+        if ids[index + count] != expected + count:
+            return count
+    return most
+
+
+def sealed_places(
+    segment: Segment, rows: LedgerRows, span: int, entry_id: int, stop: int
+) -> Iterator[Place]:
+    """Like `Part.places`, from a footer."""
+    firsts = rows.firsts
+    at = bisect_right(firsts, entry_id)
+    if span == DISJOINT:
+        candidates = [at - 1] if at else []
+    else:
+        if at < len(firsts):
+            stop = min(stop, firsts[at])
+        low = bisect_left(firsts, entry_id - span)
+        # Within a segment, what lies behind came later.
+        candidates = sorted(range(low, at), key=lambda row: rows.offsets[row], reverse=True)
+    for row in candidates:
+        count, ids_at = rows.counts[row], rows.ids_at[row]
+        if ids_at == CONSECUTIVE:
+            index = entry_id - firsts[row]
+            count = min(count - index, stop - entry_id)
+            if count <= 0:
+                continue
+        else:
+            place = bisect_left(rows.ids, entry_id, ids_at, ids_at + count)
+            if place == ids_at + count or rows.ids[place] != entry_id:
+                continue
+            index = place - ids_at
+            count = consecutive(rows.ids, place, min(count - index, stop - entry_id))
+        start, frame_size = rows.offsets[row], rows.frame_sizes[row]
+        if frame_size:
+            yield Place(segment, None, start + index * frame_size, count, frame_size, None)
+        else:
+            base = rows.sizes_at[row]
+            start += sum(rows.sizes[base : base + index])
+            yield Place(
+                segment, None, start, count, 0, rows.sizes[base + index : base + index + count]
+            )
+
+
+class Segment:
+    """See the module. Used on the event loop, but for what its comments say."""
+
+    __slots__ = (
+        "capacity", "checksums", "end", "end_group", "file", "first_group", "groups_at",
+        "in_flight", "live", "live_bytes", "live_ledgers", "lost_groups", "mentions", "number",
+        "parts", "payload_bytes", "readers", "records", "reserved", "run_count", "state",
+        "trailer",
+    )  # fmt: skip
+
+    def __init__(self, number: int, file: File | None, capacity: int) -> None:
+        self.number = number
+        self.file = file
+        """None: a sealed segment whose file is not open."""
+        self.capacity = capacity
+        """Bytes preallocated."""
+        self.state = SegmentState.PREPARED
+        self.live: tuple[tuple[int, int], ...] = ()
+        """What its header says about other segments."""
+        self.groups_at = BLOCK_BYTES
+        """Length of the header."""
+        self.first_group = 0
+        self.end_group = 0
+        """The group behind the last."""
+        self.end = BLOCK_BYTES
+        """Where the next group goes, once all in flight are written."""
+        self.reserved = 0
+        """Bytes that batches in flight may take."""
+        self.in_flight = 0
+        """Batches that are not synced."""
+        self.run_count = 0
+        self.payload_bytes = 0
+        self.live_bytes = 0
+        self.live_ledgers = 0
+        """Ledgers that have entries here and are not deleted."""
+        self.parts: dict[int, Part] = {}
+        self.records: list[StateRecord] = []
+        self.checksums = array("I")
+        """Of each block from `groups_at` on, until sealed."""
+        self.trailer: Trailer | None = None
+        self.mentions = array("q")
+        """Sorted ids of all ledgers of which runs or records are here, once sealed."""
+        self.lost_groups = 0
+        self.readers = 0
+        """Reads that wait for the device."""
+
+    def __repr__(self) -> str:
+        return f"<segment {self.number:x} {self.state.name}>"
+
+    @property
+    def name(self) -> str:
+        return segment_name(self.number)
+
+    @property
+    def file_bytes(self) -> int:
+        """Preallocated parts included."""
+        return max(self.capacity, self.end) if self.trailer is None else self.trailer.file_bytes
+
+    def fits(self, cost: int) -> bool:
+        return self.end + self.reserved + cost <= self.capacity
+
+    def mentions_ledger(self, ledger_id: int) -> bool:
+        if self.trailer is None:
+            return ledger_id in self.parts or any(r.ledger_id == ledger_id for r in self.records)
+        at = bisect_left(self.mentions, ledger_id)
+        return at < len(self.mentions) and self.mentions[at] == ledger_id
+
+
+class LedgerInfo:
+    """What the store knows of one ledger. Hot state: shared with the bookie, never copied."""
+
+    __slots__ = (
+        "born", "explicit_lac", "fence_durable", "fenced", "last_add_confirmed", "last_entry_id",
+        "ledger_id", "master_key", "open_parts", "ordered", "sealed_firsts", "sealed_lasts",
+        "sealed_numbers", "tail",
+    )  # fmt: skip
+
+    def __init__(self, ledger_id: int, master_key: bytes, born: int = 0) -> None:
+        self.ledger_id = ledger_id
+        self.master_key = master_key
+        self.fenced = False
+        self.fence_durable = False
+        self.last_entry_id = -1
+        self.last_add_confirmed = -1
+        """The greatest LAC seen; the bookie raises it. After a restart a lower bound."""
+        self.explicit_lac: bytes | None = None
+        """The last explicit LAC packet."""
+        self.born = born
+        """The segment in which its master key was last logged."""
+        self.tail: Part | None = None
+        """Its part in the current segment."""
+        self.open_parts: list[Part] = []
+        """In segments that are not sealed, oldest first."""
+        self.sealed_numbers = array("Q")
+        """Sealed segments that hold entries of it, ascending; parallel to the next two."""
+        self.sealed_firsts = array("q")
+        self.sealed_lasts = array("q")
+        self.ordered = True
+        """Whether the sealed segments' entries ascend without overlap."""
+
+    def __repr__(self) -> str:
+        return f"<ledger {self.ledger_id} up to {self.last_entry_id}>"
+
+    def add_sealed(self, number: int, first: int, last: int) -> None:
+        at = bisect_left(self.sealed_numbers, number)
+        self.sealed_numbers.insert(at, number)
+        self.sealed_firsts.insert(at, first)
+        self.sealed_lasts.insert(at, last)
+        if at and self.sealed_lasts[at - 1] >= first:
+            self.ordered = False
+        if at + 1 < len(self.sealed_firsts) and self.sealed_firsts[at + 1] <= last:
+            self.ordered = False
+
+    def remove_sealed(self, number: int) -> None:
+        at = bisect_left(self.sealed_numbers, number)
+        if at < len(self.sealed_numbers) and self.sealed_numbers[at] == number:
+            del self.sealed_numbers[at], self.sealed_firsts[at], self.sealed_lasts[at]
+
+    def lives_in(self, number: int) -> bool:
+        at = bisect_left(self.sealed_numbers, number)
+        return at < len(self.sealed_numbers) and self.sealed_numbers[at] == number
+
+    def sealed_with(self, entry_id: int) -> Iterator[tuple[int, int]]:
+        """(number, stop) of the sealed segments whose range holds the entry, newest first. A newer
+        segment may have its own copy of entries from `stop` on."""
+        firsts, lasts = self.sealed_firsts, self.sealed_lasts
+        stop = self.last_entry_id + 1
+        if self.ordered:
+            at = bisect_left(lasts, entry_id)
+            if at < len(lasts) and firsts[at] <= entry_id:
+                yield self.sealed_numbers[at], stop
+            return
+        for at in range(len(firsts) - 1, -1, -1):
+            if firsts[at] > entry_id:
+                stop = min(stop, firsts[at])
+            elif lasts[at] >= entry_id:
+                yield self.sealed_numbers[at], stop

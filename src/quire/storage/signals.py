@@ -1,0 +1,23 @@
+"""What a read may find instead of entries. Cheap and internal: the bookie turns them into codes."""
+
+from __future__ import annotations
+
+from quire.storage.segment import Segment
+
+
+class NoLedger(Exception):
+    """The store knows no such ledger."""
+
+
+class NoEntry(Exception):
+    """The store knows the ledger and never had the entry, unless `negatives_unknown` is set."""
+
+
+class WouldBlock(Exception):
+    """The device would have to be waited for: use `read_blocking`."""
+
+    def __init__(self, segment: Segment, offset: int, size: int) -> None:
+        super().__init__()
+        self.segment = segment
+        self.offset = offset
+        self.size = size

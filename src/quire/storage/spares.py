@@ -1,0 +1,163 @@
+"""Segments that are preallocated ahead, and what that says about space.
+
+Two are kept: the *next* in full size, and behind it a small *reserve*. When the next is taken, the
+reserve is extended and becomes the next, and another reserve is made. Where that fails for lack of
+space the store takes no more adds, but fences and recovery adds still have the reserve.
+
+A file of a number proves that the segments before it were begun: at a restart, a segment that is
+missing before a prepared one is a loss.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+from functools import partial
+
+from quire.storage.maintenance import Maintenance
+from quire.storage.seams import Disk
+from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
+
+FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+
+
+def prepare(disk: Disk, number: int, size: int) -> Segment:
+    """A preallocated, empty segment file, its directory entry durable. What is there under that
+    name was never begun, or has been copied elsewhere, and is thrown away."""
+    name = segment_name(number)
+    try:
+        file = disk.create(name)
+    except FileExistsError:
+        file = disk.open(name)
+        file.truncate(0)
+    try:
+        file.preallocate(size)
+        file.sync()
+        disk.sync_directory(LOG_DIRECTORY)
+    except BaseException:
+        file.close()
+        disk.remove(name)
+        raise
+    return Segment(number, file, size)
+
+
+class Spares:
+    """Used on the event loop."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        maintenance: Maintenance,
+        segment_bytes: int,
+        reserve_bytes: int,
+        min_free_bytes: int,
+        changed: Callable[[], None],
+    ) -> None:
+        """`changed` is called when `space` may have changed."""
+        self._disk = disk
+        self._maintenance = maintenance
+        self._segment_bytes = segment_bytes
+        self._reserve_bytes = min(reserve_bytes, segment_bytes)
+        self._min_free_bytes = min_free_bytes
+        self._changed = changed
+        self._ready: list[Segment] = []
+        self._busy = False
+        self._checking = False
+        self._free_enough = True
+        self._prepared = True
+        self.closed = False
+        """Set before the maintenance is stopped: nothing more is prepared."""
+        self.next_number = 0
+        self.error: str = ""
+        """Why there is no space."""
+
+    @property
+    def space(self) -> bool:
+        return self._free_enough and self._prepared
+
+    def capacity(self) -> int:
+        """Of the segment that `take` would return; 0 where none is ready."""
+        return self._ready[0].capacity if self._ready else 0
+
+    def take(self) -> Segment:
+        segment = self._ready.pop(0)
+        self.ensure()
+        return segment
+
+    def note_shortage(self, reason: str) -> None:
+        """Found before the maintenance ran."""
+        self._prepared = False
+        self.error = reason
+
+    def ensure(self) -> None:
+        """Prepare what lacks, one after the other."""
+        if self._busy or self.closed:
+            return
+        if self._ready and self._ready[0].capacity < self._segment_bytes:
+            self._busy = True
+            work = partial(self._extend, self._ready[0])
+            self._maintenance.run(work, self._on_prepared, urgent=True)
+        elif len(self._ready) < 2:
+            self._busy = True
+            work = partial(prepare, self._disk, self.next_number, self._reserve_bytes)
+            self._maintenance.run(work, self._on_prepared, urgent=True)
+
+    def check(self) -> None:
+        """Look at the free space again, and retry what failed for lack of it."""
+        if self._checking or self.closed:
+            return
+        self._checking = True
+        self._maintenance.run(self._disk.free_bytes, self._on_free, urgent=True)
+
+    def close(self) -> None:
+        """Behind the last job. Prepared files stay, for the next start on a full disk."""
+        for segment in self._ready:
+            if segment.file is not None:
+                segment.file.close()
+        self._ready.clear()
+
+    def _extend(self, segment: Segment) -> Segment:
+        assert segment.file is not None
+        # Some file systems keep what a failed attempt took: do not try what cannot succeed.
+        free = self._disk.free_bytes()
+        if free < self._segment_bytes - segment.capacity + self._min_free_bytes:
+            raise OSError(errno.ENOSPC, f"{free} bytes are free")
+        segment.file.preallocate(self._segment_bytes)
+        segment.file.sync()
+        return segment
+
+    def _on_prepared(self, segment: Segment | None, error: Exception | None) -> None:
+        self._busy = False
+        if segment is not None:
+            self._take_in(segment)
+            if not self._prepared and self.capacity() >= self._segment_bytes:
+                self._prepared = True
+                self._changed()
+            self.ensure()
+            return
+        if self._prepared:
+            self._prepared = False
+            self.error = f"no room for another segment of the log ({error})"
+            self._changed()
+
+    def _take_in(self, segment: Segment) -> None:
+        if segment.number < self.next_number:
+            # Extended; it may have been taken meanwhile, and then has simply become larger.
+            segment.capacity = self._segment_bytes
+        else:
+            self._ready.append(segment)
+            self.next_number += 1
+
+    def _on_free(self, free: int | None, error: Exception | None) -> None:
+        self._checking = False
+        enough = free is not None and free >= self._min_free_bytes
+        if enough != self._free_enough:
+            self._free_enough = enough
+            self.error = (
+                f"{free} bytes are free, less than {self._min_free_bytes}"
+                if error is None
+                else f"the free space cannot be found out ({error})"
+            )
+            self._changed()
+        if not self._prepared:
+            self.ensure()

@@ -1,0 +1,312 @@
+"""Server processes of a local cluster: started, watched and ended by their own pid.
+
+A child never outlives this process: see `_launch`. Linux ties that to the thread that started the
+child, so all children are started by one thread that lives as long as the process.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import random
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import Future
+from pathlib import Path
+
+from quire.errors import StartError, UsageError
+
+STOP_TIMEOUT_S = 20.0
+"""After SIGTERM; then SIGKILL."""
+KILL_TIMEOUT_S = 10.0
+SAID_BYTES_MAX = 4096
+"""Of the line with which a server says that it serves, and of the end of its log for messages."""
+
+LOOPBACK = "127.0.0.1"
+PORT_MIN = 15_000
+EPHEMERAL_PORT_MIN = 32_768
+"""Linux's default, where /proc does not tell."""
+PORT_ATTEMPTS_MAX = 1_000
+
+_LAUNCH = Path(__file__).with_name("_launch.py")
+
+
+# -- the thread that starts children ----------------------------------------------------------
+
+
+class _Starter:
+    """Its thread ends with the process: the children with it."""
+
+    def __init__(self) -> None:
+        self._work: queue.SimpleQueue[tuple[list[str], int, Future[subprocess.Popen[bytes]]]]
+        self._work = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="quire-starter", daemon=True).start()
+
+    def start(self, command: list[str], errors: int) -> subprocess.Popen[bytes]:
+        started: Future[subprocess.Popen[bytes]] = Future()
+        self._work.put((command, errors, started))
+        return started.result()
+
+    def _run(self) -> None:
+        while True:
+            command, errors, started = self._work.get()
+            try:
+                started.set_result(_popen(command, errors))
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                started.set_exception(error)
+
+
+def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid()), *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=errors,
+        start_new_session=True,  # Ctrl-C on the terminal is the parent's affair
+    )
+
+
+_starter: _Starter | None = None
+_starter_lock = threading.Lock()
+
+
+def _forget_starter() -> None:
+    global _starter, _starter_lock
+    _starter = None
+    _starter_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_starter)
+
+
+def _start(command: list[str], errors: int) -> subprocess.Popen[bytes]:
+    global _starter
+    with _starter_lock:
+        if _starter is None:
+            _starter = _Starter()
+        return _starter.start(command, errors)
+
+
+def quire_command(*arguments: str) -> list[str]:
+    """`quire ...` with this interpreter. -P: a file in the working directory shadows nothing."""
+    return [sys.executable, "-P", "-m", "quire", *arguments]
+
+
+# -- one server -------------------------------------------------------------------------------
+
+
+class ServerProcess:
+    """A server in a process of its own, which prints one line on standard output once it serves.
+    What it prints on standard error goes to `log_path`."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        log_path: Path,
+        death_signal: signal.Signals = signal.SIGKILL,
+    ) -> None:
+        """`death_signal`: what it gets when this process is gone. SIGKILL also ends what is
+        stopped; SIGTERM lets it end children of its own."""
+        self.name = name
+        self.log_path = log_path
+        self.said = ""
+        """The line with which it said that it serves."""
+        self._command = [str(int(death_signal)), *command]
+        self._process: subprocess.Popen[bytes] | None = None
+        self._owner = os.getpid()
+        self._paused = False
+        self._ready = False
+
+    # -- what is known ------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Of the running process, or of the last one that ran."""
+        if self._process is None:
+            raise UsageError(f"{self.name} was never started")
+        return self._process.pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def returncode(self) -> int | None:
+        """How it ended (negative: by which signal); None while it runs, or before it started."""
+        return None if self._process is None else self._process.poll()
+
+    def rss_bytes(self) -> int:
+        """Resident memory now (Linux)."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+    def cpu_seconds(self) -> float:
+        """User and system time since its start (Linux)."""
+        # The name before the fields may hold spaces and parentheses.
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def last_words(self) -> str:
+        """The last line of its log."""
+        try:
+            with self.log_path.open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - SAID_BYTES_MAX))
+                lines = log.read().decode(errors="replace").split("\n")
+        except FileNotFoundError:
+            lines = []
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def launch(self) -> None:
+        """Start it and return at once; `wait_ready` tells when it serves."""
+        if self.alive:
+            raise UsageError(f"{self.name} runs already (pid {self.pid})")
+        self._close_output()
+        self.log_path.parent.mkdir(parents=True, exist_ok=True)
+        with self.log_path.open("ab") as log:
+            self._process = _start(self._command, log.fileno())
+        self._owner = os.getpid()
+        self._paused = self._ready = False
+
+    def wait_ready(self, deadline: float) -> None:
+        """Until it serves, at most to `deadline` (of `time.monotonic`). StartError otherwise; then
+        it does not run any more."""
+        process = self._process
+        assert process is not None
+        assert process.stdout is not None
+        line = b""
+        while not self._ready:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+                self.kill()
+                raise StartError(
+                    f"{self.name} did not get ready in time; it said: {self.last_words()}",
+                    remedy=f"Its log is {self.log_path}",
+                )
+            piece = os.read(process.stdout.fileno(), SAID_BYTES_MAX)
+            line += piece
+            if not piece:
+                self.kill()
+                status = process.returncode
+                how = f"by signal {-status}" if status < 0 else f"with status {status}"
+                raise StartError(
+                    f"{self.name} ended {how} before it served; it said: {self.last_words()}",
+                    remedy=f"Its log is {self.log_path}",
+                )
+            self._ready = b"\n" in line
+        self.said = line.decode(errors="replace").partition("\n")[0]
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """SIGKILL: nothing is flushed, nothing is said. Returns when the process is gone."""
+        process = self._own_process()
+        if process is not None:
+            if process.poll() is None:
+                process.kill()
+                process.wait(KILL_TIMEOUT_S)
+            self._close_output()
+
+    def terminate(self) -> None:
+        """Ask it to stop (SIGTERM) and return at once; `stop` waits."""
+        process = self._own_process()
+        if process is not None and process.poll() is None:
+            process.terminate()
+            if self._paused:
+                self.resume()
+
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
+        """SIGTERM, and wait; SIGKILL after `timeout_s`. Whether it ended by itself, with status 0.
+        True if it did not run."""
+        process = self._own_process()
+        if process is None or process.poll() is not None:
+            self._close_output()
+            return True
+        self.terminate()
+        try:
+            return process.wait(timeout_s) == 0
+        except subprocess.TimeoutExpired:
+            return False
+        finally:
+            self.kill()
+
+    def pause(self) -> None:
+        """SIGSTOP: alive, and silent."""
+        self._signal(signal.SIGSTOP)
+        self._paused = True
+
+    def resume(self) -> None:
+        """SIGCONT."""
+        self._signal(signal.SIGCONT)
+        self._paused = False
+
+    def _signal(self, number: int) -> None:
+        process = self._own_process()
+        if process is None or process.poll() is not None:
+            raise UsageError(f"{self.name} does not run")
+        process.send_signal(number)
+
+    def _own_process(self) -> subprocess.Popen[bytes] | None:
+        """None also in a fork of the process that started it: there it is not ours to end."""
+        return self._process if self._owner == os.getpid() else None
+
+    def _close_output(self) -> None:
+        if self._process is not None and self._process.stdout is not None:
+            self._process.stdout.close()
+
+
+# -- ports ------------------------------------------------------------------------------------
+
+
+def free_ports(count: int) -> list[int]:
+    """Loopback ports that nobody listens on, none of them one that the system hands out to
+    outgoing connections: a server that is down for a while finds its port free when it returns."""
+    top = _ephemeral_port_min()
+    if top - PORT_MIN < count:
+        return _ports_of_the_system(count)
+    chance = random.SystemRandom()
+    found: list[int] = []
+    for _ in range(PORT_ATTEMPTS_MAX):
+        if len(found) == count:
+            return found
+        port = chance.randrange(PORT_MIN, top)
+        if port not in found and is_free(port):
+            found.append(port)
+    raise StartError(f"no {count} free ports between {PORT_MIN} and {top} on {LOOPBACK}")
+
+
+def is_free(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((LOOPBACK, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def _ephemeral_port_min() -> int:
+    try:
+        return int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        return EPHEMERAL_PORT_MIN
+
+
+def _ports_of_the_system(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind((LOOPBACK, 0))
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()

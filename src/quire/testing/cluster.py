@@ -1,0 +1,342 @@
+"""A whole cluster of real processes on this machine: for tests, demos, benchmarks, and behind
+`quire local`.
+
+    with LocalCluster(bookies=3) as cluster:
+        client = quire.blocking.connect(cluster.uri)
+        cluster.bookies[0].kill()
+        cluster.bookies[0].start()
+
+Every process is ended when the block is left, also by an error, and when this process ends in any
+way. A directory that is used again gives the same cluster with its data: which ports it has is in
+its `cluster.json`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import fcntl
+import json
+import os
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Coroutine, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Any
+
+from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
+from quire.testing._process import LOOPBACK, ServerProcess, free_ports, quire_command
+
+START_TIMEOUT_S = 60.0
+"""For all bookies together; one that was killed waits for its old registration to run out."""
+ZOOKEEPER_ROOT = "/ledgers"
+DEFAULT_BOOKIES = 3
+BOOKIES_MAX = 1_000
+
+_STATE_FILE = "cluster.json"
+_LOCK_FILE = "cluster.lock"
+_RETRY_S = 0.1
+
+
+class BookieProcess(ServerProcess):
+    """One `quire bookie`."""
+
+    def __init__(
+        self, number: int, port: int, directory: Path, uri: str, arguments: Sequence[str]
+    ) -> None:
+        self.port = port
+        self.id = f"{LOOPBACK}:{port}"
+        self.directory = directory / f"bookie-{number}"
+        command = quire_command(
+            "bookie", "--metadata", uri, "--dir", str(self.directory), "--port", str(port),
+            "--advertise", LOOPBACK, *arguments,
+        )  # fmt: skip
+        super().__init__(f"bookie {self.id}", command, directory / f"bookie-{number}.log")
+
+    def start(self, timeout_s: float = START_TIMEOUT_S) -> None:
+        """Start it (again: same directory, same port, so the same bookie) and wait until it serves.
+        Raises StartError with what it said."""
+        self.launch()
+        self.wait_ready(time.monotonic() + timeout_s)
+
+
+@dataclass(slots=True)
+class _State:
+    """What `cluster.json` keeps."""
+
+    metadata: str
+    bookie_ports: list[int] = field(default_factory=list)
+    zookeeper_port: int = 0
+
+
+class LocalCluster:
+    """Bookies and their metadata store as processes of this machine, on the loopback interface.
+
+    `directory` None: a temporary one, removed at the end. `bookies` None: as many as the directory
+    had, else three. `zookeeper` None: what the directory had, else SQLite. `bookie_args` are
+    further arguments of each `quire bookie`, for example `["--set", "gc_interval_s=1"]`.
+    """
+
+    def __init__(
+        self,
+        bookies: int | None = None,
+        directory: str | os.PathLike[str] | None = None,
+        zookeeper: bool | None = None,
+        bookie_args: Sequence[str] = (),
+        *,
+        base_port: int | None = None,
+        start_timeout_s: float = START_TIMEOUT_S,
+    ) -> None:
+        if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
+            raise UsageError(f"a cluster has 1 to {BOOKIES_MAX} bookies, not {bookies}")
+        self.temporary = directory is None
+        self.bookies: list[BookieProcess] = []
+        self.zookeeper: ServerProcess | None = None
+        self.uri = ""
+        """The metadata URI, once started."""
+        self._directory = None if directory is None else Path(directory).absolute()
+        self._wanted = bookies
+        self._with_zookeeper = zookeeper
+        self._base_port = base_port
+        self._arguments = tuple(bookie_args)
+        self._timeout_s = start_timeout_s
+        self._lock: IO[str] | None = None
+        self._state = _State("")
+        self._owner = os.getpid()
+
+    @property
+    def directory(self) -> Path:
+        if self._directory is None:
+            raise UsageError("a cluster in a temporary directory has one only while it runs")
+        return self._directory
+
+    @property
+    def processes(self) -> list[ServerProcess]:
+        """The metadata server, if there is one, and the bookies."""
+        return [*([self.zookeeper] if self.zookeeper else []), *self.bookies]
+
+    # -- starting -----------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start everything and wait until all bookies serve. StartError (with what the process
+        said), CookieError, UsageError; then nothing is left running."""
+        if self._lock is not None:
+            raise UsageError("the cluster runs already")
+        atexit.register(self.stop)
+        try:
+            self._start(time.monotonic() + self._timeout_s)
+        except StartError as error:
+            if self.temporary:
+                error.remedy = ""  # it names a log that is removed now
+            self.stop()
+            raise
+        except BaseException:
+            self.stop()
+            raise
+
+    def _start(self, deadline: float) -> None:
+        self._owner = os.getpid()
+        if self._directory is None:
+            self._directory = Path(tempfile.mkdtemp(prefix="quire-"))
+        self._directory.mkdir(parents=True, exist_ok=True)
+        self._lock = _lock(self._directory)
+        self._state = self._decide(_read_state(self._directory))
+        _write_state(self._directory, self._state)
+        if self._state.metadata == "zookeeper":
+            self._start_zookeeper(deadline)
+        else:
+            self.uri = f"sqlite:///{self._directory / 'metadata.db'}"
+        _outside_any_loop(_initialise(self.uri, deadline))
+        count = self._wanted or len(self._state.bookie_ports)
+        self.bookies = [
+            self._bookie(number, port)
+            for number, port in enumerate(self._state.bookie_ports[:count], start=1)
+        ]
+        for bookie in self.bookies:
+            bookie.launch()
+        for bookie in self.bookies:
+            bookie.wait_ready(deadline)
+
+    def _decide(self, kept: _State | None) -> _State:
+        """What the directory is to hold from now on: all that it held, and more bookies if more
+        are wanted."""
+        zookeeper = self._with_zookeeper
+        if kept is None:
+            state = _State("zookeeper" if zookeeper else "sqlite")
+            if zookeeper:
+                state.zookeeper_port = free_ports(1)[0]
+        else:
+            state = kept
+            if zookeeper is not None and zookeeper != (state.metadata == "zookeeper"):
+                raise UsageError(
+                    f"{self.directory} holds a cluster with its metadata in {state.metadata}",
+                    remedy="Use another directory, or start it as it was",
+                )
+            if self._base_port not in (None, *state.bookie_ports[:1]):
+                raise UsageError(
+                    f"the bookies of {self.directory} have ports from {state.bookie_ports[0]} on",
+                    remedy="Leave --base-port out, or use another directory",
+                )
+        wanted = self._wanted or len(state.bookie_ports) or DEFAULT_BOOKIES
+        missing = wanted - len(state.bookie_ports)
+        if missing > 0:
+            state.bookie_ports += self._new_ports(missing, state)
+        return state
+
+    def _new_ports(self, count: int, state: _State) -> list[int]:
+        if self._base_port is not None:
+            first = self._base_port + len(state.bookie_ports)
+            return list(range(first, first + count))
+        # More than are needed, since some may be those of bookies that are down.
+        taken = {*state.bookie_ports, state.zookeeper_port}
+        found = [port for port in free_ports(count + len(taken)) if port not in taken]
+        return found[:count]
+
+    def _start_zookeeper(self, deadline: float) -> None:
+        port = self._state.zookeeper_port
+        self.uri = f"zk+hierarchical://{LOOPBACK}:{port}{ZOOKEEPER_ROOT}"
+        directory = self.directory / "zookeeper"
+        command = quire_command("zookeeper", "--dir", str(directory), "--port", str(port))
+        self.zookeeper = ServerProcess(
+            "ZooKeeper", command, self.directory / "zookeeper.log", signal.SIGTERM
+        )
+        self.zookeeper.launch()
+        self.zookeeper.wait_ready(deadline)
+
+    def _bookie(self, number: int, port: int) -> BookieProcess:
+        return BookieProcess(number, port, self.directory, self.uri, self._arguments)
+
+    def add_bookie(self) -> BookieProcess:
+        """One more bookie, started; the directory keeps it."""
+        if self._lock is None:
+            raise UsageError("the cluster does not run")
+        if len(self.bookies) == len(self._state.bookie_ports):
+            self._state.bookie_ports += self._new_ports(1, self._state)
+            _write_state(self.directory, self._state)
+        number = len(self.bookies) + 1
+        bookie = self._bookie(number, self._state.bookie_ports[number - 1])
+        self.bookies.append(bookie)
+        bookie.start(self._timeout_s)
+        return bookie
+
+    # -- ending -------------------------------------------------------------------------------
+
+    def stop(self) -> bool:
+        """Stop the bookies, then the metadata server; whether each ended by itself and cleanly
+        (processes that had ended before do not count). A temporary directory is removed."""
+        if self._owner != os.getpid():
+            return True  # a fork of the process that started it
+        atexit.unregister(self.stop)
+        for bookie in self.bookies:
+            bookie.terminate()
+        # The metadata server last: bookies withdraw from it.
+        ended = [process.stop() for process in reversed(self.processes)]
+        self.bookies = []
+        self.zookeeper = None
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        if self.temporary and self._directory is not None:
+            shutil.rmtree(self._directory, ignore_errors=True)
+            self._directory = None
+        return all(ended)
+
+    def __enter__(self) -> LocalCluster:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+# -- the directory ----------------------------------------------------------------------------
+
+
+def _lock(directory: Path) -> IO[str]:
+    """Held until closed, or until this process ends."""
+    file = (directory / _LOCK_FILE).open("w")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StartError(
+            f"{directory} is in use by another local cluster",
+            remedy="Stop that one, or use another directory",
+        ) from None
+    return file
+
+
+def _read_state(directory: Path) -> _State | None:
+    path = directory / _STATE_FILE
+    try:
+        return _State(**json.loads(path.read_text()))
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError) as error:
+        raise StartError(
+            f"{path} cannot be understood: {error}", remedy="Use another directory"
+        ) from None
+
+
+def _write_state(directory: Path, state: _State) -> None:
+    path = directory / _STATE_FILE
+    written = path.with_suffix(".tmp")
+    with written.open("w") as file:
+        file.write(json.dumps(asdict(state)) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    written.replace(path)
+
+
+# -- the metadata -----------------------------------------------------------------------------
+
+
+async def _initialise(uri: str, deadline: float) -> None:
+    """Make the cluster, unless it is there."""
+    from quire.metadata import open_metadata
+
+    while True:
+        try:
+            store = await open_metadata(uri, create=True)
+            try:
+                if not await store.is_initialised():
+                    await store.initialise()
+            except KeyExistsError:
+                pass
+            finally:
+                await store.close()
+            return
+        except MetadataUnavailableError:
+            if time.monotonic() > deadline:
+                raise
+        await asyncio.sleep(_RETRY_S)
+
+
+def _outside_any_loop(work: Coroutine[Any, Any, None]) -> None:
+    """Run it on a thread: the caller may be inside a running event loop."""
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            asyncio.run(work)
+        except BaseException as error:  # noqa: BLE001 - raised below
+            failed.append(error)
+
+    thread = threading.Thread(target=run, name="quire-initialise")
+    thread.start()
+    thread.join()
+    if failed:
+        raise failed[0]
+
+
+__all__ = ["BookieProcess", "LocalCluster", "ServerProcess", "free_ports"]

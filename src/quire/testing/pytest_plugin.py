@@ -1,0 +1,65 @@
+"""Fixtures for tests of programs that use Quire; pytest loads this by itself where Quire is
+installed.
+
+    def test_it(quire_blocking_client):
+        with quire_blocking_client.create_ledger() as ledger:
+            ledger.append(b"an entry")
+
+    async def test_it(quire_client):  # with pytest-asyncio
+        async with await quire_client.create_ledger() as ledger:
+            await ledger.append(b"an entry")
+
+Everything is imported when a fixture is first asked for: a test run that asks for none pays
+nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+try:
+    from pytest_asyncio import fixture as asyncio_fixture
+except ImportError:
+    asyncio_fixture = None  # type: ignore[assignment]
+
+if TYPE_CHECKING:
+    from quire.client import Client
+    from quire.client.blocking import Client as BlockingClient
+    from quire.testing.cluster import LocalCluster
+
+SESSION_BOOKIES = 3
+
+
+@pytest.fixture(scope="session")
+def quire_cluster() -> Iterator[LocalCluster]:
+    """Three bookies with their metadata in SQLite, in a temporary directory, for the whole session.
+
+    Tests that kill bookies make a `quire.testing.cluster.LocalCluster` of their own.
+    """
+    from quire.testing.cluster import LocalCluster
+
+    with LocalCluster(bookies=SESSION_BOOKIES) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def quire_blocking_client(quire_cluster: LocalCluster) -> Iterator[BlockingClient]:
+    """A `quire.blocking` client of `quire_cluster`."""
+    from quire.client import blocking
+
+    with blocking.connect(quire_cluster.uri) as client:
+        yield client
+
+
+if asyncio_fixture is not None:
+
+    @asyncio_fixture
+    async def quire_client(quire_cluster: LocalCluster) -> AsyncIterator[Client]:
+        """A `quire.Client` of `quire_cluster`, on the event loop of the test."""
+        from quire.client import connect
+
+        async with connect(quire_cluster.uri) as client:
+            yield client

@@ -1,0 +1,54 @@
+"""A writer in a process of its own, to be stopped and killed by tests.
+
+    python writer_program.py URI ENSEMBLE WRITE_QUORUM ACK_QUORUM PIECE
+
+Prints `ledger ID`, then `acked LAST` after each acknowledged piece. Ends with `closed LAST` when
+its standard input ends, or with `failed ERRORNAME` when appends fail for good.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+
+import quire
+from quire.errors import QuireError
+
+
+def payload(ledger_id: int, entry_id: int) -> bytes:
+    """What a test expects to find: different for every entry, of different sizes."""
+    text = b"%d:%d;" % (ledger_id, entry_id)
+    return text * (1 + entry_id % 61)
+
+
+def say(*words: object) -> None:
+    sys.stdout.write(" ".join(map(str, words)) + "\n")
+    sys.stdout.flush()
+
+
+async def main(uri: str, ensemble: int, write: int, ack: int, piece: int) -> None:
+    loop = asyncio.get_running_loop()
+    ended = loop.run_in_executor(None, sys.stdin.read)
+    config = quire.ClientConfig(add_timeout_s=1.0)
+    async with quire.connect(uri, config=config) as client:
+        writer = await client.create_ledger(
+            ensemble_size=ensemble, write_quorum=write, ack_quorum=ack
+        )
+        say("ledger", writer.ledger_id)
+        upcoming = 0
+        try:
+            while not ended.done():
+                last = upcoming + piece - 1
+                await writer.append_many(
+                    [payload(writer.ledger_id, e) for e in range(upcoming, last + 1)]
+                )
+                say("acked", last)
+                upcoming = last + 1
+            say("closed", await writer.close())
+        except QuireError as error:
+            say("failed", type(error).__name__)
+            sys.stderr.write(f"{error}\n")
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:6])))
