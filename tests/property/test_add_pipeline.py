@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from quire.codec.frames import add_request
 from quire.core.add_pipeline import AddPipeline, Block
-from quire.core.quorum import write_set
+from quire.core.quorum import stripe, write_set
 
 KEY = bytes(20)
 
@@ -48,12 +48,12 @@ class Pipeline(RuleBasedStateMachine):
         length = self.pipeline.length
         self.now += 1
         self.pipeline.push(Block(first, last, data, length, length + count * 40, self.now))
-        self.send_all()
 
-    def send_all(self) -> None:
-        for index in range(self.size):
-            if index in self.parked:
-                continue
+    @rule(index=st.integers(0, 4))
+    def send(self, index: int) -> None:
+        """A member may connect long after others have confirmed what it is to store."""
+        if index < self.size and index not in self.parked:
+            before = self.sent[index]
             for block_last, frames in self.pipeline.frames_for(index, self.sent[index]):
                 entries = [
                     int.from_bytes(frames[at + 28 : at + 68], "big")
@@ -65,6 +65,10 @@ class Pipeline(RuleBasedStateMachine):
                 assert entries == sorted(set(entries))
                 self.inflight[index].extend(entries)
                 self.sent[index] = block_last
+            sent = [e for e in self.inflight[index] if e > before]
+            assert sent == list(
+                stripe(index, before + 1, self.pipeline.last_pushed, self.size, self.quorum)
+            )
 
     @rule(data=st.data())
     def acknowledge(self, data: st.DataObject) -> None:
@@ -107,7 +111,6 @@ class Pipeline(RuleBasedStateMachine):
             self.sent[index] = self.base[index] = self.pipeline.last_confirmed
         self.pipeline.frozen = False
         self.pipeline.confirm()
-        self.send_all()
 
     @rule(data=st.data())
     def park(self, data: st.DataObject) -> None:

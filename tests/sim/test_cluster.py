@@ -72,7 +72,7 @@ class World:
     def crash(self, name: str) -> None:
         """Power loss: the process is gone, and so is what was not synced."""
         self.trace.record(name, "crash")
-        self.bookies.pop(name).metadata.expire_session()  # type: ignore[attr-defined]
+        self.bookies.pop(name).metadata.expire_session(back=False)  # type: ignore[attr-defined]
         self.network.kill(name)
         self.disks[name].crash()
 

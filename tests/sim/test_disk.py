@@ -293,11 +293,34 @@ def test_an_unsynced_remove_may_be_undone() -> None:
     assert possible_names(lambda disk: disk.remove("old"), "old") == {(True,), (False,)}
 
 
+def test_a_file_that_came_back_counts_against_the_capacity() -> None:
+    came_back = 0
+    for seed in SEEDS:
+        disk = make(seed, capacity_bytes=1000)
+        durable_file(disk, "f", b"x" * 100)
+        disk.remove("f")
+        disk.crash()
+        if disk.exists("f"):
+            came_back += 1
+            disk.open("f").write([b"y" * 100], 100)
+            assert disk.free_bytes() == 800
+    assert came_back
+
+
 def test_a_rename_is_atomic() -> None:
     def change(disk: SimDisk) -> None:
         disk.rename("old", "new")
 
     assert possible_names(change, "old", "new") == {(True, False), (False, True)}
+
+
+def test_a_chain_of_renames_leaves_one_file() -> None:
+    def change(disk: SimDisk) -> None:
+        disk.rename("old", "newer")
+        disk.rename("newer", "newest")
+
+    found = possible_names(change, "old", "newer", "newest")
+    assert found == {(True, False, False), (False, True, False), (False, False, True)}
 
 
 def test_a_rename_over_a_file_shows_one_or_the_other() -> None:

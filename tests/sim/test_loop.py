@@ -241,6 +241,20 @@ def test_time_passes_only_when_nothing_can_run() -> None:
     simulate(main)
 
 
+def test_a_timer_that_is_due_is_not_starved() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        due: list[str] = []
+        loop.call_later(0, due.append, "zero")
+        loop.call_at(loop.time() - 5, due.append, "past")
+        loop.call_later(0, due.append, "never").cancel()
+        while len(due) < 2:
+            await asyncio.sleep(0)
+        assert due == ["zero", "past"]
+
+    loop = SimulatedLoop(1, max_steps=100)
+    loop.run(main(loop))
+
+
 def test_timers_fire_in_order_of_time_then_of_making() -> None:
     fired: list[tuple[int, float]] = []
 
@@ -299,6 +313,20 @@ def test_deadlock_names_the_waiting_tasks_and_where() -> None:
     assert "locks.py" in message
     assert "stopped nodes: sleeper" in message
     assert "seed 77" in message
+
+
+def test_timers_of_a_dead_node_do_not_hide_a_deadlock() -> None:
+    async def main(loop: SimulatedLoop) -> None:
+        loop.node("n").create_task(asyncio.sleep(3600))
+        await asyncio.sleep(1)
+        loop.node("n").kill()
+        await asyncio.Event().wait()
+
+    loop = SimulatedLoop(1)
+    begin = loop.time()
+    with pytest.raises(DeadlockError):
+        loop.run(main(loop))
+    assert loop.time() == begin + 1
 
 
 def test_limits_of_steps_and_of_time() -> None:
@@ -480,9 +508,9 @@ def test_a_stopped_node_waits_and_goes_on_where_it_was() -> None:
         start = loop.time()
         task = node.create_task(work())
         await asyncio.sleep(1.5)
-        node.stop()
-        node.stop()
         node.call_soon(log.append, "held")
+        node.stop()
+        node.stop()
         await asyncio.sleep(10)
         assert log == [(0, 1)]
         node.cont()
@@ -497,8 +525,15 @@ def test_nothing_of_a_killed_node_runs_not_even_finally() -> None:
     log: list[str] = []
     after_the_run: list[str] = []
 
+    async def forgotten(loop: SimulatedLoop) -> None:
+        try:
+            await asyncio.sleep(2)
+        finally:
+            (after_the_run if loop.is_closed() else log).append("forgotten")
+
     async def work(loop: SimulatedLoop) -> None:
         loop.call_later(2, log.append, "timer")
+        asyncio.create_task(forgotten(loop))  # noqa: RUF006
         try:
             async with asyncio.TaskGroup() as group:
                 group.create_task(asyncio.sleep(2))
@@ -527,7 +562,7 @@ def test_nothing_of_a_killed_node_runs_not_even_finally() -> None:
 
     simulate(main)
     assert log == ["new life"]
-    assert after_the_run == ["finally"]
+    assert sorted(after_the_run) == ["finally", "forgotten"]
 
 
 def test_a_node_can_kill_itself_and_a_stopped_one_can_be_killed() -> None:

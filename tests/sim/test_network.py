@@ -249,6 +249,25 @@ async def test_writing_to_a_closed_peer_ends_in_a_reset(world: World) -> None:
 
 
 @simulated
+async def test_so_it_does_where_the_closed_peer_had_paused(world: World) -> None:
+    class HalfOpen(Peer):
+        def eof_received(self) -> bool:
+            super().eof_received()
+            return True
+
+    await world.listen()
+    client = await world.host.connect("server", PORT, HalfOpen)
+    assert isinstance(client, HalfOpen)
+    await asyncio.sleep(1)
+    world.served[0].transport.pause_reading()
+    client.transport.write(b"not read")
+    world.served[0].transport.close()
+    await client.until(lambda: bool(client.lost))
+    assert isinstance(client.lost[0], ConnectionResetError)
+    assert world.served[0].data == b""
+
+
+@simulated
 async def test_an_error_in_a_protocol_breaks_its_connection(world: World) -> None:
     failures: list[dict[str, Any]] = []
     world.loop.set_exception_handler(lambda _, context: failures.append(context))

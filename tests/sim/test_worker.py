@@ -97,6 +97,30 @@ def test_stop_at_any_moment_waits_for_all_that_was_posted() -> None:
         play(scenario, seed)
 
 
+def test_a_wake_from_elsewhere_while_it_stops_is_harmless() -> None:
+    seen: set[int] = set()
+
+    async def scenario(loop: SimulatedLoop, worker: SimWorker, log: list[Any]) -> None:
+        other = loop.node("other")
+
+        def step() -> None:
+            log.append("step")
+            if len(log) < 20:
+                worker.post(lambda: other.call_soon(worker.wake))
+
+        worker.start(step)
+        worker.wake()
+        await worker.stop()
+        steps = len(log)
+        await asyncio.sleep(1)
+        assert len(log) == steps
+        seen.add(steps)
+
+    for seed in range(100):
+        play(scenario, seed)
+    assert len(seen) > 2
+
+
 def test_it_dies_with_its_node_before_a_step_or_before_its_posts() -> None:
     seen: set[tuple[int, int]] = set()
 

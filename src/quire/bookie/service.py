@@ -54,31 +54,32 @@ class BookieService:
         self.log = log
         self.counters = Counters()
         self.writable = True
-        self.connections: set[Connection] = set()
-        self._held: set[Connection] = set()
+        # Dictionaries as sets that keep their order: the same seed, the same run.
+        self.connections: dict[Connection, None] = {}
+        self._held: dict[Connection, None] = {}
         self._reads: set[asyncio.Task[None]] = set()
         store.on_drained = self._drained
 
     # -- connections --------------------------------------------------------------------------
 
     def admit(self, connection: Connection) -> bool:
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.counters.connections += 1
         return len(self.connections) <= self.config.max_connections
 
     def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self._held.discard(connection)
+        self.connections.pop(connection, None)
+        self._held.pop(connection, None)
 
     def hold(self, connection: Connection) -> None:
         """Too much waits for the disk: this connection is read again once it is written."""
         if connection not in self._held:
-            self._held.add(connection)
+            self._held[connection] = None
             self.counters.holds += 1
             connection.pause("disk")
 
     def _drained(self) -> None:
-        held, self._held = self._held, set()
+        held, self._held = self._held, {}
         for connection in held:
             connection.resume("disk")
 

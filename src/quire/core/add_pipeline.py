@@ -115,12 +115,6 @@ class AddPipeline:
         self.last_pushed = block.last
         self.length = block.length_after
 
-    def unconfirmed_blocks(self) -> Iterator[Block]:
-        block = self._confirming
-        while block is not None:
-            yield block
-            block = block.next
-
     def stripe(self, index: int, first: int, last: int) -> Sequence[int]:
         """The entries of [first, last] that member `index` stores."""
         if not self._striped:
@@ -130,14 +124,15 @@ class AddPipeline:
 
     def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
         """(last entry of the block, frames) of what member `index` has to be sent: its stripe of
-        the unconfirmed entries behind `after`."""
-        for block in self.unconfirmed_blocks():
-            first = max(block.first, after + 1, self.last_confirmed + 1)
-            if first > block.last:
-                continue
-            entries = self.stripe(index, first, block.last)
-            if entries:
-                yield block.last, block.frames(entries)
+        the entries behind `after` that it has not acknowledged, confirmed by others or not."""
+        block = self._cursors[index]
+        while block is not None:
+            first = max(block.first, after + 1)
+            if first <= block.last:
+                entries = self.stripe(index, first, block.last)
+                if entries:
+                    yield block.last, block.frames(entries)
+            block = block.next
 
     # -- acknowledgements ---------------------------------------------------------------------
 
@@ -183,7 +178,6 @@ class AddPipeline:
         self.last_confirmed = confirmed
         block = self._confirming
         while block is not None and block.last <= confirmed:
-            block.data = b""  # never sent again; who still has to send it holds the bytes
             block = block.next
         self._confirming = block
         return True

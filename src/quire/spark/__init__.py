@@ -1,0 +1,43 @@
+"""Ledgers in Spark: the data source `quire`.
+
+    from pyspark.sql import SparkSession
+    from quire.spark import configure, register
+
+    spark = register(configure(SparkSession.builder).getOrCreate())
+    frame.write.format("quire").option("dataset", "flights").mode("append").save()
+    spark.read.format("quire").option("dataset", "flights").load()
+    spark.read.format("quire").option("ledgers", "7,8,9").load()
+
+The option `metadata` names the cluster; its default is QUIRE_METADATA in the environment of the
+driver when Spark starts. Passwords (`password`) are not shown in plans, messages or logs.
+
+**Reading.** Columns `ledger_id`, `entry_id`, `length` (payload bytes of the entry) and `value`.
+`dataset`, `ledger` or `ledgers` says what to read. A dataset is read as it is when the query is
+planned. Reading by ledger id goes past publication: it also shows what failed attempts left. Of a
+ledger that is still open, what is acknowledged now is read; with `recover` (false) it is fenced and
+closed first.
+
+Spark does not tell a Python source which columns a query needs. Say it with `columns`
+("ledger_id,entry_id"), with `value` = false, or with `.schema("entry_id long")`. What that saves:
+without `value` the payloads still come from the bookies (the protocol has no other read) and are
+checked, they only do not go on to the JVM; without `length` as well no bookie is asked, the rows
+are made from the metadata.
+
+Tasks: at most `partitionBytes` (64m) and `partitionEntries`, at least `minPartitions`; several
+tasks share a large ledger, small ledgers share a task. With `pushdown` (see `register`) comparisons
+of `ledger_id` and `entry_id` with constants choose what is read.
+
+**Writing.** One entry per row: the column `value` (binary or string), or the only such column, or
+`valueColumn`. Each task writes one ledger (`ensemble` 3, `writeQuorum` 3, `ackQuorum` 2, `digest`
+crc32c); rows of a partition keep their order. The commit publishes all of them at once as
+`dataset`: mode `append` adds; mode `overwrite` replaces the set and then deletes the ledgers that
+were in it (queries that still read them fail and say so). A job that fails publishes nothing.
+
+With `txnId` a write is idempotent, across restarts of the driver too: a dataset remembers its
+newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes what killed tasks
+and drivers leave behind.
+"""
+
+from quire.spark.session import configure, local_session, register, sweep_orphans
+
+__all__ = ["configure", "local_session", "register", "sweep_orphans"]

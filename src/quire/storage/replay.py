@@ -104,34 +104,37 @@ def _judge_tail(
     chain: Chain, newest: Unsealed, kept: list[ScannedGroup], extras: Sequence[Unsealed]
 ) -> None:
     """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
+    last = kept[-1] if kept else None
+    if last is not None and last.damaged_blocks and newest.scan.tail_used:
+        return  # Something lies behind it, so it was synced: damaged, not torn.
+    if last is not None and not last.damaged_blocks:
+        _write_again(chain, newest, last, kept)
+        return
+    # The newest segment has no last group that is whole. If it has none but that, it may have been
+    # begun by an earlier start, for a copy of the last group of an older segment.
+    if last is not None:
+        kept.pop()
+        chain.torn_group = chain.next_group = last.header.number
     if kept:
-        source, last, proven = newest, kept[-1], newest.scan.tail_used
-    else:
-        # The newest segment got a header and no more. What it was to begin with may be the last
-        # group of an older one, which an earlier start was about to write again.
-        found = [
-            (old, group)
-            for old in extras
-            for group in old.scan.groups
-            if group.header.number == chain.next_group
-        ]
-        if not found:
-            return
-        source, last = found[-1]
-        proven = False
-        chain.next_group += 1
-    if last.damaged_blocks:
-        if not proven:
-            chain.torn_group = last.header.number
-            chain.next_group = last.header.number
-            if kept:
-                kept.pop()
         return
-    if not last.header.runs and not last.header.records:
+    for old in reversed(extras):
+        for group in old.scan.groups:
+            if group.header.number == chain.next_group and not group.damaged_blocks:
+                chain.torn_group = None
+                chain.next_group += 1
+                _write_again(chain, old, group, [])
+                return
+
+
+def _write_again(
+    chain: Chain, source: Unsealed, group: ScannedGroup, kept: list[ScannedGroup]
+) -> None:
+    """A whole last group that says anything counts as not synced, and moves to a new segment."""
+    header = group.header
+    if not header.runs and not header.records:
         return
-    header = last.header
     payload = read(source.file, header.payload_offset, header.payload_bytes)
-    chain.tail = Tail(last, payload)
+    chain.tail = Tail(group, payload)
     chain.next_group = header.number
     if kept:
         kept.pop()

@@ -34,7 +34,7 @@ def prepare(disk: Disk, number: int, size: int) -> Segment:
         file.preallocate(size)
         file.sync()
         disk.sync_directory(LOG_DIRECTORY)
-    except BaseException:
+    except OSError:
         file.close()
         disk.remove(name)
         raise

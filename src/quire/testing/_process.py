@@ -142,6 +142,13 @@ class ServerProcess:
         """How it ended (negative: by which signal); None while it runs, or before it started."""
         return None if self._process is None else self._process.poll()
 
+    def how_it_ended(self) -> str:
+        """In words, for messages."""
+        status = self.returncode
+        if status is None:
+            return "not yet"
+        return f"by signal {-status}" if status < 0 else f"with status {status}"
+
     def rss_bytes(self) -> int:
         """Resident memory now (Linux)."""
         pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
@@ -195,10 +202,9 @@ class ServerProcess:
             line += piece
             if not piece:
                 self.kill()
-                status = process.returncode
-                how = f"by signal {-status}" if status < 0 else f"with status {status}"
                 raise StartError(
-                    f"{self.name} ended {how} before it served; it said: {self.last_words()}",
+                    f"{self.name} ended {self.how_it_ended()} before it served; it said: "
+                    f"{self.last_words()}",
                     remedy=f"Its log is {self.log_path}",
                 )
             self._ready = b"\n" in line

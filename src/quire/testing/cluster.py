@@ -226,16 +226,23 @@ class LocalCluster:
 
     # -- ending -------------------------------------------------------------------------------
 
-    def stop(self) -> bool:
-        """Stop the bookies, then the metadata server; whether each ended by itself and cleanly
-        (processes that had ended before do not count). A temporary directory is removed."""
+    def stop(self) -> list[str]:
+        """Stop the bookies, then the metadata server. A temporary directory is removed.
+
+        Gives a line for each process that did not end cleanly when asked to (those that had ended
+        before are not among them)."""
         if self._owner != os.getpid():
-            return True  # a fork of the process that started it
+            return []  # a fork of the process that started it
         atexit.unregister(self.stop)
         for bookie in self.bookies:
             bookie.terminate()
-        # The metadata server last: bookies withdraw from it.
-        ended = [process.stop() for process in reversed(self.processes)]
+        unclean = []
+        for process in reversed(self.processes):  # the metadata server last: bookies withdraw
+            if not process.stop():
+                unclean.append(
+                    f"{process.name} ended {process.how_it_ended()}; it said: "
+                    f"{process.last_words()}"
+                )
         self.bookies = []
         self.zookeeper = None
         if self._lock is not None:
@@ -244,7 +251,7 @@ class LocalCluster:
         if self.temporary and self._directory is not None:
             shutil.rmtree(self._directory, ignore_errors=True)
             self._directory = None
-        return all(ended)
+        return unclean
 
     def __enter__(self) -> LocalCluster:
         self.start()

@@ -301,11 +301,7 @@ class SimDisk:
             else:
                 dropped.update(change.names)
         self._pending.clear()
-        durable = self._durable_entries
-        lost = [n for n in durable if any(p not in durable for p in _ancestors(n))]
-        for name in lost:
-            del durable[name]
-        self._entries = dict(durable)
+        self._entries = dict(self._durable_entries)
 
     # -- faults -------------------------------------------------------------------------------
 

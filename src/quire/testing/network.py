@@ -57,7 +57,6 @@ class _Pipe:
         self._network = network
         self._flight: deque[tuple[float, bytes | _Signal]] = deque()
         self._size = 0
-        self._arrival = 0.0
         self._scheduled = False
         self.writer = writer
         self.reader = reader
@@ -67,10 +66,9 @@ class _Pipe:
         return WINDOW_BYTES - self._size
 
     def send(self, item: bytes | _Signal) -> None:
-        network = self._network
-        # Nothing overtakes. What is sent later and meets this arrives with it, in one piece.
-        self._arrival = max(network.loop.time() + network.delay(), self._arrival)
-        self._flight.append((self._arrival, item))
+        # One that would overtake those before it arrives with them, in one piece.
+        arrival = self._network.loop.time() + self._network.delay()
+        self._flight.append((arrival, item))
         if isinstance(item, bytes):
             self._size += len(item)
         if not self._scheduled:
@@ -154,7 +152,8 @@ class SimTransport(asyncio.Transport):
         return self._closing
 
     def pause_reading(self) -> None:
-        self.holds = not self._closing
+        if not self._closing:
+            self.holds = True
 
     def resume_reading(self) -> None:
         self.holds = False

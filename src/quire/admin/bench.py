@@ -1,0 +1,334 @@
+"""`quire bench`: what is asked for, and how results are printed. The measuring is in `bench_core`.
+
+One line of results a round on standard output. Only the rate of operations is followed by `/s`.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.admin.groups import say
+from quire.admin.options import (
+    LEDGER_ID_MAX,
+    check_quorums,
+    json_option,
+    metadata_option,
+    password_option,
+    quorum_options,
+    run_async,
+)
+from quire.admin.output import print_json
+
+if TYPE_CHECKING:
+    from quire.admin.bench_core import Load, Result, Shape
+    from quire.client import Client
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+DEFAULT_ENTRIES = 100_000
+DEFAULT_SIZE_BYTES = 1_024
+DEFAULT_OUTSTANDING = 1_000
+DEFAULT_ROUNDS = 3
+DEFAULT_WARM_UP_ENTRIES = 2_000
+LEDGERS_MAX = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What the options said."""
+
+    verb: str
+    uri: str
+    load: Load
+    shape: Shape
+    rounds: int
+    warm_up: int
+    keep: bool
+    as_json: bool
+
+
+def _count(name: str, default: int, text: str, *, least: int = 1) -> Decorator:
+    return click.option(
+        name, type=click.IntRange(min=least), default=default, show_default=True, help=text
+    )
+
+
+_ENTRIES = partial(_count, "--entries", DEFAULT_ENTRIES)
+_SIZE = _count("--size", DEFAULT_SIZE_BYTES, "Payload bytes of an entry.", least=0)
+_ROUNDS = _count("--rounds", DEFAULT_ROUNDS, "Measured rounds: one line of results each.")
+_WARM_UP = _count(
+    "--warm-up",
+    DEFAULT_WARM_UP_ENTRIES,
+    "Entries appended before the first round; they do not count.",
+    least=0,
+)
+_OUTSTANDING = _count("--outstanding", DEFAULT_OUTSTANDING, "Unacknowledged appends at any time.")
+_MODE = click.option(
+    "--mode",
+    type=click.Choice(["many", "one"]),
+    default="many",
+    show_default=True,
+    help="append_many in pieces, or a task for each outstanding append.",
+)
+_KEEP = click.option("--keep", is_flag=True, help="Keep the ledgers; they are deleted otherwise.")
+_JSON = json_option("One JSON object a round.")
+
+
+def _options(*decorators: Decorator) -> Decorator:
+    every: tuple[Decorator, ...] = (metadata_option, *decorators, quorum_options, _KEEP, _JSON)
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for decorator in reversed(every):
+            command = decorator(command)
+        return command
+
+    return decorate
+
+
+def _work(verb: str, given: dict[str, Any]) -> Work:
+    from quire.admin.bench_core import Load, Shape
+
+    quorums = given["ensemble"], given["write_quorum"], given["ack_quorum"]
+    check_quorums(*quorums)
+    return Work(
+        verb,
+        given["uri"],
+        Load(given["entries"], given["size"], given.get("outstanding", DEFAULT_OUTSTANDING)),
+        Shape(*quorums, given["digest"]),
+        given["rounds"],
+        given.get("warm_up", 0),
+        given["keep"],
+        given["as_json"],
+    )
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+@click.command()
+@_options(
+    _ENTRIES("Appends in a round."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 1, "Ledgers that take entries in turn."),
+    _MODE,
+    _WARM_UP,
+)
+def add(ledgers: int, mode: str, **given: Any) -> None:
+    """Appends, many outstanding: rate, and latency of a piece or of an append."""
+    run_async(_add(_work("add", given), ledgers, mode))
+
+
+@click.command("ledgers")
+@_options(
+    _ENTRIES("Appends in a round."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 1_000, "Ledgers that take entries in turn."),
+    _MODE,
+    _WARM_UP,
+)
+def ledgers(ledgers: int, mode: str, **given: Any) -> None:
+    """Appends to many ledgers in turn (`bench add --ledgers N`)."""
+    run_async(_add(_work("ledgers", given), ledgers, mode))
+
+
+@click.command()
+@_options(
+    _count("--entries", 2_000, "Appends in a round."),
+    _SIZE,
+    _count("--outstanding", 1, "Unacknowledged appends at any time."),
+    click.option(
+        "--rate",
+        type=click.FloatRange(min=0, min_open=True),
+        help="Appends a second, whatever is outstanding, instead of --outstanding.",
+    ),
+    _ROUNDS,
+    _WARM_UP,
+)
+def latency(rate: float | None, **given: Any) -> None:
+    """Latency of single appends: one outstanding, or some, or at a given rate."""
+    run_async(_latency(_work("latency", given), rate))
+
+
+@click.command()
+@_options(
+    _ENTRIES("Entries of the ledger that is written first."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    click.option(
+        "--ledger",
+        "ledger_id",
+        metavar="ID",
+        type=click.IntRange(0, LEDGER_ID_MAX),
+        help="Read this one instead.",
+    ),
+    password_option,
+)
+def read(ledger_id: int | None, password: bytes, **given: Any) -> None:
+    """Sequential read of a whole ledger, digests verified."""
+    run_async(_read(_work("read", given), ledger_id, password))
+
+
+@click.command()
+@_options(
+    _count("--entries", 1_000, "Entries in flight of each ledger."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 20, "Ledgers opened in a round."),
+)
+def recover(ledgers: int, **given: Any) -> None:
+    """Time to open a ledger with recovery after its writer is gone.
+
+    All entries are in flight at once and acknowledged; --outstanding changes nothing here.
+    """
+    run_async(_recover(_work("recover", given), ledgers))
+
+
+# -- rounds -----------------------------------------------------------------------------------
+
+
+async def _add(work: Work, count: int, mode: str) -> None:
+    import quire
+    from quire.admin import bench_core
+
+    if count > LEDGERS_MAX:
+        raise click.UsageError(f"--ledgers {count}: at most {LEDGERS_MAX}")
+
+    def appends(writers: list[quire.LedgerWriter], load: Load) -> bench_core.Measured:
+        if mode == "one":
+            return partial(bench_core.add_one_by_one, writers, load)
+        if count == 1:
+            return partial(bench_core.add_many, writers[0], load)
+        return partial(bench_core.add_in_turn, writers, load)
+
+    async with quire.connect(work.uri) as client:
+        await _warm_up(client, work)
+
+        async def round_() -> Result:
+            made = bench_core.ledgers(client, work.shape, count, keep=work.keep)
+            async with made as writers:
+                return await bench_core.measure(work.load, appends(writers, work.load))
+
+        await _rounds(work, round_)
+
+
+async def _latency(work: Work, rate: float | None) -> None:
+    import quire
+    from quire.admin import bench_core
+
+    async with quire.connect(work.uri) as client:
+        await _warm_up(client, work)
+
+        async def round_() -> Result:
+            async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
+                if rate is None:
+                    appends = partial(bench_core.add_one_by_one, writers, work.load)
+                else:
+                    appends = partial(bench_core.add_paced, writers[0], work.load, rate)
+                return await bench_core.measure(work.load, appends)
+
+        await _rounds(work, round_)
+
+
+async def _warm_up(client: Client, work: Work) -> None:
+    from quire.admin import bench_core
+
+    if work.warm_up:
+        load = bench_core.Load(work.warm_up, work.load.size_bytes, work.load.outstanding)
+        async with bench_core.ledgers(client, work.shape) as writers:
+            await bench_core.add_many(writers[0], load)
+
+
+async def _read(work: Work, ledger_id: int | None, password: bytes) -> None:
+    import quire
+    from quire.admin import bench_core
+
+    async with quire.connect(work.uri) as client:
+        if ledger_id is not None:
+            await _rounds(work, partial(bench_core.read_whole, client, ledger_id, password))
+            return
+        writer = await bench_core.create(client, work.shape)
+        try:
+            await bench_core.add_many(writer, work.load)
+            await writer.close()
+            await _rounds(work, partial(bench_core.read_whole, client, writer.ledger_id))
+        finally:
+            if not work.keep:
+                await bench_core.delete(client, writer.ledger_id)
+
+
+async def _recover(work: Work, count: int) -> None:
+    import quire
+    from quire.admin import bench_core
+
+    async with quire.connect(work.uri) as client, quire.connect(work.uri) as other:
+        await _rounds(
+            work,
+            partial(
+                bench_core.recover_each,
+                client,
+                other,
+                work.shape,
+                work.load,
+                count,
+                keep=work.keep,
+            ),
+        )
+
+
+async def _rounds(work: Work, round_: Callable[[], Awaitable[Result]]) -> None:
+    if sys.stderr.isatty():
+        shape, load = work.shape, work.load
+        say(
+            f"{work.verb}: {load.entries} entries of {load.size_bytes} bytes, "
+            f"E={shape.ensemble} Wq={shape.write_quorum} Aq={shape.ack_quorum}, {shape.digest}"
+        )
+    for number in range(1, work.rounds + 1):
+        _print(work, number, await round_())
+
+
+# -- results ----------------------------------------------------------------------------------
+
+
+def _print(work: Work, number: int, result: Result) -> None:
+    p50, p99 = result.percentile_ms(50), result.percentile_ms(99)
+    # Openings of ledgers are told by their time; a rate of them would mislead.
+    rated = work.verb != "recover"
+    if work.as_json:
+        print_json(
+            {
+                "verb": work.verb,
+                "round": number,
+                "rate_per_s": round(result.rate_per_s, 1) if rated else None,
+                "mb_per_s": round(result.mb_per_s, 3) if rated else None,
+                "p50_ms": _rounded(p50),
+                "p99_ms": _rounded(p99),
+                "cpu_s": round(result.cpu_seconds, 3),
+                "seconds": round(result.seconds, 4),
+                "entries": work.load.entries if not rated else result.operations,
+                "size": work.load.size_bytes,
+                "outstanding": work.load.outstanding,
+            }
+        )
+        return
+    parts = [f"{result.rate_per_s:.0f}/s"] if rated else [f"{result.operations} openings"]
+    if p50 is not None and p99 is not None:
+        parts += [f"p50 {p50:.2f} ms", f"p99 {p99:.2f} ms"]
+    parts.append(f"client CPU {result.cpu_seconds:.2f} s of {result.seconds:.2f} s")
+    sys.stdout.write(f"{work.verb} {number} of {work.rounds}: {', '.join(parts)}\n")
+    sys.stdout.flush()
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)

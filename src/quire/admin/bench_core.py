@@ -1,0 +1,328 @@
+"""What `quire bench` measures, without any printing: loads on a client, and what came out.
+
+Lean on purpose: the loops here run beside the client that they measure, in the same process. Time
+is taken once a piece of entries where a piece is the unit of work, and once an append where an
+append is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from quire.client import Client, LedgerWriter
+from quire.errors import QuireError, ReadError
+
+PIECES = 8
+"""What is outstanding is made of so many pieces."""
+PACE_S = 0.001
+"""A paced load hands over what is due this often."""
+METADATA_IN_FLIGHT = 32
+"""Ledgers created or deleted at the same time."""
+PATTERN = b"abcdefghijklmnopqrstuvwxyz"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """Of the ledgers."""
+
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    digest: str = "crc32c"
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    entries: int
+    size_bytes: int
+    outstanding: int
+
+    def payload(self) -> bytes:
+        return (PATTERN * (self.size_bytes // len(PATTERN) + 1))[: self.size_bytes]
+
+    def pieces(self) -> list[int]:
+        """`outstanding`, divided."""
+        count = min(PIECES, self.outstanding)
+        size, more = divmod(self.outstanding, count)
+        return [size + (index < more) for index in range(count)]
+
+
+@dataclass(slots=True)
+class Result:
+    """One measured round."""
+
+    operations: int = 0
+    payload_bytes: int = 0
+    seconds: float = 0.0
+    cpu_seconds: float = 0.0
+    """Of this process: the client."""
+    latencies: list[tuple[float, int]] = field(default_factory=list)
+    """(seconds, for how many operations)."""
+
+    @property
+    def rate_per_s(self) -> float:
+        return self.operations / self.seconds
+
+    @property
+    def mb_per_s(self) -> float:
+        return self.payload_bytes / 1e6 / self.seconds
+
+    def percentile_ms(self, percent: float) -> float | None:
+        if not self.latencies:
+            return None
+        wanted = sum(count for _, count in self.latencies) * percent / 100
+        seen = 0
+        for seconds, count in sorted(self.latencies):
+            seen += count
+            if seen > wanted:
+                return seconds * 1e3
+        return max(self.latencies)[0] * 1e3
+
+
+Measured = Callable[[], Awaitable[list[tuple[float, int]]]]
+
+
+async def measure(load: Load, work: Measured) -> Result:
+    """`work` appends `load.entries` entries and gives their latencies."""
+    cpu, began = time.process_time(), time.perf_counter()
+    latencies = await work()
+    seconds = time.perf_counter() - began
+    return Result(
+        load.entries,
+        load.entries * load.size_bytes,
+        seconds,
+        time.process_time() - cpu,
+        latencies,
+    )
+
+
+# -- ledgers of a benchmark -------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ledgers(
+    client: Client, shape: Shape, count: int = 1, *, keep: bool = False
+) -> AsyncIterator[list[LedgerWriter]]:
+    """New ledgers. Deleted at the end, also after an error; with `keep`, closed instead."""
+    writers: list[LedgerWriter] = []
+    try:
+        for done in range(0, count, METADATA_IN_FLIGHT):
+            async with asyncio.TaskGroup() as group:
+                tasks = [
+                    group.create_task(create(client, shape))
+                    for _ in range(min(METADATA_IN_FLIGHT, count - done))
+                ]
+            writers += [task.result() for task in tasks]
+        yield writers
+        if keep:
+            await _for_each(writers, _close)
+    finally:
+        if not keep:
+            for writer in writers:
+                writer.abandon()
+            await _for_each(writers, lambda writer: delete(client, writer.ledger_id))
+
+
+async def create(client: Client, shape: Shape) -> LedgerWriter:
+    return await client.create_ledger(
+        ensemble_size=shape.ensemble,
+        write_quorum=shape.write_quorum,
+        ack_quorum=shape.ack_quorum,
+        digest=shape.digest,
+    )
+
+
+async def delete(client: Client, ledger_id: int) -> None:
+    """What cannot be deleted stays: the measurement counts, and a first error is not hidden."""
+    try:
+        await client.delete_ledger(ledger_id)
+    except QuireError:
+        pass
+
+
+async def _close(writer: LedgerWriter) -> None:
+    await writer.close()
+
+
+async def _for_each(
+    writers: Sequence[LedgerWriter], work: Callable[[LedgerWriter], Awaitable[None]]
+) -> None:
+    async def one(waiting: deque[LedgerWriter]) -> None:
+        while waiting:
+            await work(waiting.popleft())
+
+    waiting = deque(writers)
+    async with asyncio.TaskGroup() as group:
+        for _ in range(METADATA_IN_FLIGHT):
+            group.create_task(one(waiting))
+
+
+# -- adds -------------------------------------------------------------------------------------
+
+
+async def add_many(writer: LedgerWriter, load: Load) -> list[tuple[float, int]]:
+    """`append_many` of pieces; as many pieces under way as make `outstanding` entries."""
+    payload = load.payload()
+    left = load.entries
+    latencies: list[tuple[float, int]] = []
+
+    async def worker(size: int) -> None:
+        nonlocal left
+        whole = [payload] * size
+        while left > 0:
+            piece = whole if left >= size else whole[:left]
+            left -= len(piece)
+            began = time.perf_counter()
+            await writer.append_many(piece)
+            latencies.append((time.perf_counter() - began, len(piece)))
+
+    async with asyncio.TaskGroup() as group:
+        for size in load.pieces():
+            group.create_task(worker(size))
+    return latencies
+
+
+async def add_one_by_one(writers: Sequence[LedgerWriter], load: Load) -> list[tuple[float, int]]:
+    """`outstanding` tasks that each `append` one entry after the other, to the ledgers in turn."""
+    payload = load.payload()
+    upcoming, entries, turns = 0, load.entries, len(writers)
+    latencies: list[tuple[float, int]] = []
+    note, now = latencies.append, time.perf_counter
+
+    async def worker() -> None:
+        nonlocal upcoming
+        while upcoming < entries:
+            writer = writers[upcoming % turns]
+            upcoming += 1
+            began = now()
+            await writer.append(payload)
+            note((now() - began, 1))
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(min(load.outstanding, entries)):
+            group.create_task(worker())
+    return latencies
+
+
+async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple[float, int]]:
+    """Single entries to the ledgers in turn, `outstanding` over all of them, without a task for
+    each: handed over in pieces, and waited for piece by piece."""
+    payload = load.payload()
+    turns, sizes = len(writers), load.pieces()
+    latencies: list[tuple[float, int]] = []
+    under_way: deque[tuple[float, list[tuple[LedgerWriter, int]]]] = deque()
+    sent = 0
+
+    async def wait_for_oldest() -> None:
+        began, piece = under_way.popleft()
+        for writer, entry_id in piece:
+            if writer.last_add_confirmed < entry_id:
+                await writer.wait(entry_id)
+        latencies.append((time.perf_counter() - began, len(piece)))
+
+    while sent < load.entries:
+        if len(under_way) == len(sizes):
+            await wait_for_oldest()
+        size = min(sizes[len(latencies) % len(sizes)], load.entries - sent)
+        began = time.perf_counter()
+        piece = []
+        for number in range(sent, sent + size):
+            writer = writers[number % turns]
+            piece.append((writer, writer.submit(payload)))
+        under_way.append((began, piece))
+        sent += size
+        await asyncio.sleep(0)  # what was handed over leaves at the end of this turn
+    while under_way:
+        await wait_for_oldest()
+    return latencies
+
+
+async def add_paced(writer: LedgerWriter, load: Load, rate_per_s: float) -> list[tuple[float, int]]:
+    """Appends at a given rate, however long the answers take; the client's own bound on bytes is
+    the only one. Latency counts from the moment of handing over."""
+    payload = load.payload()
+    loop = asyncio.get_running_loop()
+    latencies: list[tuple[float, int]] = []
+    under_way: asyncio.Queue[tuple[float, int, int] | None] = asyncio.Queue()
+
+    async def collect() -> None:
+        while (item := await under_way.get()) is not None:
+            began, count, last = item
+            await writer.wait(last)
+            latencies.append((time.perf_counter() - began, count))
+
+    async with asyncio.TaskGroup() as group:
+        group.create_task(collect())
+        start, sent = loop.time(), 0
+        while sent < load.entries:
+            due = min(int((loop.time() - start) * rate_per_s) + 1, load.entries) - sent
+            if due > 0:
+                began = time.perf_counter()
+                for _ in range(due):
+                    last = writer.submit(payload)
+                sent += due
+                under_way.put_nowait((began, due, last))
+                await writer.room()
+            await asyncio.sleep(PACE_S)
+        under_way.put_nowait(None)
+    return latencies
+
+
+# -- reads ------------------------------------------------------------------------------------
+
+
+async def read_whole(client: Client, ledger_id: int, password: bytes = b"") -> Result:
+    """All entries in order, every digest verified; opening is not measured."""
+    async with await client.open_ledger(ledger_id, password=password) as reader:
+        cpu, began = time.process_time(), time.perf_counter()
+        entries = size = 0
+        async for run in reader.read_runs():
+            entries += len(run)
+            size = run.ledger_lengths[-1]
+        seconds = time.perf_counter() - began
+        if entries != reader.last_add_confirmed + 1:
+            raise ReadError(
+                f"ledger {ledger_id}: {entries} entries were read instead of "
+                f"{reader.last_add_confirmed + 1}",
+                ledger_id=ledger_id,
+            )
+    return Result(entries, size, seconds, time.process_time() - cpu)
+
+
+# -- recovery ---------------------------------------------------------------------------------
+
+
+async def recover_each(
+    client: Client, other: Client, shape: Shape, load: Load, count: int, *, keep: bool = False
+) -> Result:
+    """`count` times: a ledger whose entries are all in flight at once and acknowledged, left open
+    by its writer, and opened with recovery by another client. Only the openings are measured."""
+    result = Result()
+    for _ in range(count):
+        writer = await create(client, shape)
+        try:
+            await writer.append_many([load.payload()] * load.entries)
+            writer.abandon()
+            cpu, began = time.process_time(), time.perf_counter()
+            reader = await other.open_ledger(writer.ledger_id, recover=True)
+            seconds = time.perf_counter() - began
+            result.cpu_seconds += time.process_time() - cpu
+            result.seconds += seconds
+            result.operations += 1
+            result.latencies.append((seconds, 1))
+            if reader.last_add_confirmed != load.entries - 1:
+                raise ReadError(
+                    f"ledger {writer.ledger_id} was recovered up to entry "
+                    f"{reader.last_add_confirmed}, but {load.entries - 1} was acknowledged",
+                    ledger_id=writer.ledger_id,
+                )
+        finally:
+            writer.abandon()
+            if not keep:
+                await delete(client, writer.ledger_id)
+    return result

@@ -1,0 +1,41 @@
+"""`quire ledger recover`."""
+
+from __future__ import annotations
+
+import click
+
+from quire.admin.groups import say
+from quire.admin.options import (
+    json_option,
+    ledger_argument,
+    metadata_option,
+    password_option,
+    run_async,
+)
+from quire.admin.output import ledger_as_json, print_json
+
+
+@click.command()
+@metadata_option
+@ledger_argument
+@password_option
+@json_option("Print what `show --json` says of the closed ledger.")
+def recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
+    """Fence the writer of a ledger, if there is one, and close the ledger.
+
+    Every acknowledged entry is in it afterwards. A ledger that is closed already stays as it is.
+    """
+    run_async(_recover(uri, ledger_id, password, as_json))
+
+
+async def _recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
+    import quire
+
+    async with (
+        quire.connect(uri) as client,
+        await client.open_ledger(ledger_id, password=password, recover=True) as reader,
+    ):
+        if as_json:
+            print_json(ledger_as_json(ledger_id, reader.metadata))
+        last, length = reader.last_add_confirmed, reader.length
+        say(f"ledger {ledger_id} closed: {last + 1} entries, {length} bytes")

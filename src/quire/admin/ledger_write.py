@@ -1,0 +1,199 @@
+"""`quire ledger write`."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.admin.groups import EXIT_ERROR, fail, say
+from quire.admin.options import (
+    check_quorums,
+    metadata_option,
+    password_option,
+    quorum_options,
+    run_async,
+)
+from quire.admin.progress import Progress
+
+if TYPE_CHECKING:
+    from quire.admin.lines import LineSource
+    from quire.client import LedgerWriter
+
+STDIN = 0
+PIECE_ENTRIES = 4_096
+"""Handed over between two looks at what is outstanding."""
+OUTSTANDING_ENTRIES_MAX = 65_536
+"""Bytes have the client's own bound; this is for short lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    ensemble: int
+    write_quorum: int
+    ack_quorum: int
+    digest: str
+    password: bytes
+    custom: dict[str, bytes]
+
+
+def _custom(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, bytes]:
+    pairs = {}
+    for text in values:
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        pairs[key] = os.fsencode(value)
+    return pairs
+
+
+@click.command()
+@metadata_option
+@quorum_options
+@password_option
+@click.option(
+    "--custom",
+    metavar="KEY=VALUE",
+    multiple=True,
+    callback=_custom,
+    help="Stored with the ledger's metadata. May be repeated.",
+)
+def write(
+    uri: str,
+    ensemble: int,
+    write_quorum: int,
+    ack_quorum: int,
+    digest: str,
+    password: bytes,
+    custom: dict[str, bytes],
+) -> int:
+    """Append the lines of standard input to a new ledger, one entry a line, and close it.
+
+    Lines may hold any bytes; the newline is not part of the entry. Prints the ledger id, and
+    nothing else, on standard output as soon as the ledger exists. Exit status 0 means that every
+    line is acknowledged and the ledger closed. Ctrl-C and SIGTERM close it with what was read.
+    """
+    check_quorums(ensemble, write_quorum, ack_quorum)
+    shape = _Shape(ensemble, write_quorum, ack_quorum, digest, password, custom)
+    return run_async(_write(uri, shape))
+
+
+async def _write(uri: str, shape: _Shape) -> int:
+    import quire
+    from quire.admin.lines import LineSource
+    from quire.codec.entry import max_payload_bytes
+
+    async with quire.connect(uri) as client:
+        writer = await client.create_ledger(
+            ensemble_size=shape.ensemble,
+            write_quorum=shape.write_quorum,
+            ack_quorum=shape.ack_quorum,
+            digest=shape.digest,
+            password=shape.password,
+            custom=shape.custom,
+        )
+        sys.stdout.write(f"{writer.ledger_id}\n")
+        sys.stdout.flush()
+        if os.isatty(STDIN):
+            say("type lines, one entry each; Ctrl-D ends")
+        limit = max_payload_bytes(quire.DigestType.parse(shape.digest))
+        with closing(LineSource(STDIN, limit)) as source, _signals_to(source) as caught:
+            try:
+                closed = await _append_and_close(writer, source)
+            except quire.errors.EntryTooLargeError:
+                raise
+            except quire.QuireError as error:
+                fail(f"{error}. {_left_open(writer)}")
+                return EXIT_ERROR
+            except asyncio.CancelledError:
+                if not caught:
+                    raise
+                say(f"interrupted. {_left_open(writer)}")
+                return 128 + caught[0]
+            say(f"interrupted: {closed}" if caught else closed)
+            return 128 + caught[0] if caught else 0
+
+
+def _left_open(writer: LedgerWriter) -> str:
+    return (
+        f"Ledger {writer.ledger_id} was left open, acknowledged up to entry "
+        f"{writer.last_add_confirmed}: `quire ledger recover {writer.ledger_id}` closes it"
+    )
+
+
+async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
+    """What was done. The ledger is also closed behind a line that cannot be an entry."""
+    from quire.errors import EntryTooLargeError
+
+    too_large: EntryTooLargeError | None = None
+    with Progress("append", total=_input_bytes(), in_bytes=True) as progress:
+        try:
+            await _append(writer, source, progress)
+        except EntryTooLargeError as error:
+            too_large = error
+        last = await writer.close()
+    closed = f"ledger {writer.ledger_id} closed: {last + 1} entries, {writer.length} bytes"
+    if too_large is not None:
+        raise EntryTooLargeError(f"{too_large.args[0]}; {closed}", remedy=too_large.remedy)
+    return closed
+
+
+async def _append(writer: LedgerWriter, source: LineSource, progress: Progress) -> None:
+    async for lines in source:
+        for at in range(0, len(lines), PIECE_ENTRIES):
+            piece = lines[at : at + PIECE_ENTRIES]
+            before = writer.length
+            for line in piece:
+                writer.submit(line)
+            progress.advance(len(piece), writer.length - before + len(piece))
+            await writer.room()
+            # Also sends what was handed over, where the bound is not reached: a line that was
+            # typed is appended at once.
+            behind = writer.last_add_pushed - OUTSTANDING_ENTRIES_MAX
+            if behind > writer.last_add_confirmed:
+                await writer.wait(behind)
+            else:
+                await asyncio.sleep(0)
+
+
+@contextmanager
+def _signals_to(source: LineSource) -> Iterator[list[int]]:
+    """SIGINT and SIGTERM end the input, and are noted; a second one ends the waiting too."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.current_task()
+    assert task is not None
+    caught: list[int] = []
+
+    def on_signal(number: int) -> None:
+        if caught:
+            task.cancel()
+            return
+        caught.append(number)
+        source.stop()
+
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    for number in numbers:
+        loop.add_signal_handler(number, on_signal, number)
+    try:
+        yield caught
+    finally:
+        for number in numbers:
+            loop.remove_signal_handler(number)
+
+
+def _input_bytes() -> int | None:
+    """Of what is left in standard input, where it is a file."""
+    found = os.fstat(STDIN)
+    if not stat.S_ISREG(found.st_mode):
+        return None
+    return max(found.st_size - os.lseek(STDIN, 0, os.SEEK_CUR), 0)

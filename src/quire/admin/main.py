@@ -1,0 +1,97 @@
+"""The command `quire`. Each command has a module of its own, imported when it is called."""
+
+from __future__ import annotations
+
+import click
+
+from quire.admin.groups import LazyGroup, RootGroup
+
+_COMMANDS = {
+    "local": (
+        "quire.admin.local:local",
+        "Run a whole cluster on this machine, in the foreground.",
+    ),
+    "bookie": ("quire.admin.bookie:bookie", "Run one bookie in the foreground."),
+    "zookeeper": (
+        "quire.admin.zookeeper:zookeeper",
+        "Run a single ZooKeeper server in the foreground.",
+    ),
+    "cluster": ("quire.admin.main:cluster", "Initialise a cluster; look at its bookies."),
+    "ledger": ("quire.admin.main:ledger", "Write, read, list, show, delete and recover ledgers."),
+    "bench": ("quire.admin.main:bench", "Measure a cluster."),
+}
+
+_CLUSTER = {
+    "init": ("quire.admin.cluster_init:init", "Make a new, empty cluster."),
+    "bookies": ("quire.admin.cluster_bookies:bookies", "List the registered bookies."),
+}
+
+_LEDGER = {
+    "write": (
+        "quire.admin.ledger_write:write",
+        "Append the lines of standard input to a new ledger.",
+    ),
+    "read": ("quire.admin.ledger_read:read", "Print the entries of a ledger, one a line."),
+    "list": ("quire.admin.ledger_list:list_ledgers", "List the ids of all ledgers."),
+    "show": ("quire.admin.ledger_show:show", "Show what the metadata says of a ledger."),
+    "delete": ("quire.admin.ledger_delete:delete", "Delete a ledger."),
+    "recover": (
+        "quire.admin.ledger_recover:recover",
+        "Fence the writer of a ledger and close the ledger.",
+    ),
+}
+
+_BENCH = {
+    "add": ("quire.admin.bench:add", "Appends, many outstanding."),
+    "read": ("quire.admin.bench:read", "Sequential read of a whole ledger, digests verified."),
+    "latency": ("quire.admin.bench:latency", "Latency of single appends."),
+    "ledgers": ("quire.admin.bench:ledgers", "Appends to many ledgers in turn."),
+    "recover": ("quire.admin.bench:recover", "Opening ledgers whose writer is gone."),
+}
+
+_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        import quire
+
+        click.echo(f"quire {quire.__version__}")
+        context.exit()
+
+
+@click.group(cls=RootGroup, lazy=_COMMANDS, context_settings=_SETTINGS)
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Print the version and exit.",
+)
+def cli() -> None:
+    """Quire: Apache BookKeeper in Python.
+
+    Commands that talk to a cluster take --metadata URI after their name; QUIRE_METADATA gives the
+    default.
+    """
+
+
+@click.group(cls=LazyGroup, lazy=_CLUSTER)
+def cluster() -> None:
+    """Initialise a cluster; look at its bookies."""
+
+
+@click.group(cls=LazyGroup, lazy=_LEDGER)
+def ledger() -> None:
+    """Write, read, list, show, delete and recover ledgers."""
+
+
+@click.group(cls=LazyGroup, lazy=_BENCH)
+def bench() -> None:
+    """Measure a cluster: one line of results a round, on standard output."""
+
+
+def main() -> None:
+    """The program; always ends in SystemExit."""
+    cli.main()

@@ -1,0 +1,118 @@
+"""Options and arguments that several commands share."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import click
+
+T = TypeVar("T")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+METADATA_VARIABLE = "QUIRE_METADATA"
+LEDGER_ID_MAX = 2**63 - 1
+ENTRY_ID_MAX = 2**31 - 2
+DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
+
+
+def _uri(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+    """A URI that cannot be is a usage error at once."""
+    from quire.errors import MetadataURIError
+    from quire.metadata.uri import parse_uri
+
+    if not value:
+        raise click.UsageError(
+            f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}", context
+        )
+    try:
+        parse_uri(value)
+    except MetadataURIError as error:
+        raise click.UsageError(str(error), context) from None
+    return value
+
+
+def metadata_option(command: Command) -> Command:
+    return click.option(
+        "--metadata",
+        "uri",
+        metavar="URI",
+        envvar=METADATA_VARIABLE,
+        callback=_uri,
+        help=f"The cluster: sqlite:///FILE or zk+hierarchical://HOST:PORT/ledgers. "
+        f"[default: {METADATA_VARIABLE}]",
+    )(command)
+
+
+def ledger_argument(command: Command) -> Command:
+    return click.argument("ledger_id", metavar="ID", type=click.IntRange(0, LEDGER_ID_MAX))(command)
+
+
+def password_option(command: Command) -> Command:
+    return click.option(
+        "--password",
+        default="",
+        metavar="TEXT",
+        callback=lambda context, parameter, value: os.fsencode(value),
+        help="The password that the ledger was created with. [default: none]",
+    )(command)
+
+
+def json_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--json", "as_json", is_flag=True, help=help_text)
+
+
+def quorum_options(command: Command) -> Command:
+    """--ensemble, --write-quorum, --ack-quorum, --digest."""
+    for option in (
+        click.option(
+            "--digest",
+            type=click.Choice(DIGESTS, case_sensitive=False),
+            default="crc32c",
+            show_default=True,
+            help="How entries are protected.",
+        ),
+        click.option(
+            "--ack-quorum",
+            type=click.IntRange(min=1),
+            default=2,
+            show_default=True,
+            help="So many bookies must have an entry on disk before it is acknowledged.",
+        ),
+        click.option(
+            "--write-quorum",
+            type=click.IntRange(min=1),
+            default=3,
+            show_default=True,
+            help="Each entry goes to so many bookies.",
+        ),
+        click.option(
+            "--ensemble",
+            type=click.IntRange(min=1),
+            default=3,
+            show_default=True,
+            help="Entries are striped over so many bookies.",
+        ),
+    ):
+        command = option(command)
+    return command
+
+
+def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:
+    if not ensemble >= write_quorum >= ack_quorum:
+        raise click.UsageError(
+            f"--ensemble {ensemble} >= --write-quorum {write_quorum} >= --ack-quorum {ack_quorum} "
+            "does not hold"
+        )
+
+
+def run_async(work: Coroutine[Any, Any, T]) -> T:
+    """Run a command's coroutine; Ctrl-C cancels it and is raised once it has cleaned up."""
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(work)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(work)

@@ -1,0 +1,61 @@
+"""`quire zookeeper`."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+import click
+
+from quire.admin.groups import EXIT_ERROR, fail
+
+
+class _Stopped(Exception):
+    """SIGTERM or SIGINT."""
+
+
+@click.command()
+@click.option(
+    "--dir",
+    "directory",
+    required=True,
+    type=click.Path(file_okay=False),
+    help="Where it keeps its data; made if missing.",
+)
+@click.option("--port", type=click.IntRange(1, 65535), default=2181, show_default=True)
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on.",
+)
+def zookeeper(directory: str, port: int, host: str) -> int:
+    """Run a single ZooKeeper server in the foreground, from the jars that PySpark ships.
+
+    For development and tests: one server, nothing is replicated. It prints its metadata URI on
+    standard output once it serves; `quire cluster init` then makes a cluster in it. SIGTERM and
+    Ctrl-C stop it, with exit status 0.
+    """
+    from quire.metadata.zookeeper_server import ZooKeeperServer
+
+    server = ZooKeeperServer(directory, port, host)
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, _stop)
+        server.start()
+        sys.stdout.write(server.uri() + "\n")
+        sys.stdout.flush()
+        status = server.wait()
+        fail(f"ZooKeeper ended by itself with status {status}; its log is {server.log_file}")
+        return EXIT_ERROR
+    except _Stopped:
+        return 0
+    finally:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_IGN)
+        server.stop()
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise _Stopped

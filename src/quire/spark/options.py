@@ -1,0 +1,268 @@
+"""The options of the data source, typed. Pure, without Spark.
+
+Options are case-insensitive (Spark hands them over in lower case); one that is unknown or cannot be
+is a `UsageError` that names it. The password never shows in a `repr`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from quire import DigestType
+from quire.client.arrow import COLUMNS
+from quire.errors import UsageError
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+ENV_METADATA = "QUIRE_METADATA"
+PARTITION_BYTES = 64 * 1024 * 1024
+"""Of one task: enough that its fixed cost (some 10 ms) does not count."""
+MIN_PARTITIONS_MAX = 100_000
+SIZE_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+
+SHARED = ("metadata", "dataset", "password")
+READING = (
+    *SHARED, "ledger", "ledgers", "recover", "columns", "value", "pushdown", "partitionEntries",
+    "partitionBytes", "minPartitions",
+)  # fmt: skip
+WRITING = (
+    *SHARED, "ensemble", "writeQuorum", "ackQuorum", "digest", "valueColumn", "txnId",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOptions:
+    """`ledger` or `ledgers` or `dataset` says what is read."""
+
+    metadata: str
+    """The cluster's metadata URI; default: QUIRE_METADATA of the driver's environment."""
+    ledgers: tuple[int, ...] = ()
+    dataset: str | None = None
+    password: bytes = field(default=b"", repr=False)
+    recover: bool = False
+    """Fence and close ledgers that are still open, instead of reading what is acknowledged now."""
+    columns: tuple[str, ...] = COLUMNS
+    pushdown: bool = False
+    partition_entries: int | None = None
+    """Most entries of one task."""
+    partition_bytes: int = PARTITION_BYTES
+    """Most bytes of one task, about: entries of one ledger count as equally large."""
+    min_partitions: int = 1
+
+    @classmethod
+    def parse(
+        cls,
+        options: Mapping[str, str],
+        *,
+        pushdown: bool = False,
+        environ: Mapping[str, str] = os.environ,
+    ) -> ReadOptions:
+        """`pushdown` is the default of that option."""
+        given = _Given(options, READING, "reading", WRITING)
+        ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
+        if (ledger := given.take("ledger", _ledger_id, None)) is not None:
+            if ledgers is not None:
+                raise UsageError("options 'ledger' and 'ledgers' exclude each other")
+            ledgers = (ledger,)
+        dataset = given.take("dataset", _name, None)
+        if (dataset is None) == (ledgers is None):
+            raise UsageError(
+                "nothing says what to read"
+                if dataset is None
+                else "options 'dataset' and 'ledgers' exclude each other",
+                remedy="Set one of the options 'dataset', 'ledger' and 'ledgers'",
+            )
+        return cls(
+            metadata=given.metadata(environ),
+            ledgers=ledgers or (),
+            dataset=dataset,
+            password=given.password(),
+            recover=given.take("recover", _boolean, False),
+            columns=given.columns(),
+            pushdown=given.take("pushdown", _boolean, pushdown),
+            partition_entries=given.take("partitionEntries", _positive, None),
+            partition_bytes=given.take("partitionBytes", _size, PARTITION_BYTES),
+            min_partitions=given.take("minPartitions", _partitions, 1),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOptions:
+    metadata: str
+    dataset: str
+    password: bytes = field(default=b"", repr=False)
+    ensemble: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    digest: DigestType = DigestType.CRC32C
+    value_column: str | None = None
+    txn_id: str | None = None
+    """Makes the write idempotent: what was published under this id is not published again."""
+
+    @classmethod
+    def parse(
+        cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
+    ) -> WriteOptions:
+        given = _Given(options, WRITING, "writing", READING)
+        dataset = given.take("dataset", _name, None)
+        if dataset is None:
+            raise UsageError(
+                "nothing says where to write", remedy="Set the option 'dataset' to its name"
+            )
+        parsed = cls(
+            metadata=given.metadata(environ),
+            dataset=dataset,
+            password=given.password(),
+            ensemble=given.take("ensemble", _positive, 3),
+            write_quorum=given.take("writeQuorum", _positive, 3),
+            ack_quorum=given.take("ackQuorum", _positive, 2),
+            digest=given.take("digest", DigestType.parse, DigestType.CRC32C),
+            value_column=given.take("valueColumn", _name, None),
+            txn_id=given.take("txnId", _name, None),
+        )
+        if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
+            raise UsageError(
+                f"ensemble {parsed.ensemble} >= writeQuorum {parsed.write_quorum} >= ackQuorum "
+                f"{parsed.ack_quorum} does not hold"
+            )
+        return parsed
+
+
+# -- inside -----------------------------------------------------------------------------------
+
+
+class _Given:
+    """What the user set, by lower-case name."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        known: Sequence[str],
+        doing: str,
+        other: Sequence[str],
+    ) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+        names = {name.lower(): name for name in known}
+        others = {name.lower(): name for name in other}
+        for name in self._values:
+            if name in names:
+                continue
+            if name in others:
+                raise UsageError(f"option '{others[name]}' is of no use for {doing}")
+            if name == "path":
+                raise UsageError(
+                    "the quire data source has no paths", remedy="Use .option('dataset', NAME)"
+                )
+            if name == "provider":
+                raise UsageError(
+                    "Spark does not hand the options of a table to Python data sources",
+                    remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
+                )
+            near = difflib.get_close_matches(name, names, 1)
+            raise UsageError(
+                f"unknown option '{name}' for {doing}",
+                remedy=f"Did you mean '{names[near[0]]}'?"
+                if near
+                else f"Known are: {', '.join(known)}",
+            )
+
+    def take(self, name: str, parse: Callable[[str], T], default: D) -> T | D:
+        text = self._values.get(name.lower())
+        if text is None:
+            return default
+        try:
+            return parse(text.strip())
+        except ValueError as error:
+            raise UsageError(f"option '{name}': {error}") from None
+
+    def metadata(self, environ: Mapping[str, str]) -> str:
+        uri = self.take("metadata", str, None) or environ.get(ENV_METADATA)
+        if not uri:
+            raise UsageError(
+                "nothing says which cluster is meant",
+                remedy=f"Set the option 'metadata', or {ENV_METADATA} before Spark starts, to the "
+                "metadata URI",
+            )
+        return uri
+
+    def password(self) -> bytes:
+        return self._values.get("password", "").encode()
+
+    def columns(self) -> tuple[str, ...]:
+        value = self.take("value", _boolean, None)
+        columns = self.take("columns", _columns, None)
+        if columns is None:
+            return COLUMNS if value is not False else tuple(c for c in COLUMNS if c != "value")
+        if value is not None and value != ("value" in columns):
+            raise UsageError(f"options 'columns' and 'value' contradict each other: {columns}")
+        return columns
+
+
+def _integer(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no whole number") from None
+
+
+def _positive(text: str) -> int:
+    number = _integer(text)
+    if number < 1:
+        raise ValueError(f"{number} is less than 1")
+    return number
+
+
+def _partitions(text: str) -> int:
+    number = _positive(text)
+    if number > MIN_PARTITIONS_MAX:
+        raise ValueError(f"{number} is more than {MIN_PARTITIONS_MAX}")
+    return number
+
+
+def _size(text: str) -> int:
+    digits = text.rstrip("bBkKmMgG")
+    unit = text[len(digits) :].lower()
+    if unit not in SIZE_UNITS or not digits:
+        raise ValueError(f"{text!r} is no size: use bytes, or 512k, 64m, 1g")
+    return _positive(digits) * SIZE_UNITS[unit]
+
+
+def _boolean(text: str) -> bool:
+    if text.lower() not in ("true", "false"):
+        raise ValueError(f"{text!r} is neither true nor false")
+    return text.lower() == "true"
+
+
+def _name(text: str) -> str:
+    if not text:
+        raise ValueError("it is empty")
+    return text
+
+
+def _ledger_id(text: str) -> int:
+    number = _integer(text)
+    if not 0 <= number < 2**63:
+        raise ValueError(f"{number} is not a ledger id: use 0 to 2**63-1")
+    return number
+
+
+def _ledger_ids(text: str) -> tuple[int, ...]:
+    ledgers = tuple(_ledger_id(part.strip()) for part in text.split(","))
+    if len(set(ledgers)) != len(ledgers):
+        raise ValueError(f"a ledger is given twice: {text}")
+    return ledgers
+
+
+def _columns(text: str) -> tuple[str, ...]:
+    columns = tuple(part.strip().lower() for part in text.split(","))
+    for name in columns:
+        if name not in COLUMNS:
+            raise ValueError(f"there is no column {name!r}, only {', '.join(COLUMNS)}")
+    if len(set(columns)) != len(columns):
+        raise ValueError(f"a column is given twice: {text}")
+    return columns

@@ -1,0 +1,81 @@
+"""What the tasks of one Python worker process share: a client for each cluster, a quiet garbage
+collector, and short error messages.
+
+Spark reuses its Python workers; module globals survive between tasks. Workers are forked, so that
+clients are kept by process id.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import ParamSpec, TypeVar
+
+from quire import QuireError, blocking
+from quire.errors import ClientClosedError, MetadataUnavailableError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+CLIENTS_MAX = 8
+"""Clusters that one process keeps a connection to."""
+
+_clients: dict[tuple[str, int], blocking.Client] = {}
+_frozen_pid = -1
+
+
+@contextmanager
+def client(uri: str) -> Iterator[blocking.Client]:
+    """The client of this process for the cluster at `uri`, connected. It stays for the next task,
+    unless the metadata store was lost while it was used."""
+    key = (uri, os.getpid())
+    found = _clients.get(key)
+    if found is None:
+        found = blocking.connect(uri)
+        while len(_clients) >= CLIENTS_MAX:
+            _forget(next(iter(_clients)))
+        _clients[key] = found
+    try:
+        yield found
+    except (MetadataUnavailableError, ClientClosedError):
+        _forget(key)
+        raise
+
+
+def _forget(key: tuple[str, int]) -> None:
+    old = _clients.pop(key, None)
+    if old is not None and key[1] == os.getpid():  # a parent's connections are the parent's
+        old.close()
+
+
+def close_clients() -> None:
+    """For processes that go on after their last task: tests, notebooks."""
+    for key in list(_clients):
+        _forget(key)
+
+
+def plainly(method: Callable[P, R]) -> Callable[P, R]:
+    """For what Spark calls: our errors say what happened and what to do, and Spark shows the whole
+    traceback to the user, so it is cut off here."""
+
+    @functools.wraps(method)
+    def called(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except QuireError as error:
+            raise error.with_traceback(None) from None
+
+    return called
+
+
+def prepare() -> None:
+    """Once per worker process: what is imported is garbage for nobody. Spark's daemon collects
+    after every task, which takes 31 ms with pandas and pyarrow loaded and 0.02 ms after this."""
+    global _frozen_pid
+    if _frozen_pid != os.getpid():
+        _frozen_pid = os.getpid()
+        gc.collect()
+        gc.freeze()

@@ -1,0 +1,307 @@
+"""Batch writing: every task writes a ledger of its own, the driver publishes them as a dataset.
+
+Until the one compare-and-swap of `commit` nothing is seen by readers of the dataset. Ledgers of
+tasks that failed, were killed or lost to a speculative twin are orphans: they say in their custom
+metadata what they belong to, and are deleted by the task itself, at the end of the job, or by
+`quire.spark.sweep_orphans`, whichever can.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import BinaryType, StringType, StructType
+
+from quire import LedgerWriter, blocking
+from quire.client.blocking import call
+from quire.client.blocking_datasets import BlockingDatasets
+from quire.client.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
+from quire.errors import QuireError, UsageError
+from quire.spark import worker
+from quire.spark.options import WriteOptions
+
+PARTITION_KEY = "quire.partition"
+ATTEMPT_KEY = "quire.attempt"
+TXN_KEY = "quire.txn"
+
+SWEEP_BEFORE = 1_000
+"""How many ledger ids before the first of a job its failed attempts are looked for."""
+SWEEP_LEDGERS_MAX = 5_000
+"""Ledgers looked at by the sweep at the end of a job; `sweep_orphans` looks at all."""
+
+logger = logging.getLogger("quire.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What a task wrote. `ledger_id` None: it had no rows."""
+
+    partition: int
+    attempt: int
+    ledger_id: int | None = None
+    last_entry: int = -1
+    rows: int = 0
+    bytes: int = 0
+
+
+class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """One write job. Built once on the driver; Spark pickles it to the tasks, to `commit` and to
+    `abort`, so that `job` names the job in all of them."""
+
+    def __init__(self, options: WriteOptions, schema: StructType, overwrite: bool) -> None:
+        self._options = options
+        self._overwrite = overwrite
+        self._column = value_column(schema, options.value_column)
+        self.job = uuid.uuid4().hex
+        self.txn = options.txn_id or f"job:{self.job}"
+        with worker.client(options.metadata) as client:
+            self._done = options.txn_id is not None and (
+                BlockingDatasets(client).find_transaction(options.dataset, self.txn) is not None
+            )
+
+    # -- on the workers -----------------------------------------------------------------------
+
+    @worker.plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> LedgerMessage:
+        """Write the rows of one partition into a new ledger and close it: all of them are on disk
+        on a quorum when this returns. Without rows there is no ledger."""
+        worker.prepare()
+        partition, attempt = task()
+        if self._done:
+            for _ in iterator:
+                pass
+            return LedgerMessage(partition, attempt)
+        with worker.client(self._options.metadata) as client:
+            output = TaskOutput(client, self, partition, attempt)
+            try:
+                for batch in iterator:
+                    if batch.num_rows:
+                        output.append(payloads(batch.column(self._column)))
+                return output.close()
+            except BaseException:
+                output.discard()
+                raise
+
+    def create_ledger(
+        self, client: blocking.Client, partition: int, attempt: int
+    ) -> blocking.LedgerWriter:
+        options = self._options
+        custom = {
+            OWNER_KEY: options.dataset,
+            JOB_KEY: self.job,
+            TXN_KEY: self.txn,
+            PARTITION_KEY: str(partition),
+            ATTEMPT_KEY: str(attempt),
+        }
+        return client.create_ledger(
+            ensemble_size=options.ensemble,
+            write_quorum=options.write_quorum,
+            ack_quorum=options.ack_quorum,
+            digest=options.digest,
+            password=options.password,
+            custom={key: value.encode() for key, value in custom.items()},
+        )
+
+    # -- on the driver ------------------------------------------------------------------------
+
+    @worker.plainly
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish all ledgers of the job in one step; then clean up what it leaves, as far as
+        that goes."""
+        if self._done:
+            return
+        written = _written(messages)
+        with worker.client(self._options.metadata) as client:
+            datasets = BlockingDatasets(client)
+            published = self.publish(datasets, written)
+            try:
+                self._clean_up(datasets, published, written, messages)
+            except QuireError as error:
+                logger.warning(
+                    "dataset %s is published; its old ledgers are left for a later sweep: %s",
+                    self._options.dataset,
+                    error,
+                )
+
+    def publish(self, datasets: BlockingDatasets, written: Sequence[LedgerMessage]) -> Publication:
+        return datasets.publish(
+            self._options.dataset,
+            [
+                DatasetLedger(m.ledger_id, 0, m.last_entry, m.rows, m.bytes)
+                for m in written
+                if m.ledger_id is not None
+            ],
+            overwrite=self._overwrite,
+            txn=self.txn,
+        )
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what is not published. Spark also calls this after a `commit` that raised,
+        which may have published everything: what the dataset holds is never touched."""
+        name = self._options.dataset
+        try:
+            with worker.client(self._options.metadata) as client:
+                datasets = BlockingDatasets(client)
+                written = _written(messages)
+                datasets.discard(name, _ids(written))
+                self._sweep(datasets, written, messages)
+        except QuireError as error:
+            logger.warning("dataset %s: ledgers are left for a later sweep: %s", name, error)
+
+    def _clean_up(
+        self,
+        datasets: BlockingDatasets,
+        published: Publication,
+        written: Sequence[LedgerMessage],
+        messages: Sequence[WriterCommitMessage | None],
+    ) -> None:
+        name = self._options.dataset
+        if published.repeated:
+            # By another driver with this transaction id, or by ourselves: the dataset tells.
+            datasets.discard(name, _ids(written))
+        if published.replaced:
+            datasets.discard(name, [ledger.ledger_id for ledger in published.replaced])
+        self._sweep(datasets, written, messages)
+
+    def _sweep(
+        self,
+        datasets: BlockingDatasets,
+        written: Sequence[LedgerMessage],
+        messages: Sequence[WriterCommitMessage | None],
+    ) -> None:
+        """Look for ledgers of failed attempts of this job, where there may be some."""
+        retried = any(message is None or message.attempt for message in messages)
+        if retried and written:
+            datasets.sweep_orphans(
+                0,
+                name=self._options.dataset,
+                job=self.job,
+                first=max(0, min(_ids(written)) - SWEEP_BEFORE),
+                keep=_ids(written),
+                look_at_most=SWEEP_LEDGERS_MAX,
+            )
+
+
+class TaskOutput:
+    """The ledger of one task, created with its first rows. One batch is on its way while the next
+    is taken from Spark."""
+
+    def __init__(
+        self, client: blocking.Client, job: QuireWriter, partition: int, attempt: int
+    ) -> None:
+        self._client = client
+        self._job = job
+        self._partition = partition
+        self._attempt = attempt
+        self._ledger: blocking.LedgerWriter | None = None
+        self._pending: asyncio.Future[int] | None = None
+        self._rows = 0
+        self._bytes = 0
+
+    def append(self, values: Sequence[bytes]) -> None:
+        if self._ledger is None:
+            self._ledger = self._job.create_ledger(self._client, self._partition, self._attempt)
+        call(self._append(self._ledger.aio, values))
+        self._rows += len(values)
+        self._bytes += sum(map(len, values))
+
+    async def _append(self, ledger: LedgerWriter, values: Sequence[bytes]) -> None:
+        await self._settle()
+        self._pending = asyncio.ensure_future(ledger.append_many(values))
+
+    async def _settle(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            await pending
+
+    def close(self) -> LedgerMessage:
+        """Wait for all rows, close the ledger."""
+        if self._ledger is None:
+            return LedgerMessage(self._partition, self._attempt)
+        call(self._settle())
+        last = self._ledger.close()
+        if last + 1 != self._rows:
+            raise QuireError(
+                f"ledger {self._ledger.ledger_id} has {last + 1} entries, the task wrote "
+                f"{self._rows}"
+            )
+        return LedgerMessage(
+            self._partition, self._attempt, self._ledger.ledger_id, last, self._rows, self._bytes
+        )
+
+    def discard(self) -> None:
+        """Delete the ledger, which nobody has heard of; a sweep does where this fails."""
+        if self._ledger is None:
+            return
+        try:
+            call(self._cancel())
+            self._ledger.abandon()
+            self._client.delete_ledger(self._ledger.ledger_id)
+        except QuireError as error:
+            logger.warning("ledger %d is left for a sweep: %s", self._ledger.ledger_id, error)
+
+    async def _cancel(self) -> None:
+        if self._pending is not None:
+            self._pending.cancel()
+            await asyncio.gather(self._pending, return_exceptions=True)
+
+
+def value_column(schema: StructType, wanted: str | None) -> int:
+    """The place of the column that becomes the entries: the one asked for, else `value`, else the
+    only one that can be."""
+    fields = schema.fields
+    possible = [
+        at for at, field in enumerate(fields) if isinstance(field.dataType, BinaryType | StringType)
+    ]
+    name = (wanted or "value").lower()
+    named = [at for at, field in enumerate(fields) if str(field.name).lower() == name]
+    if len(named) == 1:
+        if named[0] in possible:
+            return named[0]
+        field = fields[named[0]]
+        raise UsageError(
+            f"column {field.name!r} is {field.dataType.simpleString()}: an entry is made of "
+            "binary or string",
+            remedy="Cast or encode it, for example with to_json",
+        )
+    if wanted is None and not named and len(possible) == 1:
+        return possible[0]
+    have = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
+    raise UsageError(
+        f"no column {wanted!r} to write" if wanted else "it is not clear which column to write",
+        remedy=f"Name a binary or string column with the option 'valueColumn'; there are: {have}",
+    )
+
+
+def payloads(column: pa.Array) -> list[bytes]:
+    if column.null_count:
+        raise UsageError(
+            "a value is null, and an entry cannot be", remedy="Filter such rows, or replace them"
+        )
+    if not pa.types.is_binary(column.type):
+        column = column.cast(pa.binary())
+    values: list[bytes] = column.to_pylist()
+    return values
+
+
+def task() -> tuple[int, int]:
+    """(partition, attempt) of the task that runs here."""
+    context = TaskContext.get()
+    return (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
+
+
+def _written(messages: Sequence[WriterCommitMessage | None]) -> list[LedgerMessage]:
+    """The messages that name a ledger, in the order of the partitions."""
+    found = [m for m in messages if isinstance(m, LedgerMessage) and m.ledger_id is not None]
+    return sorted(found, key=lambda message: message.partition)
+
+
+def _ids(written: Sequence[LedgerMessage]) -> list[int]:
+    return [message.ledger_id for message in written if message.ledger_id is not None]
