@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from quire.testing.cluster import LocalCluster
 
 import quire
+from quire.testing.cluster import LocalCluster
 
 from . import writer_program
 

@@ -168,7 +168,8 @@ class BookieService:
         try:
             entry_id = self._entry_id(request)
             if entry_id < 0:
-                return request.failed(Code.NO_ENTRY)
+                asked_for_last = request.entry_id == LAST_ENTRY
+                return request.failed(Code.NO_ENTRY if asked_for_last else Code.BAD_REQUEST)
             entries = self.store.read(
                 request.ledger_id, entry_id, request.max_count, self._budget(request)
             )

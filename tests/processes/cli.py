@@ -1,0 +1,163 @@
+"""The command `quire` as scripts run it: a process, its outputs, its exit status."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+COMMAND = [sys.executable, "-m", "quire"]
+TIMEOUT_S = 60.0
+POLL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Done:
+    status: int
+    out: bytes
+    err: str
+
+    def ok(self) -> bytes:
+        assert self.status == 0, self.err
+        assert "Traceback" not in self.err
+        return self.out
+
+    def fails(self, status: int, *named: str) -> str:
+        """The one line on standard error, which names these things."""
+        assert self.status == status, (self.status, self.err)
+        (line,) = self.err.splitlines()
+        assert line.startswith("error: "), line
+        for name in named:
+            assert name in line, line
+        return line
+
+
+class Quire:
+    """Runs commands against one cluster, named by the environment."""
+
+    def __init__(self, uri: str = "", directory: Path | None = None) -> None:
+        self.uri = uri
+        self.environment = {**os.environ, "QUIRE_METADATA": uri}
+        self.environment.pop("QUIRE_DEBUG", None)
+        self._directory = directory
+
+    def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
+        done = subprocess.run(
+            [*COMMAND, *arguments],
+            input=stdin,
+            capture_output=True,
+            env=self.environment,
+            cwd=self._directory,
+            timeout=TIMEOUT_S,
+            check=False,
+        )
+        return Done(done.returncode, done.stdout, done.stderr.decode())
+
+    def write(self, data: bytes, *arguments: str) -> str:
+        """A new ledger of these lines; its id, as it was printed."""
+        out = self("ledger", "write", *arguments, stdin=data).ok()
+        ledger_id = out.decode().removesuffix("\n")
+        assert ledger_id.isdecimal(), out
+        assert out == f"{ledger_id}\n".encode()
+        return ledger_id
+
+    def start(self, *arguments: str) -> Running:
+        return Running([*COMMAND, *arguments], self.environment)
+
+
+class Running:
+    """A command that runs: `with quire.start("local") as local: ...`. Killed at the end."""
+
+    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+        self.process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def line(self) -> str:
+        """The next line on standard output; '' at its end."""
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().decode().rstrip("\n")
+
+    def error_line(self) -> str:
+        assert self.process.stderr is not None
+        return self.process.stderr.readline().decode().rstrip("\n")
+
+    def type(self, data: bytes) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write(data)
+        self.process.stdin.flush()
+
+    def end(self, number: signal.Signals | None = None) -> Done:
+        """Send it a signal (or the end of its input), and what came of it."""
+        if number is not None:
+            self.process.send_signal(number)
+            # Its input stays open: the signal alone must end it.
+            self.process.wait(TIMEOUT_S)
+        out, err = self.process.communicate(timeout=TIMEOUT_S)
+        return Done(self.process.returncode, out, err.decode())
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
+            if pipe is not None:
+                pipe.close()
+
+
+def wait_for(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"{what}: not within {TIMEOUT_S:g} s"
+        time.sleep(POLL_S)
+
+
+def descendants(pid: int) -> list[int]:
+    """All processes below `pid`."""
+    parents = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                fields = (entry / "stat").read_text().rpartition(")")[2].split()
+            except OSError:
+                continue
+            parents[int(entry.name)] = int(fields[1])
+    found = [pid]
+    for parent in found:
+        found += [child for child, of in parents.items() if of == parent]
+    return found[1:]
+
+
+def is_running(pid: int) -> bool:
+    """Not for a zombie: it has ended, though its new parent has not looked yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def wait_until_gone(pids: list[int]) -> None:
+    wait_for(lambda: not any(map(is_running, pids)), f"end of the processes {pids}")

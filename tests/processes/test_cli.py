@@ -1,0 +1,374 @@
+"""The contract of the commands that work on ledgers, with real processes."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+import signal
+import subprocess
+from base64 import b64decode
+from collections.abc import Iterator
+
+import pytest
+
+from quire.testing.cluster import LocalCluster
+
+from .cli import COMMAND, TIMEOUT_S, Quire, wait_for
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3) as local:
+        yield local
+
+
+@pytest.fixture
+def quire(cluster: LocalCluster) -> Quire:
+    return Quire(cluster.uri)
+
+
+def lines_of_many_sizes() -> bytes:
+    chance = random.Random(5)
+    lines = [chance.randbytes(chance.randrange(2_000)).replace(b"\n", b"") for _ in range(3_000)]
+    lines += [b""] * 200 + [b"x" * 1_500_000] + [b"%d" % number for number in range(50_000)]
+    return b"\n".join(lines)
+
+
+INPUTS = {
+    "nothing": b"",
+    "an empty line": b"\n",
+    "empty lines": b"\n\n\n",
+    "no newline at the end": b"one\ntwo",
+    "a newline at the end": b"one\ntwo\n",
+    "an empty line at the end": b"one\n\n",
+    "carriage returns": b"one\r\n\r\ntwo\r",
+    "any bytes": bytes(range(256)) * 3,
+    "no UTF-8": b"\xff\xfe\n\xc3\n\x00\n",
+    "many sizes": lines_of_many_sizes(),
+}
+
+
+@pytest.mark.parametrize("data", INPUTS.values(), ids=INPUTS.keys())
+def test_lines_come_back_as_they_were(quire: Quire, data: bytes) -> None:
+    ledger_id = quire.write(data)
+    whole = data if data.endswith(b"\n") or not data else data + b"\n"
+    assert quire("ledger", "read", ledger_id).ok() == whole
+    shown = json.loads(quire("ledger", "show", ledger_id, "--json").ok())
+    assert shown["state"] == "CLOSED"
+    assert shown["last_entry_id"] == whole.count(b"\n") - 1
+    assert shown["length"] == len(whole) - whole.count(b"\n")
+
+
+@pytest.mark.parametrize("shape", [(3, 2, 2), (2, 2, 1), (1, 1, 1), (3, 3, 3)])
+@pytest.mark.parametrize("digest", ["crc32", "HMAC", "dummy"])
+def test_quorums_and_digests(quire: Quire, shape: tuple[int, int, int], digest: str) -> None:
+    data = b"".join(b"%d\n" % number for number in range(2_000))
+    ensemble, write_quorum, ack_quorum = map(str, shape)
+    ledger_id = quire.write(
+        data, "--ensemble", ensemble, "--write-quorum", write_quorum, "--ack-quorum", ack_quorum,
+        "--digest", digest, "--password", "secret", "--custom", "a=b=c", "--custom", "empty=",
+    )  # fmt: skip
+    assert quire("ledger", "read", ledger_id, "--password", "secret").ok() == data
+    shown = json.loads(quire("ledger", "show", ledger_id, "--json").ok())
+    assert (shown["ensemble"], shown["write_quorum"], shown["ack_quorum"]) == shape
+    assert shown["digest"] == digest.upper()
+    assert shown["custom"] == {"a": "b=c", "empty": ""}
+
+
+def test_the_id_comes_first_and_a_line_is_not_held_back(quire: Quire) -> None:
+    """Both are seen while standard input is open and nothing more comes."""
+    with quire.start("ledger", "write") as writer:
+        ledger_id = writer.line()
+        assert ledger_id.isdecimal()
+        assert json.loads(quire("ledger", "show", ledger_id, "--json").ok())["state"] == "OPEN"
+        # The second line carries the news that the first is acknowledged.
+        writer.type(b"one\n")
+        wait_for(
+            lambda: entries_on_bookies(quire, ledger_id, writer) == b"one\n",
+            "reading what was typed",
+        )
+        done = writer.end()
+        assert done.out == b""
+        assert done.ok() == b""
+    found = quire("ledger", "read", ledger_id).ok()
+    assert found.startswith(b"one\n")
+    assert set(found.removeprefix(b"one\n").split(b"\n")) <= {b"more", b""}
+
+
+def entries_on_bookies(quire: Quire, ledger_id: str, writer: object) -> bytes:
+    """What a reader sees, after one more line."""
+    assert hasattr(writer, "type")
+    writer.type(b"more\n")
+    return quire("ledger", "read", ledger_id).ok()[:4]
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["INT", "TERM"]
+)
+def test_a_signal_closes_the_ledger(quire: Quire, number: signal.Signals, status: int) -> None:
+    with quire.start("ledger", "write") as writer:
+        ledger_id = writer.line()
+        writer.type(b"one\ntwo\nunfinished")
+        writer.type(b"\nthree\n")
+        wait_for(
+            lambda: quire("ledger", "read", ledger_id).ok().startswith(b"one\n"), "the first line"
+        )
+        done = writer.end(number)
+    assert (done.status, done.out) == (status, b"")
+    assert re.fullmatch(rf"interrupted: ledger {ledger_id} closed: 4 entries, .*\n", done.err)
+    assert json.loads(quire("ledger", "show", ledger_id, "--json").ok())["state"] == "CLOSED"
+    assert quire("ledger", "read", ledger_id).ok() == b"one\ntwo\nunfinished\nthree\n"
+
+
+def test_ctrl_c_ends_a_reader(quire: Quire) -> None:
+    """It stands still because nobody takes what it prints."""
+    ledger_id = quire.write(b"x" * 100_000 + b"\n" + b"y\n" * 500_000)
+    with quire.start("ledger", "read", ledger_id) as reader:
+        assert reader.line() == "x" * 100_000
+        done_status = stop_reading(reader)
+    assert done_status == (130, "interrupted\n")
+
+
+def stop_reading(reader: object) -> tuple[int, str]:
+    process: subprocess.Popen[bytes] = reader.process  # type: ignore[attr-defined]
+    process.send_signal(signal.SIGINT)
+    status = process.wait(TIMEOUT_S)
+    assert process.stderr is not None
+    return status, process.stderr.read().decode()
+
+
+@pytest.mark.parametrize(
+    ("bounds", "wanted"),
+    [
+        ((), range(1_000)),
+        (("--first", "0", "--last", "0"), range(1)),
+        (("--first", "990"), range(990, 1_000)),
+        (("--first", "999", "--last", "999"), range(999, 1_000)),
+        (("--last", "4"), range(5)),
+        (("--first", "1000"), range(0)),
+    ],
+)
+def test_bounds_are_inclusive(quire: Quire, bounds: tuple[str, ...], wanted: range) -> None:
+    ledger_id = quire.write(b"".join(b"%d\n" % number for number in range(1_000)))
+    found = quire("ledger", "read", ledger_id, *bounds).ok()
+    assert found == b"".join(b"%d\n" % number for number in wanted)
+
+
+def test_bounds_that_cannot_be_read(quire: Quire) -> None:
+    ledger_id = quire.write(b"one\ntwo\n")
+    read = ("ledger", "read", ledger_id)
+    quire(*read, "--last", "2").fails(1, f"ledger {ledger_id}", "entry 1")
+    quire(*read, "--first", "7").fails(1, f"ledger {ledger_id}", "entry 1")
+    quire(*read, "--first", "1", "--last", "0").fails(2, "--first 1")
+
+
+def test_entries_as_json(quire: Quire) -> None:
+    ledger_id = quire.write(b"one\n\xff\n\n")
+    lines = quire("ledger", "read", ledger_id, "--json").ok().splitlines()
+    found = [json.loads(line) for line in lines]
+    assert [(e["ledger_id"], e["entry_id"]) for e in found] == [
+        (int(ledger_id), number) for number in range(3)
+    ]
+    assert [b64decode(e["value"]) for e in found] == [b"one", b"\xff", b""]
+
+
+def test_reading_does_not_fence_and_recovering_does(quire: Quire) -> None:
+    with quire.start("ledger", "write") as writer:
+        ledger_id = writer.line()
+        writer.type(b"one\ntwo\n")
+        wait_for(lambda: bool(quire("ledger", "read", ledger_id).ok()), "the first line")
+        writer.type(b"three\n")
+        found = quire("ledger", "read", ledger_id, "--recover").ok()
+        assert found in (b"one\ntwo\n", b"one\ntwo\nthree\n")
+        assert json.loads(quire("ledger", "show", ledger_id, "--json").ok())["state"] == "CLOSED"
+        if found.count(b"\n") == 2:
+            writer.type(b"four\n")
+        done = writer.end()
+        if found.count(b"\n") == 2:
+            done.fails(1, f"ledger {ledger_id}")
+    assert quire("ledger", "read", ledger_id).ok() == found
+
+
+def test_a_fenced_writer_says_so(quire: Quire) -> None:
+    with quire.start("ledger", "write") as writer:
+        ledger_id = writer.line()
+        writer.type(b"one\ntwo\n")
+        wait_for(lambda: bool(quire("ledger", "read", ledger_id).ok()), "the first line")
+        quire("ledger", "recover", ledger_id).ok()
+        writer.type(b"three\n")
+        writer.end().fails(1, f"ledger {ledger_id}")
+    assert quire("ledger", "read", ledger_id).ok() == b"one\ntwo\n"
+
+
+def test_a_killed_writer_is_recovered(quire: Quire) -> None:
+    with quire.start("ledger", "write") as writer:
+        ledger_id = writer.line()
+        data = b"".join(b"%d\n" % number for number in range(10_000))
+        writer.type(data)
+        wait_for(lambda: bool(quire("ledger", "read", ledger_id).ok()), "the first line")
+        acknowledged = quire("ledger", "read", ledger_id).ok()
+        writer.process.kill()
+        writer.process.wait(TIMEOUT_S)
+    out = quire("ledger", "recover", ledger_id, "--json").ok()
+    assert json.loads(out)["state"] == "CLOSED"
+    found = quire("ledger", "read", ledger_id).ok()
+    assert found.startswith(acknowledged)
+    assert data.startswith(found)
+    again = quire("ledger", "recover", ledger_id)
+    assert (again.ok(), quire("ledger", "read", ledger_id).ok()) == (b"", found)
+
+
+def test_a_wrong_password(quire: Quire) -> None:
+    ledger_id = quire.write(b"one\n", "--password", "right")
+    for arguments in (("--password", "wrong"), ()):
+        done = quire("ledger", "read", ledger_id, *arguments)
+        done.fails(1, "password", f"ledger {ledger_id}")
+        assert done.out == b""
+    assert quire("ledger", "read", ledger_id, "--password", "right").ok() == b"one\n"
+
+
+@pytest.mark.parametrize("verb", ["read", "show", "delete", "recover"])
+def test_a_ledger_that_does_not_exist(quire: Quire, verb: str) -> None:
+    done = quire("ledger", verb, "123456789")
+    done.fails(1, "ledger 123456789")
+    assert done.out == b""
+
+
+def test_whoever_has_enough_of_the_output(quire: Quire) -> None:
+    """`quire ledger read ID | head -2`: nothing is said about it."""
+    ledger_id = quire.write(b"".join(b"%d\n" % number for number in range(500_000)))
+    with quire.start("ledger", "read", ledger_id) as reader:
+        assert [reader.line(), reader.line()] == ["0", "1"]
+        assert reader.process.stdout is not None
+        reader.process.stdout.close()
+        assert reader.process.wait(TIMEOUT_S) == 141
+        assert reader.process.stderr is not None
+        assert reader.process.stderr.read() == b""
+
+
+def test_a_line_that_is_too_long_for_an_entry(quire: Quire) -> None:
+    done = quire("ledger", "write", stdin=b"one\ntwo\n" + b"x" * 6_000_000 + b"\nfour\n")
+    ledger_id = done.out.decode().strip()
+    done.fails(1, "line 3", f"ledger {ledger_id} closed: 2 entries")
+    assert quire("ledger", "read", ledger_id).ok() == b"one\ntwo\n"
+
+
+def test_too_few_bookies_for_the_ensemble(quire: Quire) -> None:
+    done = quire("ledger", "write", "--ensemble", "4", stdin=b"one\n")
+    done.fails(1, "4", "3")
+    assert done.out == b""
+
+
+def test_show_names_segments_and_bookies(quire: Quire, cluster: LocalCluster) -> None:
+    ledger_id = quire.write(b"one\ntwo\n", "--custom", "who=me")
+    (segment,) = json.loads(quire("ledger", "show", ledger_id, "--json").ok())["segments"]
+    assert sorted(segment["bookies"]) == sorted(bookie.id for bookie in cluster.bookies)
+    assert (segment["first_entry_id"], segment["last_entry_id"]) == (0, 1)
+    text = quire("ledger", "show", ledger_id).ok().decode()
+    for part in (*segment["bookies"], "CLOSED", "who=me", "0..1", "CRC32C"):
+        assert part in text
+
+
+def test_list_and_delete(quire: Quire) -> None:
+    ids = [quire.write(b"%d\n" % number) for number in range(3)]
+    listed = quire("ledger", "list").ok().decode().splitlines()
+    assert listed == sorted(listed, key=int)
+    assert set(ids) <= set(listed)
+    assert quire("ledger", "list", "--first", ids[1]).ok().decode().split() == [
+        ledger_id for ledger_id in listed if int(ledger_id) >= int(ids[1])
+    ]
+    described = [json.loads(line) for line in quire("ledger", "list", "--json").ok().splitlines()]
+    assert [str(one["ledger_id"]) for one in described] == listed
+    deleted = quire("ledger", "delete", ids[1])
+    assert (deleted.ok(), deleted.err) == (b"", f"ledger {ids[1]} deleted\n")
+    assert ids[1] not in quire("ledger", "list").ok().decode().splitlines()
+    quire("ledger", "read", ids[1]).fails(1, f"ledger {ids[1]}")
+
+
+def test_the_bookies_of_the_cluster(quire: Quire, cluster: LocalCluster) -> None:
+    lines = quire("cluster", "bookies").ok().decode().splitlines()
+    assert lines == sorted(f"{b.id} writable 127.0.0.1:{b.port}" for b in cluster.bookies)
+    found = [json.loads(line) for line in quire("cluster", "bookies", "--json").ok().splitlines()]
+    assert {(one["id"], one["state"], one["port"]) for one in found} == {
+        (bookie.id, "writable", bookie.port) for bookie in cluster.bookies
+    }
+
+
+def test_a_metadata_option_goes_before_the_environment(cluster: LocalCluster) -> None:
+    elsewhere = Quire("sqlite:////nowhere/at/all.db")
+    elsewhere("ledger", "list").fails(1, "/nowhere/at")
+    assert elsewhere("ledger", "list", "--metadata", cluster.uri).status == 0
+
+
+def test_the_script_is_installed(cluster: LocalCluster) -> None:
+    """`quire` and `python -m quire` are the same program."""
+    done = subprocess.run(
+        [
+            COMMAND[0].removesuffix("python") + "quire",
+            "cluster",
+            "bookies",
+            "--metadata",
+            cluster.uri,
+        ],
+        capture_output=True,
+        timeout=TIMEOUT_S,
+        check=True,
+    )
+    assert done.stdout == Quire(cluster.uri)("cluster", "bookies").ok()
+
+
+# -- bench ------------------------------------------------------------------------------------
+
+SMALL = ("--size", "100", "--warm-up", "50", "--outstanding", "40")
+
+
+@pytest.mark.parametrize(
+    ("verb", "arguments"),
+    [
+        ("add", ("--entries", "1000", *SMALL)),
+        ("add", ("--entries", "1000", *SMALL, "--mode", "one")),
+        ("add", ("--entries", "1000", *SMALL, "--ledgers", "7")),
+        ("add", ("--entries", "1000", *SMALL, "--ledgers", "7", "--mode", "one")),
+        ("add", ("--entries", "300", *SMALL, "--ensemble", "3", "--write-quorum", "2")),
+        ("ledgers", ("--entries", "1000", *SMALL, "--ledgers", "70")),
+        ("latency", ("--entries", "50", "--warm-up", "0")),
+        ("latency", ("--entries", "500", *SMALL)),
+        ("latency", ("--entries", "200", "--rate", "2000")),
+        ("read", ("--entries", "3000", "--size", "100")),
+        ("recover", ("--entries", "200", "--size", "100", "--ledgers", "3")),
+    ],
+)
+def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
+    before = quire("ledger", "list").ok()
+    done = quire("bench", verb, *arguments, "--rounds", "2")
+    lines = done.ok().decode().splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        assert len(re.findall(r"\b\d+/s", line)) == line.count("/s") == (verb != "recover"), line
+    assert done.err == ""
+    rounds = quire("bench", verb, *arguments, "--rounds", "2", "--json").ok().splitlines()
+    for number, text in enumerate(rounds, start=1):
+        found = json.loads(text)
+        assert (found["verb"], found["round"]) == (verb, number)
+        assert found["entries"] == int(arguments[1])
+        assert (found["rate_per_s"] is None) == (verb == "recover")
+        assert (found["p50_ms"] is None) == (verb == "read")
+        assert found["cpu_s"] > 0
+        if found["p50_ms"] is not None:
+            assert 0 < found["p50_ms"] <= found["p99_ms"]
+    assert quire("ledger", "list").ok() == before, "the ledgers of a benchmark are deleted"
+
+
+def test_bench_keeps_its_ledgers_if_asked(quire: Quire) -> None:
+    before = set(quire("ledger", "list").ok().decode().split())
+    arguments = ("--entries", "100", "--size", "10", "--rounds", "1", "--warm-up", "0", "--keep")
+    quire("bench", "add", *arguments).ok()
+    (made,) = set(quire("ledger", "list").ok().decode().split()) - before
+    shown = json.loads(quire("ledger", "show", made, "--json").ok())
+    assert (shown["state"], shown["last_entry_id"], shown["length"]) == ("CLOSED", 99, 1_000)
+    out = quire("bench", "read", "--ledger", made, "--rounds", "1", "--json").ok()
+    assert json.loads(out)["entries"] == 100
+    assert made in quire("ledger", "list").ok().decode().split()

@@ -1,0 +1,184 @@
+"""A bookie and what a peer may send it: the exchanges recorded from a real Apache bookie, and bytes
+that no honest peer sends."""
+
+from __future__ import annotations
+
+import json
+import random
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.codec import frames
+from quire.codec.digest import DigestType, master_key
+from quire.codec.entry import EntryCodec
+from quire.errors import EntryTooLargeError
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.slow
+
+LIVE = json.loads((Path(__file__).parents[1] / "golden" / "wire-live.json").read_text())
+NEED_MORE = {
+    "live_mix_then_v2": "reads what a v3 request of the same connection wrote",
+    "live_ro_v2_add": "recorded from a bookie that was set read-only",
+    "live_ro_hp_v2_flags2": "recorded from a bookie that was set read-only",
+    "live_ro_hp_v2_flags6": "recorded from a bookie that was set read-only",
+}
+ANSWER_S = 20.0
+SILENCE_S = 0.2
+"""How long nothing may come where nothing should."""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=1, directory=tmp_path_factory.mktemp("cluster")) as cluster:
+        yield cluster
+
+
+class Peer:
+    """A raw connection to the bookie."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", cluster.bookies[0].port))
+        self.socket.settimeout(ANSWER_S)
+
+    def __enter__(self) -> Peer:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.socket.close()
+
+    def send(self, data: bytes) -> None:
+        try:
+            self.socket.sendall(data)
+        except ConnectionError:
+            pass  # closed on us while we were sending: `receive` tells
+
+    def receive(self) -> bytes:
+        """One frame; b"" when the connection was closed."""
+        head = self._exactly(4)
+        if not head:
+            return b""
+        return head + self._exactly(int.from_bytes(head, "big"))
+
+    def _exactly(self, size: int) -> bytes:
+        data = b""
+        try:
+            while len(data) < size:
+                more = self.socket.recv(size - len(data))
+                if not more:
+                    return b""
+                data += more
+        except ConnectionError:
+            return b""
+        return data
+
+
+def alive(cluster: LocalCluster) -> bool:
+    """Whether an honest client is served."""
+    with Peer(cluster) as peer:
+        peer.send(frames.read_request(987_654, 0))
+        return peer.receive() == frames.read_response(1, 987_654, 0)
+
+
+def test_exchanges_of_apaches_bookie(cluster: LocalCluster) -> None:
+    """Every recorded v2 exchange, in order, byte for byte."""
+    peers: dict[str, Peer] = {}
+    tried = 0
+    for vector in LIVE:
+        inputs = vector["inputs"]
+        request = bytes.fromhex(inputs["request_hex"])
+        is_v3 = len(request) > 4 and request[4] == 0x0A
+        if is_v3 or inputs["storage"] != "SortedLedgerStorage" or vector["name"] in NEED_MORE:
+            continue
+        if inputs["connection"] not in peers:
+            peers[inputs["connection"]] = Peer(cluster)
+        peer = peers[inputs["connection"]]
+        peer.send(request)
+        answer = peer.receive()
+        assert answer.hex() == (vector["hex"] or ""), vector["name"]
+        assert inputs["outcome"] == ("response" if answer else "connection_closed")
+        tried += 1
+    for peer in peers.values():
+        peer.socket.close()
+    assert tried == 32
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x00\x00\x00\x00",
+        b"\x00\x00\x00\x03abc",
+        (frames.MAX_FRAME_BYTES - 3).to_bytes(4, "big") + b"\x02\x01\x00\x00",
+        b"\xff\xff\xff\xff\x02\x01\x00\x00",
+        b"GET / HTTP/1.1\r\nHost: bookie\r\n\r\n",
+        frames.read_request(1, 1)[:20] + b"\x00" * 4 + b"\xff" * 64,
+        b"\x00\x00\x00\x08\x02\x02\x00\x00aaaa",
+        b"\x00\x00\x00\x14\x02\x02\x00\x01" + b"\x00" * 16,
+        b"\x00\x00\x00\x12\x02\x01\x00\x00" + b"\x00" * 14,
+        b"\x00\x00\x00\x0c\x0a\x04\x08\x03\x10\x01\x18\x01\x00\x00\x00\x00",
+    ],
+    ids=[
+        "empty frame", "too short", "too long", "a huge length", "HTTP", "garbage behind a request",
+        "a short read", "fencing without a key", "a short add", "protocol v3",
+    ],
+)  # fmt: skip
+def test_what_cannot_be_understood_ends_its_connection_only(
+    cluster: LocalCluster, data: bytes
+) -> None:
+    with Peer(cluster) as honest, Peer(cluster) as liar:
+        liar.send(data)
+        while liar.receive():
+            pass
+        honest.send(frames.read_request(987_654, 0))
+        assert honest.receive() == frames.read_response(1, 987_654, 0)
+    assert "connection_refused" in cluster.bookies[0].log_path.read_text()
+
+
+def test_random_bytes_in_and_around_requests(cluster: LocalCluster) -> None:
+    """Whatever comes, the bookie lives and its memory stays."""
+    chance = random.Random(20_000)
+    key = master_key(b"")
+    codec = EntryCodec(4_000, DigestType.CRC32C, b"")
+    before = cluster.bookies[0].rss_bytes()
+    for attempt in range(400):
+        request = bytearray(
+            chance.choice(
+                [
+                    frames.add_request(key, codec.pack(attempt, -1, 9, b"x" * 200)),
+                    frames.read_request(4_000, attempt),
+                    frames.batch_read_request(4_000, 0, attempt, 10, 1_000),
+                    chance.randbytes(64),
+                ]
+            )
+            * chance.randrange(1, 4)
+        )
+        for _ in range(chance.randrange(1, 6)):
+            request[chance.randrange(len(request))] = chance.randrange(256)
+        with Peer(cluster) as peer:
+            peer.socket.settimeout(SILENCE_S)
+            peer.send(bytes(request[: chance.randrange(1, len(request) + 1)]))
+            peer.socket.shutdown(socket.SHUT_WR)
+            try:
+                while peer.receive():
+                    pass
+            except TimeoutError:
+                pass
+    assert alive(cluster)
+    assert cluster.bookies[0].rss_bytes() < before + 64 * 1024 * 1024
+
+
+def test_the_largest_entry_and_one_byte_more(cluster: LocalCluster) -> None:
+    with quire.blocking.connect(cluster.uri) as client:
+        writer = client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        largest = frames.MAX_FRAME_BYTES - 64
+        assert writer.append(b"a" * largest) == 0
+        with pytest.raises(EntryTooLargeError, match=f"at most {largest} bytes"):
+            writer.append(b"a" * (largest + 1))
+        assert writer.append(b"still open") == 1
+        writer.close()
+        reader = client.open_ledger(writer.ledger_id)
+        assert [len(entry.payload) for entry in reader.read()] == [largest, 10]
