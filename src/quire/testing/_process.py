@@ -123,6 +123,8 @@ class ServerProcess:
         self._owner = os.getpid()
         self._paused = False
         self._ready = False
+        self._asked = False
+        """To stop. A second SIGTERM would find a process without its handlers, and kill it."""
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -181,7 +183,7 @@ class ServerProcess:
         with self.log_path.open("ab") as log:
             self._process = _start(self._command, log.fileno())
         self._owner = os.getpid()
-        self._paused = self._ready = False
+        self._paused = self._ready = self._asked = False
 
     def wait_ready(self, deadline: float) -> None:
         """Until it serves, at most to `deadline` (of `time.monotonic`). StartError otherwise; then
@@ -222,12 +224,15 @@ class ServerProcess:
             self._close_output()
 
     def terminate(self) -> None:
-        """Ask it to stop (SIGTERM) and return at once; `stop` waits."""
+        """Ask it to stop (SIGTERM, once) and return at once; `stop` waits."""
         process = self._own_process()
-        if process is not None and process.poll() is None:
+        if process is None or process.poll() is not None:
+            return
+        if not self._asked:
+            self._asked = True
             process.terminate()
-            if self._paused:
-                self.resume()
+        if self._paused:
+            self.resume()
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> bool:
         """SIGTERM, and wait; SIGKILL after `timeout_s`. Whether it ended by itself, with status 0.

@@ -11,7 +11,7 @@ sectors is kept. An entry change is kept or dropped; one that depends on a dropp
 too, so a rename is never half done. `kill()` is the end of the process alone: nothing is lost.
 After both, files that were open are unusable and the lock is free.
 
-Memory: twice the size of all files, preallocated parts too. Use small segments.
+Memory: twice what was written.
 """
 
 from __future__ import annotations
@@ -35,12 +35,40 @@ class PowerLossError(BaseException):
     `Exception`: nobody is there to handle it."""
 
 
+@dataclass(slots=True)
+class _Content:
+    """Bytes, followed by as many zeros as are missing to `size`: what was preallocated and never
+    written takes no memory."""
+
+    written: bytearray = field(default_factory=bytearray)
+    size: int = 0
+
+    def apply(self, offset: int, data: bytes | None) -> None:
+        """Write `data`, or make `offset` the size."""
+        written = self.written
+        if data is None:
+            del written[offset:]
+            self.size = offset
+        elif data:
+            if offset > len(written):
+                written.extend(bytes(offset - len(written)))
+            written[offset : offset + len(data)] = data
+            self.size = max(self.size, offset + len(data))
+
+    def read(self, offset: int, end: int) -> bytes:
+        end = min(end, self.size)
+        return bytes(memoryview(self.written)[offset:end]).ljust(max(0, end - offset), b"\0")
+
+    def copy(self) -> _Content:
+        return _Content(bytearray(self.written), self.size)
+
+
 @dataclass(slots=True, eq=False)
 class _Inode:
     """One file, whatever its name. A change is (offset, bytes), or (size, None) for a new size."""
 
-    data: bytearray = field(default_factory=bytearray)
-    durable: bytearray = field(default_factory=bytearray)
+    data: _Content = field(default_factory=_Content)
+    durable: _Content = field(default_factory=_Content)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     bad: list[range] = field(default_factory=list)
     linked: bool = True
@@ -76,7 +104,7 @@ class SimFile:
         inode = self._check(changes=True)
         self._disk._maybe_fail("write", self._name)
         data = b"".join(buffers)
-        room = len(inode.data) + self._disk.free_bytes()
+        room = inode.data.size + self._disk.free_bytes()
         _change(inode, offset, data[: max(0, room - offset)], self._disk)
         if offset + len(data) > room:
             raise OSError(errno.ENOSPC, "the simulated disk is full", self._name)
@@ -90,30 +118,30 @@ class SimFile:
             self._disk._settle(inode)
             raise
         for change in inode.pending:
-            _apply(inode.durable, *change)
+            inode.durable.apply(*change)
         inode.pending.clear()
 
     def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
         inode = self._check()
-        end = min(offset + size, len(inode.data))
+        end = min(offset + size, inode.data.size)
         if any(bad.start < end and offset < bad.stop for bad in inode.bad):
             raise OSError(errno.EIO, "simulated bad sector", self._name)
         if not wait and self._disk._rng.random() < self._disk.cold_read_probability:
             return None
-        return bytes(memoryview(inode.data)[offset:end])
+        return inode.data.read(offset, end)
 
     def preallocate(self, size: int) -> None:
         inode = self._check(changes=True)
-        if size - len(inode.data) > self._disk.free_bytes():
+        if size - inode.data.size > self._disk.free_bytes():
             raise OSError(errno.ENOSPC, "the simulated disk is full", self._name)
-        if size > len(inode.data):
+        if size > inode.data.size:
             _change(inode, size, None, self._disk)
 
     def truncate(self, size: int) -> None:
         _change(self._check(changes=True), size, None, self._disk)
 
     def size(self) -> int:
-        return len(self._check().data)
+        return self._check().data.size
 
     def close(self) -> None:
         self._closed = True
@@ -255,9 +283,9 @@ class SimDisk:
         inodes = {id(e): e for e in self._entries.values() if isinstance(e, _Inode)}
         for inode in inodes.values():
             self._settle(inode)
-            inode.data = bytearray(inode.durable)
+            inode.data = inode.durable.copy()
             inode.linked = True
-        self._used = sum(len(inode.data) for inode in inodes.values())
+        self._used = sum(inode.data.size for inode in inodes.values())
 
     def crash_after(self, operations: int, then: Callable[[], None]) -> None:
         """Lose power in the place of the n-th operation from now on (1: the next) that changes or
@@ -281,15 +309,15 @@ class SimDisk:
         for offset, data in inode.pending:
             fate = self._rng.random()
             if fate < keep:
-                _apply(inode.durable, offset, data)
+                inode.durable.apply(offset, data)
             elif data is None:
                 continue
             elif fate < keep + torn:
                 for start, sector in _sectors(offset, data):
                     if self._rng.random() < 0.5:
-                        _apply(inode.durable, start, sector)
+                        inode.durable.apply(start, sector)
             elif self._rng.random() < 0.5:
-                _apply(inode.durable, max(len(inode.durable), offset + len(data)), None)
+                inode.durable.apply(max(inode.durable.size, offset + len(data)), None)
         inode.pending.clear()
 
     def _settle_entries(self) -> None:
@@ -324,10 +352,11 @@ class SimDisk:
     def flip_bit(self, name: str, offset: int, bit: int | None = None) -> None:
         """Rot: one bit of this byte is wrong from now on, durably. The seed chooses which."""
         inode = self._file(_clean(name))
+        assert offset < inode.data.size, "there is no such byte"
         mask = 1 << (self._rng.randrange(8) if bit is None else bit)
-        inode.data[offset] ^= mask
-        if offset < len(inode.durable):
-            inode.durable[offset] ^= mask
+        for content in (inode.data, inode.durable):
+            if offset < content.size:
+                content.apply(offset, bytes([content.read(offset, offset + 1)[0] ^ mask]))
 
     def _maybe_fail(self, operation: str, name: str) -> None:
         for fault in ((operation, None), (operation, name)):
@@ -351,7 +380,7 @@ class SimDisk:
 
     def _unlink(self, inode: _Inode) -> None:
         inode.linked = False
-        self._used -= len(inode.data)
+        self._used -= inode.data.size
 
     def _change_names(self, names: dict[str, _Inode | bool | None]) -> None:
         change = _EntryChange(names)
@@ -368,21 +397,11 @@ def _set_entries(entries: dict[str, _Inode | bool], change: _EntryChange) -> Non
 
 
 def _change(inode: _Inode, offset: int, data: bytes | None, disk: SimDisk) -> None:
-    before = len(inode.data)
-    _apply(inode.data, offset, data)
+    before = inode.data.size
+    inode.data.apply(offset, data)
     inode.pending.append((offset, data))
     if inode.linked:
-        disk._used += len(inode.data) - before
-
-
-def _apply(content: bytearray, offset: int, data: bytes | None) -> None:
-    """Write `data`, or make `offset` the size. What was never written reads as zeros."""
-    if offset > len(content):
-        content.extend(bytes(offset - len(content)))
-    if data is None:
-        del content[offset:]
-    else:
-        content[offset : offset + len(data)] = data
+        disk._used += inode.data.size - before
 
 
 def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:

@@ -1,0 +1,135 @@
+"""Garbage collection must never read "nothing is there" out of a store that it cannot trust."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+
+from quire.bookie.garbage import collect_garbage
+from quire.errors import (
+    ClusterNotInitialisedError,
+    CookieError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    QuireError,
+)
+from quire.metadata.base import LedgerRange
+
+LAST = 2**63 - 1
+
+
+class Store:
+    """The bookie's side: which ledgers it has, and what was dropped."""
+
+    def __init__(self, *ledgers: int) -> None:
+        self.ledgers = set(ledgers)
+        self.dropped: list[int] = []
+
+    def ledger_ids(self) -> list[int]:
+        return sorted(self.ledgers)
+
+    def drop_ledgers(self, ids: list[int]) -> None:
+        self.dropped.extend(ids)
+
+
+class Metadata:
+    def __init__(
+        self,
+        ranges: list[LedgerRange],
+        *,
+        instance: str = "A",
+        alive: set[int] | None = None,
+        error: Callable[[], QuireError] | None = None,
+        read_error: Callable[[], QuireError] | None = None,
+    ) -> None:
+        self.ranges = ranges
+        self.instance = instance
+        self.alive = alive or set()
+        self.error = error
+        self.read_error = read_error
+
+    async def instance_id(self) -> str:
+        return self.instance
+
+    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+        for span in self.ranges:
+            yield span
+        if self.error is not None:
+            raise self.error()
+
+    async def read_ledger(self, ledger_id: int) -> object:
+        if self.read_error is not None:
+            raise self.read_error()
+        if ledger_id not in self.alive:
+            raise NoSuchLedgerError(f"no ledger {ledger_id}")
+        return object()
+
+
+def quiet(event: str, **fields: object) -> None:
+    pass
+
+
+async def collect(store: Store, metadata: Metadata) -> list[int]:
+    return await collect_garbage(store, metadata, "A", quiet)  # type: ignore[arg-type]
+
+
+async def test_deleted_ledgers_are_dropped_and_others_stay() -> None:
+    store = Store(1, 5, 9, 40, LAST)
+    ranges = [LedgerRange(0, 9, [1, 2, 9]), LedgerRange(10, LAST, [40])]
+    assert await collect(store, Metadata(ranges)) == [5, LAST]
+    assert store.dropped == [5, LAST]
+
+
+async def test_an_empty_bookie_asks_nothing() -> None:
+    assert await collect(Store(), Metadata([], error=lambda: MetadataError("never asked"))) == []
+
+
+async def test_another_clusters_store_deletes_nothing() -> None:
+    store = Store(1, 2)
+    with pytest.raises(CookieError, match="holds cluster B, this bookie belongs to A"):
+        await collect(store, Metadata([LedgerRange(0, LAST, [])], instance="B"))
+    assert store.dropped == []
+
+
+@pytest.mark.parametrize(
+    "error", [MetadataUnavailableError, ClusterNotInitialisedError, MetadataError]
+)
+@pytest.mark.parametrize("listed", [0, 1])
+async def test_a_list_that_breaks_off_deletes_nothing(
+    error: type[MetadataError], listed: int
+) -> None:
+    store = Store(1, 2)
+    metadata = Metadata([LedgerRange(0, 99, [])][:listed], error=lambda: error("gone"))
+    with pytest.raises(error):
+        await collect(store, metadata)
+    assert store.dropped == []
+
+
+@pytest.mark.parametrize(
+    "ranges",
+    [
+        [],
+        [LedgerRange(0, 99, [])],
+        [LedgerRange(5, LAST, [])],
+        [LedgerRange(0, 10, []), LedgerRange(12, LAST, [])],
+    ],
+    ids=["nothing", "ends early", "begins late", "a hole"],
+)
+async def test_a_list_that_is_not_whole_deletes_nothing(ranges: list[LedgerRange]) -> None:
+    store = Store(1, 2, 11, 200)
+    with pytest.raises(MetadataError):
+        await collect(store, Metadata(ranges))
+    assert store.dropped == []
+
+
+async def test_each_ledger_is_asked_for_again_before_it_is_dropped() -> None:
+    store = Store(1, 2)
+    metadata = Metadata([LedgerRange(0, LAST, [])], alive={2})
+    assert await collect(store, metadata) == [1]
+    store = Store(1, 2)
+    metadata.read_error = lambda: MetadataUnavailableError("no answer")
+    with pytest.raises(MetadataUnavailableError):
+        await collect(store, metadata)
+    assert store.dropped == []
