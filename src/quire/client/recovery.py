@@ -8,6 +8,7 @@ recoveries may run at once: the first to close decides, the others adopt what it
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -39,7 +40,7 @@ class _Found:
     """The entries that a round proved to exist, in order; `end`: the next one does not."""
 
     payloads: list[bytes]
-    lengths: list[int]
+    lengths: Sequence[int]
     end: bool
 
 
@@ -285,21 +286,22 @@ class Recovery:
         self, votes: RecoveryVotes, copies: dict[int, bytes], first: int, last: int
     ) -> _Found | None:
         """What the votes say once every entry up to the end (or the window's) is decided."""
-        found = _Found([], [], end=False)
+        payloads: list[bytes] = []
+        lengths: list[int] = []
         for entry in range(first, last + 1):
             verdict = votes.verdict(entry)
             if verdict is Verdict.EXISTS:
                 whole = self._codec.unpack(copies[entry], entry)
-                found.payloads.append(whole.payload)
-                found.lengths.append(whole.ledger_length)
+                payloads.append(whole.payload)
+                lengths.append(whole.ledger_length)
             elif verdict is Verdict.ABSENT:
-                found.end = True
-                return found
+                return _Found(payloads, lengths, end=True)
+            elif verdict is Verdict.UNDECIDABLE and payloads:
+                # What exists before it is written back first, then it is asked for again.
+                return _Found(payloads, lengths, end=False)
             else:
-                # Undecidable behind entries that exist: those are written back, then asked again.
-                undecidable = verdict is Verdict.UNDECIDABLE
-                return found if undecidable and found.payloads else None
-        return found
+                return None
+        return _Found(payloads, lengths, end=False)
 
     def _valid(self, data: bytes, entry: int) -> bool:
         try:

@@ -59,15 +59,19 @@ def mac_key(password: bytes) -> bytes:
     return hashlib.sha1(b"mac" + password).digest()
 
 
+crc32c_of: Callable[..., int] = _crc32c.crc32c
+"""`crc32c` without a Python frame around it, for loops."""
+
+
 def crc32c(data: Buffer, value: int = 0) -> int:
     """CRC-32C of `data`, going on from `value`."""
-    return int(_crc32c.crc32c(data, value))
+    return crc32c_of(data, value)
 
 
 def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
     """A function (32 metadata bytes, payload) -> digest bytes."""
     if kind is DigestType.CRC32C:
-        crc: Callable[..., int] = _crc32c.crc32c
+        crc = crc32c_of
 
         def of_crc32c(meta: Buffer, payload: Buffer) -> bytes:
             return crc(payload, crc(meta)).to_bytes(4, "big")

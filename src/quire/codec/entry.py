@@ -13,9 +13,10 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
-from quire.codec.digest import DIGEST_SIZE_BYTES, Buffer, DigestType, digester
+from quire.codec.digest import DIGEST_SIZE_BYTES, Buffer, DigestType, crc32c_of, digester
 from quire.codec.frames import (
     ADD_PREFIX,
     FRAME_HEADER_BYTES,
@@ -68,6 +69,15 @@ class EntryCodec:
         """Entry bytes; `length` includes this payload."""
         meta = META.pack(self.ledger_id, entry_id, lac, length)
         return b"".join((meta, self.of(meta, payload), payload))
+
+    def all_match(
+        self, metas: Sequence[bytes], payloads: Sequence[bytes], digests: Sequence[bytes]
+    ) -> bool:
+        """Whether every digest fits its metadata and payload."""
+        if self.digest is DigestType.CRC32C:
+            crcs = [crc32c_of(payload, crc32c_of(meta)) for meta, payload in zip(metas, payloads)]
+            return struct.pack(f">{len(crcs)}I", *crcs) == b"".join(digests)
+        return list(map(self.of, metas, payloads)) == list(digests)
 
     def check(self, data: Buffer, entry_id: int | None = None) -> tuple[int, int, int]:
         """(entry id, last add confirmed, length) of entry bytes, verified.
@@ -164,11 +174,13 @@ class EntryRun:
     ledger_id: int
     first: int
     data: Buffer
-    offsets: list[int]
-    ends: list[int]
-    ledger_lengths: list[int]
+    offsets: Sequence[int]
+    ends: Sequence[int]
+    ledger_lengths: Sequence[int]
     last_add_confirmed: int
     """The highest LAC carried by these entries."""
+    contents: list[bytes] | None = None
+    """The payloads, where checking has taken them out already."""
 
     def __len__(self) -> int:
         return len(self.offsets)
@@ -178,10 +190,18 @@ class EntryRun:
         return self.first + len(self.offsets) - 1
 
     def payloads(self) -> list[bytes]:
+        """One bytes object an entry."""
+        if self.contents is not None:
+            return self.contents
         data = self.data
         if isinstance(data, bytes):
             return [data[a:b] for a, b in zip(self.offsets, self.ends)]
         return [bytes(data[a:b]) for a, b in zip(self.offsets, self.ends)]
+
+
+@lru_cache(maxsize=256)
+def _equal_entries(digest_bytes: int, payload_bytes: int) -> struct.Struct:
+    return struct.Struct(f">I{META_BYTES}s{digest_bytes}s{payload_bytes}s")
 
 
 def check_batch(
@@ -192,6 +212,37 @@ def check_batch(
     Takes at most `limit` entries. Stops before the first entry that does not verify; an empty run
     means that already the first one was bad.
     """
+    return _check_equal(codec, data, first, at, end, limit) or _check_each(
+        codec, data, first, at, end, limit
+    )
+
+
+def _check_equal(
+    codec: EntryCodec, data: bytes, first: int, at: int, end: int, limit: int
+) -> EntryRun | None:
+    """All entries, column by column, if they have one size and all verify; otherwise None."""
+    if end - at < LENGTH.size:
+        return None
+    (size,) = LENGTH.unpack_from(data, at)
+    step = LENGTH.size + size
+    count = (end - at) // step
+    if count < 2 or count * step != end - at or count > limit or size < codec.head_bytes:
+        return None
+    rows = _equal_entries(codec.digest_bytes, size - codec.head_bytes)
+    sizes, metas, digests, payloads = zip(*rows.iter_unpack(memoryview(data)[at:end]))
+    if sizes.count(size) != count or not codec.all_match(metas, payloads, digests):
+        return None
+    ledgers, entries, lacs, lengths = zip(*META.iter_unpack(b"".join(metas)))
+    if ledgers.count(codec.ledger_id) != count or entries != tuple(range(first, first + count)):
+        return None
+    offsets = range(at + LENGTH.size + codec.head_bytes, end + 1, step)
+    ends = range(at + step, end + 1, step)
+    return EntryRun(codec.ledger_id, first, data, offsets, ends, lengths, max(lacs), list(payloads))
+
+
+def _check_each(
+    codec: EntryCodec, data: bytes, first: int, at: int, end: int, limit: int
+) -> EntryRun:
     offsets: list[int] = []
     ends: list[int] = []
     lengths: list[int] = []
