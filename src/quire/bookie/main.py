@@ -17,6 +17,7 @@ from quire.bookie.server import Address, Bookie
 from quire.clock import SystemClock
 from quire.config import BookieConfig
 from quire.errors import QuireError
+from quire.heap import keep_heap
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
 from quire.storage.disk import RealDisk
@@ -54,6 +55,7 @@ def run_bookie(options: BookieOptions) -> int:
     """Serve until SIGTERM or SIGINT (0), or until the disk fails (1). Raises QuireError when it
     cannot start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_heap()
     return _run(_serve(options))
 
 

@@ -198,14 +198,19 @@ def read_response(
 def batch_read_response(
     code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Buffer] = ()
 ) -> bytes:
-    pack = LENGTH.pack
-    parts: list[Buffer] = [b""]
-    size = BATCH_RESPONSE.size - LENGTH.size
-    for entry in entries:
-        parts.append(pack(len(entry)))
+    sizes = list(map(len, entries))
+    total = BATCH_RESPONSE.size - LENGTH.size + LENGTH.size * len(sizes) + sum(sizes)
+    head = BATCH_RESPONSE.pack(total, BATCH_READ_WORD, code, ledger_id, first, request_id)
+    if not sizes:
+        return head
+    if sizes.count(sizes[0]) == len(sizes):
+        # One length word stands before each: joining puts it there.
+        length = LENGTH.pack(sizes[0])
+        return length.join((head, *entries))
+    parts: list[Buffer] = [head]
+    for size, entry in zip(sizes, entries):
+        parts.append(LENGTH.pack(size))
         parts.append(entry)
-        size += LENGTH.size + len(entry)
-    parts[0] = BATCH_RESPONSE.pack(size, BATCH_READ_WORD, code, ledger_id, first, request_id)
     return b"".join(parts)
 
 

@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 from quire.clock import Clock, SystemClock
+from quire.metadata._common import SESSION_TIMEOUT_MS
 from quire.metadata.base import MetadataStore
 from quire.metadata.uri import Driver, parse_uri
 
@@ -18,13 +19,15 @@ async def open_metadata(
     create: bool = False,
     clock: Clock | None = None,
     rng: random.Random | None = None,
+    session_timeout_ms: int = SESSION_TIMEOUT_MS,
 ) -> MetadataStore:
     """Connect to the store that `uri` names (see `uri`); `close` it in the end.
 
     With `create`, a missing SQLite file (or in-memory cluster) is made and initialised; the first
     `initialise` of the store then returns the new instance id. A ZooKeeper root is only ever made
     by `initialise`. Without `create`, a missing SQLite file is `ClusterNotInitialisedError` and
-    stays missing.
+    stays missing. `session_timeout_ms` after it was last heard of, a process has lost what is
+    ephemeral.
 
     Raises MetadataURIError, MetadataUnavailableError where nothing answers in time, MetadataError
     where what is there cannot be used. Cancelling leaves nothing open.
@@ -36,11 +39,25 @@ async def open_metadata(
     if where.driver is Driver.MEMORY:
         from quire.metadata.memory import open_memory
 
-        return open_memory(where.name, create=create, clock=clock, rng=rng)
+        return open_memory(
+            where.name,
+            create=create,
+            clock=clock,
+            rng=rng,
+            session_timeout_ms=session_timeout_ms,
+        )
     if where.driver is Driver.SQLITE:
         from quire.metadata.sqlite import SqliteStore
 
-        return await SqliteStore.open(Path(where.path), create=create, clock=clock, rng=rng)
+        return await SqliteStore.open(
+            Path(where.path),
+            create=create,
+            clock=clock,
+            rng=rng,
+            session_timeout_ms=session_timeout_ms,
+        )
     from quire.metadata.zookeeper import ZooKeeperStore
 
-    return await ZooKeeperStore.connect(where, clock=clock, rng=rng)
+    return await ZooKeeperStore.connect(
+        where, clock=clock, rng=rng, session_timeout_ms=session_timeout_ms
+    )

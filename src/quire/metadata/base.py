@@ -64,7 +64,8 @@ class Registration(Protocol):
     """A bookie's presence: ephemeral, kept alive in the background until `close`."""
 
     async def set_readonly(self, readonly: bool) -> None:
-        """Move between the lists: the new entry is made before the old one is removed."""
+        """Move between the lists: the new entry is made before the old one is removed. After an
+        error it is tried again in the background, until the next call or `close`."""
         ...
 
     async def close(self) -> None:
@@ -125,7 +126,9 @@ class MetadataStore(Protocol):
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
-        """Call `changed` (on the event loop) with each newer value, with None once deleted."""
+        """Call `changed` (on the event loop) with the value there is, with each newer one (some
+        may be skipped), and with None once deleted or if there is none; then the watch is over.
+        It outlives lost connections and sessions."""
         ...
 
     # -- bookies ------------------------------------------------------------------------------
@@ -137,7 +140,8 @@ class MetadataStore(Protocol):
     async def bookies(self) -> Bookies: ...
 
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
-        """Call `changed` (on the event loop) with the first view and after each change."""
+        """Call `changed` (on the event loop) with the first view and after each change (changes
+        close together may come as one). It outlives lost connections and sessions."""
         ...
 
     # -- cookies ------------------------------------------------------------------------------
@@ -150,7 +154,9 @@ class MetadataStore(Protocol):
         version."""
         ...
 
-    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None: ...
+    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
+        """`VersionConflictError`. A missing cookie is success."""
+        ...
 
     async def list_cookies(self) -> list[str]: ...
 
@@ -163,7 +169,9 @@ class MetadataStore(Protocol):
 
     async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
         """Create (version None: `KeyExistsError` if there) or compare-and-swap
-        (`VersionConflictError`, `NoSuchKeyError`). Returns the new version."""
+        (`VersionConflictError`, `NoSuchKeyError`). Returns the new version. Versions begin anew
+        when a value is deleted and created again: put a name of your own into a value that may
+        come back."""
         ...
 
     async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:

@@ -178,6 +178,7 @@ class ZooKeeperConnection:
         if self._closed:
             return
         self._closed = True
+        self._connected.set()  # those who wait for it look, and find it closed
         for future in list(self._waiting):
             if not future.done():
                 future.set_exception(self._closed_error())

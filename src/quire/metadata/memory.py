@@ -254,6 +254,7 @@ class MemoryStore:
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
         check_ledger_id(ledger_id)
+        self._check_open("watch_ledger")
         return self._watching(LedgerWatch(self.cluster, self._alive, ledger_id, changed))
 
     # -- bookies ------------------------------------------------------------------------------
@@ -304,6 +305,7 @@ class MemoryStore:
         return await self._call("bookies", work)
 
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+        self._check_open("watch_bookies")
         return self._watching(BookieWatch(self.cluster, self._alive, changed))
 
     # -- cookies and values -------------------------------------------------------------------
@@ -461,12 +463,14 @@ _CLUSTERS: dict[str, MemoryCluster] = {}
 ends, or `forget_memory`: it is to be there when a test closes a store and opens it again."""
 
 
-def open_memory(name: str, *, create: bool, clock: Clock, rng: random.Random) -> MemoryStore:
+def open_memory(
+    name: str, *, create: bool, clock: Clock, rng: random.Random, session_timeout_ms: int
+) -> MemoryStore:
     """A store of the cluster `name`; the first one brings the cluster's clock and chance."""
     cluster = _CLUSTERS.get(name)
     if cluster is None:
         cluster = _CLUSTERS[name] = MemoryCluster(name, clock=clock, rng=rng)
-    store = MemoryStore(cluster)
+    store = MemoryStore(cluster, session_timeout_ms=session_timeout_ms)
     if create:
         store.create_if_missing()
     return store

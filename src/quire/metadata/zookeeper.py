@@ -14,6 +14,7 @@ connections for at most `OPERATION_TIMEOUT_S`.
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
@@ -108,6 +109,7 @@ class ZooKeeperStore:
         self._cookies = Cookies(self._root)
         self._values = Values(self._root)
         self._registrations: dict[str, ZooKeeperRegistration] = {}
+        self._withdrawing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
 
     @classmethod
@@ -141,6 +143,8 @@ class ZooKeeperStore:
             return
         self._closed = True
         await self._tasks.close()
+        for registration in self._registrations.values():
+            registration.abandon()
         await self._zk.close()
 
     # -- cluster ------------------------------------------------------------------------------
@@ -346,6 +350,10 @@ class ZooKeeperStore:
         self._check_open()
         payload = encode_address(address)
         bookie_id = address.bookie_id
+        if bookie_id in self._withdrawing:
+            # An attempt that failed: what clears up behind it must not meet the new node.
+            await asyncio.wait([self._withdrawing[bookie_id]])
+            self._withdrawing.pop(bookie_id, None)
         known = self._registrations.get(bookie_id)
         if known is not None and not known.closed:
             raise registered_here(bookie_id)
@@ -362,6 +370,8 @@ class ZooKeeperStore:
             await registration.begin()
         except BaseException:
             del self._registrations[bookie_id]
+            if registration.withdrawing is not None:
+                self._withdrawing[bookie_id] = registration.withdrawing
             raise
         return registration
 

@@ -88,6 +88,8 @@ class ZooKeeperRegistration:
         self._changes: list[asyncio.Future[None]] = []
         self._forget = root.zk.on_connected(self._wake.set)
         self._keeper: asyncio.Task[None] | None = None
+        self.withdrawing: asyncio.Task[None] | None = None
+        """After a failed `begin`: clears away what it may have made."""
         self.closed = False
 
     async def begin(self) -> None:
@@ -105,7 +107,7 @@ class ZooKeeperRegistration:
         except BaseException:
             self._forget()
             # Whatever was made meanwhile, as by a request whose answer was not waited for.
-            self._tasks.start(self._withdraw())
+            self.withdrawing = self._tasks.start(self._withdraw())
             raise
         self._keeper = self._tasks.start(self._keep())
 
@@ -123,8 +125,9 @@ class ZooKeeperRegistration:
             raise bookie_exists(self._bookie_id, self._session_timeout_ms) from None
 
     async def set_readonly(self, readonly: bool) -> None:
+        """After an error it is still wanted: the task goes on trying."""
         if self.closed:
-            raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+            raise self._closed_error()
         self._readonly = readonly
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._changes.append(done)
@@ -139,10 +142,14 @@ class ZooKeeperRegistration:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        self._answer_all(
-            ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
-        )
+        self._answer_waiting()
         await self._withdraw()
+
+    def abandon(self) -> None:
+        """The session is over, and the node with it."""
+        self.closed = True
+        self._forget()
+        self._answer_waiting()
 
     async def _keep(self) -> None:
         failing = False
@@ -222,9 +229,12 @@ class ZooKeeperRegistration:
             return True
         return False
 
-    def _answer_all(self, error: Exception) -> None:
+    def _answer_waiting(self) -> None:
         changes, self._changes = self._changes, []
-        _answer(changes, error)
+        _answer(changes, self._closed_error())
+
+    def _closed_error(self) -> ClientClosedError:
+        return ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
 
 
 def _answer(changes: list[asyncio.Future[None]], error: Exception | None) -> None:

@@ -1,0 +1,38 @@
+"""Keep freed memory in the process instead of giving it back to the system between two messages.
+
+Buffers of some 100 KB to some MB come and go with every chunk. With glibc's defaults each of them is
+a fresh mapping, or grows and shrinks the heap: every page faults again. Joining 250 entries of 1 KB
+took 3.5 us an entry like that, and 0.05 to 0.4 us with the heap kept (one virtual machine).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+MIB = 1024 * 1024
+KEPT_BYTES = 64 * MIB
+"""At most so much free memory stays at the top of the heap."""
+LARGEST_IN_HEAP_BYTES = 32 * MIB
+"""glibc allows no more."""
+
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+
+
+def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
+    """Tell the C library's allocator, for the whole process; True where it understood. Called by
+    `quire bookie` and the other commands. A program that moves much data through the client may call
+    it once at its start; it is not done behind its back."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError):
+        return False  # another C library
+    mallopt.argtypes = (ctypes.c_int, ctypes.c_int)
+    mallopt.restype = ctypes.c_int
+    return bool(
+        mallopt(_M_TRIM_THRESHOLD, kept_bytes)
+        and mallopt(_M_MMAP_THRESHOLD, min(LARGEST_IN_HEAP_BYTES, kept_bytes))
+    )

@@ -1,0 +1,620 @@
+"""What every metadata store must do. One suite, three drivers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.digest import DigestType
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.errors import (
+    ClientClosedError,
+    ClusterNotInitialisedError,
+    KeyExistsError,
+    LedgerExistsError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata import _common, memory, open_metadata, sqlite
+from quire.metadata.base import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
+from quire.metadata.update import update_ledger
+from tests.conformance.conftest import SESSION_TIMEOUT_MS, Backend, Eventually
+
+METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
+ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
+TWO = BookieAddress("10.0.0.2:3181", "10.0.0.2", 3181)
+
+
+async def ranges_of(store: MetadataStore, first: int = 0) -> list[LedgerRange]:
+    return [ledgers async for ledgers in store.list_ledgers(first)]
+
+
+def assert_cover(ranges: Sequence[LedgerRange], first: int, ids: Sequence[int]) -> None:
+    """The ranges ascend from `first` to the end without a gap, and hold exactly `ids`."""
+    start = first
+    for ledgers in ranges:
+        assert ledgers.first == start
+        assert ledgers.last >= ledgers.first
+        assert all(ledgers.first <= i <= ledgers.last for i in ledgers.ledger_ids)
+        start = ledgers.last + 1
+    assert start == LEDGER_ID_MAX + 1
+    assert [i for ledgers in ranges for i in ledgers.ledger_ids] == sorted(ids)
+
+
+# -- the cluster ------------------------------------------------------------------------------
+
+
+async def test_instance_id_is_one_for_all(backend: Backend) -> None:
+    one, two = await backend.store(), await backend.store()
+    assert await one.is_initialised()
+    assert len(await one.instance_id()) == 36
+    assert await one.instance_id() == await two.instance_id()
+    with pytest.raises(KeyExistsError):
+        await one.initialise()
+
+
+async def test_uninitialised_cluster(empty_backend: Backend) -> None:
+    """Every call says so: an empty answer would make a bookie delete its data."""
+    if empty_backend.name == "sqlite":
+        with pytest.raises(ClusterNotInitialisedError, match=r"metadata\.db"):
+            await empty_backend.store()
+        return
+    store = await empty_backend.store()
+    assert not await store.is_initialised()
+    calls = [
+        store.instance_id(),
+        store.create_ledger(METADATA),
+        store.read_ledger(1),
+        store.write_ledger(1, METADATA, 0),
+        store.delete_ledger(1),
+        ranges_of(store),
+        store.register_bookie(ONE),
+        store.bookies(),
+        store.read_cookie("b:1"),
+        store.write_cookie("b:1", b"", None),
+        store.delete_cookie("b:1"),
+        store.list_cookies(),
+        store.read_value(("a",)),
+        store.write_value(("a",), b"", None),
+        store.delete_value(("a",)),
+        store.list_values(()),
+    ]
+    for call in calls:
+        with pytest.raises(ClusterNotInitialisedError, match="quire cluster init"):
+            await call
+    instance_id = await store.initialise()
+    assert await store.is_initialised()
+    assert await store.instance_id() == instance_id
+    assert_cover(await ranges_of(store), 0, [])
+
+
+async def test_open_with_create(empty_backend: Backend) -> None:
+    """The first store makes the cluster, and only its first `initialise` reports it."""
+    one = await open_metadata(empty_backend.uri, create=True)
+    two = None
+    try:
+        assert await one.is_initialised() == (empty_backend.name != "zookeeper")
+        instance_id = await one.initialise()
+        assert instance_id == await one.instance_id()
+        with pytest.raises(KeyExistsError):
+            await one.initialise()
+        two = await open_metadata(empty_backend.uri, create=True)
+        assert await two.instance_id() == instance_id
+        with pytest.raises(KeyExistsError):
+            await two.initialise()
+    finally:
+        await one.close()
+        if two is not None:
+            await two.close()
+
+
+async def test_closed_store(backend: Backend) -> None:
+    store = await backend.store()
+    await store.close()
+    await store.close()
+    with pytest.raises(ClientClosedError):
+        await store.read_ledger(1)
+    with pytest.raises(ClientClosedError):
+        await ranges_of(store)
+    with pytest.raises(ClientClosedError):
+        await store.bookies()
+
+
+# -- ledgers ----------------------------------------------------------------------------------
+
+
+async def test_create_and_read(store: MetadataStore) -> None:
+    ledger_id, created = await store.create_ledger(METADATA)
+    assert created.version == 0
+    assert created.value.ctime_ms > 0
+    assert await store.read_ledger(ledger_id) == created
+    wanted = replace(METADATA, ctime_ms=created.value.ctime_ms, ctoken=created.value.ctoken)
+    assert created.value == wanted
+    with pytest.raises(NoSuchLedgerError, match="77"):
+        await store.read_ledger(77)
+
+
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_formats(store: MetadataStore, version: int) -> None:
+    metadata = replace(METADATA, format_version=version)
+    if version == 1:
+        metadata = replace(metadata, digest=None, password=None)
+    ledger_id, created = await store.create_ledger(metadata)
+    assert created.value.format_version == version
+    closed = await store.write_ledger(ledger_id, created.value.with_close(9, 900), 0)
+    assert closed.value == created.value.with_close(9, 900)
+    assert await store.read_ledger(ledger_id) == closed
+
+
+async def test_all_of_the_metadata_is_kept(store: MetadataStore) -> None:
+    metadata = replace(
+        METADATA,
+        segments=(Segment(0, ("a:1", "b:1", "c:1")), Segment(70, ("a:1", "d-é", "c:1"))),
+        digest=DigestType.HMAC,
+        password=b"\0\xff secret",
+        custom={"k": b"\0\1", "": b""},
+        ctime_stored=True,
+        ctime_ms=1234,
+        ctoken=99,
+    )
+    ledger_id, created = await store.create_ledger(metadata)
+    assert created.value == metadata
+    assert (await store.read_ledger(ledger_id)).value == metadata
+
+
+async def test_a_creation_time_to_store_is_filled_in(store: MetadataStore) -> None:
+    ledger_id, created = await store.create_ledger(replace(METADATA, ctime_stored=True))
+    assert created.value.ctime_stored
+    assert created.value.ctime_ms > 0
+    assert await store.read_ledger(ledger_id) == created
+
+
+async def test_new_ids_are_unique_and_ascend(backend: Backend) -> None:
+    one, two = await backend.store(), await backend.store()
+    first = [(await one.create_ledger(METADATA))[0] for _ in range(3)]
+    assert first == sorted(first)
+    created = await asyncio.gather(*(s.create_ledger(METADATA) for s in (one, two) * 10))
+    ids = [*first, *(ledger_id for ledger_id, _ in created)]
+    assert len(set(ids)) == len(ids)
+    assert_cover(await ranges_of(two), 0, ids)
+
+
+async def test_chosen_ids(store: MetadataStore) -> None:
+    for ledger_id in (0, 2**31 - 2, 2**31 - 1, LEDGER_ID_MAX):
+        created_id, created = await store.create_ledger(METADATA, ledger_id)
+        assert created_id == ledger_id
+        assert await store.read_ledger(ledger_id) == created
+        with pytest.raises(LedgerExistsError, match=str(ledger_id)):
+            await store.create_ledger(METADATA, ledger_id)
+    made, _ = await store.create_ledger(METADATA)
+    assert made not in (0, 2**31 - 2, 2**31 - 1, LEDGER_ID_MAX)
+    for bad in (-1, LEDGER_ID_MAX + 1):
+        with pytest.raises(UsageError):
+            await store.create_ledger(METADATA, bad)
+
+
+async def test_creating_again_with_the_same_token_is_success(store: MetadataStore) -> None:
+    mine = replace(METADATA, ctoken=12345)
+    _, created = await store.create_ledger(mine, 7)
+    assert await store.create_ledger(mine, 7) == (7, created)
+    with pytest.raises(LedgerExistsError):
+        await store.create_ledger(replace(METADATA, ctoken=54321), 7)
+
+
+async def test_compare_and_swap(store: MetadataStore) -> None:
+    ledger_id, created = await store.create_ledger(METADATA)
+    recovering = created.value.with_state(LedgerState.IN_RECOVERY)
+    written = await store.write_ledger(ledger_id, recovering, 0)
+    assert written == Versioned(recovering, 1)
+    with pytest.raises(VersionConflictError, match=str(ledger_id)):
+        await store.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+    assert await store.read_ledger(ledger_id) == written
+    with pytest.raises(VersionConflictError):
+        await store.write_ledger(ledger_id, recovering, 2)
+    with pytest.raises(UsageError):
+        await store.write_ledger(ledger_id, recovering, -1)
+    with pytest.raises(NoSuchLedgerError):
+        await store.write_ledger(ledger_id + 1000, recovering, 0)
+
+
+async def test_what_cannot_be_stored_is_refused(store: MetadataStore) -> None:
+    with pytest.raises(UsageError):
+        await store.create_ledger(replace(METADATA, format_version=1))
+    large = replace(METADATA, custom={"k": bytes(_common.NODE_BYTES_MAX)})
+    with pytest.raises(UsageError, match="too large"):
+        await store.create_ledger(large)
+    with pytest.raises(UsageError, match="too large"):
+        await store.write_value(("v",), bytes(_common.NODE_BYTES_MAX + 1), None)
+    assert await store.write_value(("v",), bytes(_common.NODE_BYTES_MAX), None) == 0
+
+
+async def test_two_stores_race(backend: Backend) -> None:
+    """Each adds 20 segments; none is lost, though they write the same ledger."""
+    stores = [await backend.store(), await backend.store()]
+    ledger_id, created = await stores[0].create_ledger(METADATA)
+    rounds = 20
+
+    async def add(store: MetadataStore, who: str) -> None:
+        current = created
+        for number in range(rounds):
+            name = f"{who}-{number}"
+
+            def change(now: LedgerMetadata, name: str = name) -> LedgerMetadata:
+                start = now.last_segment.first_entry_id + 1
+                return now.with_ensemble_from(start, (name, "b:1", "c:1"))
+
+            current = await update_ledger(store, ledger_id, current, change)
+
+    await asyncio.gather(add(stores[0], "x"), add(stores[1], "y"))
+    found = await stores[0].read_ledger(ledger_id)
+    assert found.version == 2 * rounds
+    names = [segment.ensemble[0] for segment in found.value.segments[1:]]
+    assert sorted(names) == sorted(f"{who}-{n}" for who in "xy" for n in range(rounds))
+
+
+async def test_update_ledger(backend: Backend) -> None:
+    mine, other = await backend.store(), await backend.store()
+    ledger_id, created = await mine.create_ledger(METADATA)
+    assert await update_ledger(mine, ledger_id, created, lambda now: None) == created
+    await other.write_ledger(ledger_id, created.value.with_close(5, 50), 0)
+    seen = []
+
+    def close(now: LedgerMetadata) -> LedgerMetadata | None:
+        seen.append(now.state)
+        return None if now.closed else now.with_close(9, 90)
+
+    found = await update_ledger(mine, ledger_id, created, close)
+    assert seen == [LedgerState.OPEN, LedgerState.CLOSED]
+    assert (found.version, found.value.last_entry_id) == (1, 5)
+    await other.delete_ledger(ledger_id)
+    with pytest.raises(NoSuchLedgerError):
+        await update_ledger(mine, ledger_id, created, lambda now: now.with_close(1, 1))
+
+
+async def test_delete_is_idempotent(store: MetadataStore) -> None:
+    ids = [(await store.create_ledger(METADATA))[0] for _ in range(2)]
+    await store.delete_ledger(ids[0])
+    await store.delete_ledger(ids[0])
+    await store.delete_ledger(4711)
+    with pytest.raises(NoSuchLedgerError):
+        await store.read_ledger(ids[0])
+    assert_cover(await ranges_of(store), 0, ids[1:])
+    await store.delete_ledger(ids[1])
+    assert_cover(await ranges_of(store), 0, [])
+    # Its parents may be gone as well: they come back.
+    assert (await store.create_ledger(METADATA, ids[0]))[0] == ids[0]
+
+
+async def test_lists_cover_gaps(store: MetadataStore) -> None:
+    chosen = [
+        0, 1, 9_999, 10_000, 123_456, 99_999_999, 100_000_000, 2**31 - 2,
+        2**31 - 1, 2**31, 2**40 + 7, 2**40 + 8, LEDGER_ID_MAX - 1, LEDGER_ID_MAX,
+    ]  # fmt: skip
+    shuffled = random.Random(1).sample(chosen, len(chosen))
+    for ledger_id in shuffled:
+        await store.create_ledger(METADATA, ledger_id)
+    assert_cover(await ranges_of(store), 0, chosen)
+    for first in (1, 2, 9_999, 123_457, 2**31 - 2, 2**31 - 1, 2**40 + 8, LEDGER_ID_MAX):
+        assert_cover(await ranges_of(store, first), first, [i for i in chosen if i >= first])
+
+
+async def test_lists_of_many_ledgers(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Several ranges, full and empty ones."""
+    for module in (memory, sqlite):
+        monkeypatch.setattr(module, "LIST_RANGE_LEDGERS", 50)
+    chosen = [*range(150), *range(10_000, 10_100), *range(30_000, 30_001)]
+    for at in range(0, len(chosen), 50):
+        some = chosen[at : at + 50]
+        await asyncio.gather(*(store.create_ledger(METADATA, ledger_id) for ledger_id in some))
+    ranges = await ranges_of(store)
+    assert_cover(ranges, 0, chosen)
+    assert len(ranges) > 1
+
+
+async def test_watch_ledger(backend: Backend, eventually: Eventually) -> None:
+    writer, reader = await backend.store(), await backend.store()
+    ledger_id, created = await writer.create_ledger(METADATA)
+    seen: list[Versioned[LedgerMetadata] | None] = []
+    own: list[Versioned[LedgerMetadata] | None] = []
+    closed: list[Versioned[LedgerMetadata] | None] = []
+    reader.watch_ledger(ledger_id, seen.append)
+    writer.watch_ledger(ledger_id, own.append)
+    unwanted = reader.watch_ledger(ledger_id, closed.append)
+    await eventually(lambda: seen == [created] and own == [created] and closed == [created])
+    unwanted.close()
+    unwanted.close()
+    await writer.write_ledger(ledger_id, created.value.with_state(LedgerState.IN_RECOVERY), 0)
+    await eventually(lambda: len(seen) == 2 and len(own) == 2)
+    written = await writer.write_ledger(ledger_id, created.value.with_close(3, 4), 1)
+    await eventually(lambda: written in seen and written in own)
+    await writer.delete_ledger(ledger_id)
+    await eventually(lambda: seen[-1] is None and own[-1] is None)
+    versions = [found.version for found in seen if found is not None]
+    assert versions == sorted(set(versions))
+    assert closed == [created]
+
+
+async def test_watch_of_a_missing_ledger(store: MetadataStore, eventually: Eventually) -> None:
+    seen: list[Versioned[LedgerMetadata] | None] = []
+    store.watch_ledger(4711, seen.append)
+    await eventually(lambda: seen == [None])
+
+
+# -- bookies ----------------------------------------------------------------------------------
+
+
+async def test_register(backend: Backend) -> None:
+    one, two = await backend.store(), await backend.store()
+    assert await one.bookies() == Bookies({}, {})
+    first = await one.register_bookie(ONE)
+    second = await two.register_bookie(TWO, readonly=True)
+    for store in (one, two):
+        found = await store.bookies()
+        assert found == Bookies({ONE.bookie_id: ONE}, {TWO.bookie_id: TWO})
+        assert found.find(ONE.bookie_id) == ONE
+    await first.close()
+    await first.close()
+    assert await two.bookies() == Bookies({}, {TWO.bookie_id: TWO})
+    await two.close()
+    assert await one.bookies() == Bookies({}, {})
+    with pytest.raises(ClientClosedError):
+        await first.set_readonly(True)
+    await second.close()
+    # The id is free again, in either list.
+    await one.register_bookie(TWO)
+    assert await one.bookies() == Bookies({TWO.bookie_id: TWO}, {})
+
+
+async def test_readonly_moves(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    registration = await owner.register_bookie(ONE)
+    for readonly in (True, True, False, False, True):
+        await registration.set_readonly(readonly)
+        found = await other.bookies()
+        assert ONE.bookie_id in (found.readonly if readonly else found.writable)
+        assert ONE.bookie_id not in (found.writable if readonly else found.readonly)
+    await registration.close()
+    assert await other.bookies() == Bookies({}, {})
+
+
+async def test_watch_bookies(backend: Backend, eventually: Eventually) -> None:
+    owner, other = await backend.store(), await backend.store()
+    seen: list[Bookies] = []
+    watch = other.watch_bookies(seen.append)
+    await eventually(lambda: seen == [Bookies({}, {})])
+    registration = await owner.register_bookie(ONE)
+    await eventually(lambda: seen[-1] == Bookies({ONE.bookie_id: ONE}, {}))
+    await registration.set_readonly(True)
+    await eventually(lambda: seen[-1] == Bookies({}, {ONE.bookie_id: ONE}))
+    own: list[Bookies] = []
+    owner.watch_bookies(own.append)
+    await eventually(lambda: own[-1:] == seen[-1:])
+    await owner.close()
+    await eventually(lambda: seen[-1] == Bookies({}, {}))
+    watch.close()
+    count = len(seen)
+    await other.register_bookie(TWO)
+    assert await other.bookies() == Bookies({TWO.bookie_id: TWO}, {})
+    assert len(seen) == count
+
+
+async def test_an_id_that_is_taken(backend: Backend) -> None:
+    holder, second = await backend.store(), await backend.store(session_timeout_ms=500)
+    await holder.register_bookie(ONE)
+    for readonly in (False, True):
+        with pytest.raises(KeyExistsError, match="bookie-1"):
+            await second.register_bookie(ONE, readonly)
+    with pytest.raises(KeyExistsError, match="by this process"):
+        await holder.register_bookie(ONE)
+    assert (await second.bookies()).writable == {ONE.bookie_id: ONE}
+    # A failed attempt leaves nothing that a later one would trip over.
+    await second.register_bookie(TWO)
+    await holder.close()
+    await second.register_bookie(ONE)
+
+
+async def test_waiting_for_an_id(backend: Backend) -> None:
+    holder, waiter = await backend.store(), await backend.store(SESSION_TIMEOUT_MS)
+    registration = await holder.register_bookie(ONE)
+    moved = BookieAddress(ONE.bookie_id, "10.9.9.9", 1)
+    waiting = asyncio.ensure_future(waiter.register_bookie(moved))
+    done, _ = await asyncio.wait([waiting], timeout=0.3)
+    assert not done
+    await registration.close()
+    await waiting
+    assert (await holder.bookies()).writable == {ONE.bookie_id: moved}
+
+
+async def test_bookie_ids_are_checked(store: MetadataStore) -> None:
+    for bad in ("readonly", "a/b", ""):
+        with pytest.raises(UsageError):
+            await store.register_bookie(BookieAddress(bad, "h", 1))
+        with pytest.raises(UsageError):
+            await store.read_cookie(bad)
+    with pytest.raises(UsageError):
+        await store.register_bookie(BookieAddress("b", "", 0))
+
+
+# -- cookies and values -----------------------------------------------------------------------
+
+
+async def test_cookies(backend: Backend) -> None:
+    one, two = await backend.store(), await backend.store()
+    assert await one.list_cookies() == []
+    with pytest.raises(NoSuchKeyError, match="b:1"):
+        await one.read_cookie("b:1")
+    with pytest.raises(NoSuchKeyError):
+        await one.write_cookie("b:1", b"x", 0)
+    version = await one.write_cookie("b:1", b"5\n", None)
+    assert await two.read_cookie("b:1") == Versioned(b"5\n", version)
+    with pytest.raises(KeyExistsError):
+        await two.write_cookie("b:1", b"5\n", None)
+    newer = await two.write_cookie("b:1", b"new", version)
+    assert newer > version
+    with pytest.raises(VersionConflictError):
+        await one.write_cookie("b:1", b"lost", version)
+    with pytest.raises(VersionConflictError):
+        await one.delete_cookie("b:1", version)
+    assert await one.read_cookie("b:1") == Versioned(b"new", newer)
+    await one.write_cookie("a:1", b"", None)
+    assert await two.list_cookies() == ["a:1", "b:1"]
+    await one.delete_cookie("b:1", newer)
+    await one.delete_cookie("b:1")
+    await one.delete_cookie("a:1")
+    assert await two.list_cookies() == []
+
+
+async def test_values(backend: Backend) -> None:
+    one, two = await backend.store(), await backend.store()
+    key = ("datasets", "flights")
+    assert await one.list_values(()) == []
+    assert await one.list_values(("datasets",)) == []
+    with pytest.raises(NoSuchKeyError, match="datasets/flights"):
+        await one.read_value(key)
+    with pytest.raises(NoSuchKeyError):
+        await one.write_value(key, b"", 0)
+    await one.delete_value(key)
+    version = await one.write_value(key, b"", None)
+    assert await two.read_value(key) == Versioned(b"", version)
+    with pytest.raises(KeyExistsError):
+        await two.write_value(key, b"", None)
+    newer = await two.write_value(key, b"{}", version)
+    with pytest.raises(VersionConflictError):
+        await one.write_value(key, b"lost", version)
+    with pytest.raises(VersionConflictError):
+        await one.delete_value(key, version)
+    assert await one.read_value(key) == Versioned(b"{}", newer)
+    await one.delete_value(key, newer)
+    await one.delete_value(key)
+    with pytest.raises(NoSuchKeyError):
+        await two.read_value(key)
+    assert await one.list_values(()) == []
+    assert await two.write_value(key, b"again", None) >= 0
+
+
+async def test_values_below_values(store: MetadataStore) -> None:
+    """A name can be a value and the parent of others; parents alone are no values."""
+    await store.write_value(("a", "b", "c"), b"1", None)
+    await store.write_value(("a", "b-c"), b"2", None)
+    await store.write_value(("ab",), b"3", None)
+    assert await store.list_values(()) == ["a", "ab"]
+    assert await store.list_values(("a",)) == ["b", "b-c"]
+    assert await store.list_values(("a", "b")) == ["c"]
+    for missing in (("a",), ("a", "b")):
+        with pytest.raises(NoSuchKeyError):
+            await store.read_value(missing)
+        with pytest.raises(NoSuchKeyError):
+            await store.write_value(missing, b"", 0)
+    version = await store.write_value(("a", "b"), b"4", None)
+    assert await store.read_value(("a", "b")) == Versioned(b"4", version)
+    await store.delete_value(("a", "b"))
+    with pytest.raises(NoSuchKeyError):
+        await store.read_value(("a", "b"))
+    assert (await store.read_value(("a", "b", "c"))).value == b"1"
+    await store.delete_value(("a", "b", "c"))
+    assert await store.list_values(("a",)) == ["b-c"]
+    await store.delete_value(("a", "b-c"))
+    assert await store.list_values(()) == ["ab"]
+
+
+async def test_two_stores_race_on_a_value(backend: Backend) -> None:
+    stores = [await backend.store(), await backend.store()]
+    key, rounds = ("counters", "c"), 20
+    await stores[0].write_value(key, b"0", None)
+
+    async def count(store: MetadataStore) -> None:
+        for _ in range(rounds):
+            while True:
+                now = await store.read_value(key)
+                try:
+                    await store.write_value(key, b"%d" % (int(now.value) + 1), now.version)
+                    break
+                except VersionConflictError:
+                    continue
+
+    await asyncio.gather(*(count(store) for store in stores))
+    assert (await stores[0].read_value(key)).value == b"%d" % (2 * rounds)
+
+
+async def test_only_one_creates(backend: Backend) -> None:
+    stores = [await backend.store(), await backend.store()]
+
+    async def create(store: MetadataStore, name: str) -> bool:
+        try:
+            await store.write_value((name, "x"), b"", None)
+        except KeyExistsError:
+            return False
+        return True
+
+    for number in range(10):
+        made = await asyncio.gather(*(create(store, f"n{number}") for store in stores))
+        assert sorted(made) == [False, True]
+
+
+async def test_keys_are_checked(store: MetadataStore) -> None:
+    for bad in ((), ("",), ("a/b",), (".",), ("a", ".."), ("a\0b",), "text"):
+        with pytest.raises(UsageError):
+            await store.read_value(bad)
+    with pytest.raises(UsageError):
+        await store.list_values("text")
+
+
+# -- nobody there -----------------------------------------------------------------------------
+
+
+async def test_an_unreachable_zookeeper() -> None:
+    from quire.clock import SystemClock
+    from quire.metadata.uri import parse_uri
+    from quire.metadata.zookeeper import ZooKeeperStore
+
+    with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1\b") as raised:
+        await ZooKeeperStore.connect(
+            parse_uri("zk://127.0.0.1:1/ledgers"),
+            clock=SystemClock(),
+            rng=random.Random(1),
+            connect_timeout_s=0.5,
+        )
+    assert "refused" in str(raised.value)
+
+
+async def test_a_memory_store_that_cannot_be_reached() -> None:
+    store = await open_metadata("memory://unreachable", create=True)
+    assert isinstance(store, memory.MemoryStore)
+    memory.forget_memory("unreachable")
+    other = memory.MemoryStore(store.cluster)
+    await store.register_bookie(ONE)
+    store.expire_session(back=False)
+    assert await other.bookies() == Bookies({}, {})
+    with pytest.raises(MetadataUnavailableError):
+        await store.read_ledger(1)
+    store.restore_session()
+    assert await other.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+    await store.close()
+    await other.close()
+
+
+async def test_a_lost_answer_can_be_modelled() -> None:
+    """The simulator's hook: the write is done, its answer is not given."""
+
+    async def lose_writes(name: str, done: bool) -> None:
+        if name == "write_ledger" and done:
+            raise MetadataUnavailableError("the answer was lost")
+
+    store = await open_metadata("memory://lost-answers", create=True)
+    assert isinstance(store, memory.MemoryStore)
+    memory.forget_memory("lost-answers")
+    ledger_id, created = await store.create_ledger(METADATA)
+    losing = memory.MemoryStore(store.cluster, hook=lose_writes)
+    with pytest.raises(MetadataUnavailableError):
+        await losing.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+    assert (await store.read_ledger(ledger_id)).version == 1
+    await losing.close()
+    await store.close()

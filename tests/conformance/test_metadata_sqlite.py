@@ -1,0 +1,494 @@
+"""What only the SQLite store does: several processes on one file, leases, and the disk's errors."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.clock import SystemClock
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.errors import (
+    ClusterNotInitialisedError,
+    KeyExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from quire.metadata import open_metadata
+from quire.metadata.base import BookieAddress, Bookies
+from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_lease import ProcessId, ThisMachine
+from tests.conformance.conftest import Backend, Eventually
+
+METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),))
+ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)
+LONG_MS = 3_600_000
+"""A session time-out that no test waits for: only the death of the process ends such a lease."""
+
+
+class FakeMachine:
+    """A machine whose clock and processes the test decides on."""
+
+    def __init__(self) -> None:
+        self.boot = "boot-1"
+        self.time_ms = 1_000
+        self.gone: set[int] = set()
+        self.process = ProcessId(100, "ns", 7)
+
+    def boot_id(self) -> str:
+        return self.boot
+
+    def now_ms(self) -> int:
+        return self.time_ms
+
+    def this_process(self) -> ProcessId:
+        return self.process
+
+    def exists(self, process: ProcessId) -> bool:
+        return process.pid not in self.gone
+
+
+async def open_store(
+    backend: Backend,
+    *,
+    session_timeout_ms: int = 4_000,
+    busy_timeout_ms: int = 5_000,
+    machine: FakeMachine | None = None,
+    create: bool = False,
+) -> SqliteStore:
+    return await SqliteStore.open(
+        path_of(backend),
+        create=create,
+        clock=SystemClock(),
+        rng=random.Random(),
+        session_timeout_ms=session_timeout_ms,
+        busy_timeout_ms=busy_timeout_ms,
+        machine=machine,
+        watch_poll_s=0.02,
+    )
+
+
+def names_in(directory: Path) -> list[str]:
+    return [path.name for path in directory.iterdir()]
+
+
+def path_of(backend: Backend) -> Path:
+    return Path(backend.uri.removeprefix("sqlite:///"))
+
+
+# -- other processes --------------------------------------------------------------------------
+
+REGISTER = """
+import asyncio, random, sys
+from pathlib import Path
+from quire.clock import SystemClock
+from quire.metadata.base import BookieAddress
+from quire.metadata.sqlite import SqliteStore
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]), create=False, clock=SystemClock(),
+                                   rng=random.Random(), session_timeout_ms=int(sys.argv[2]))
+    await store.register_bookie(BookieAddress("bookie-1", "10.0.0.1", 3181))
+    print("registered", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+CREATE = """
+import asyncio, sys
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.metadata import open_metadata
+
+async def main():
+    print("ready", flush=True)
+    sys.stdin.readline()
+    store = await open_metadata(sys.argv[1], create=True)
+    metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),))
+    ids = [(await store.create_ledger(metadata))[0] for _ in range(10)]
+    print(await store.instance_id(), *ids, flush=True)
+    await store.close()
+
+asyncio.run(main())
+"""
+
+
+@contextmanager
+def process(program: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Killed in the end, and waited for."""
+    running = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.communicate()
+
+
+async def next_line(running: subprocess.Popen[str]) -> str:
+    assert running.stdout is not None
+    return (await asyncio.to_thread(running.stdout.readline)).strip()
+
+
+async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend, eventually: Eventually) -> None:
+    """Its lease would hold for an hour; and it is a zombie, since nobody has waited for it yet."""
+    store = await sqlite.store()
+    seen: list[Bookies] = []
+    store.watch_bookies(seen.append)
+    with process(REGISTER, str(path_of(sqlite)), str(LONG_MS)) as running:
+        assert await next_line(running) == "registered"
+        assert (await store.bookies()).writable == {ONE.bookie_id: ONE}
+        await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        running.send_signal(signal.SIGKILL)
+        await eventually(lambda: seen[-1] == Bookies({}, {}))
+        assert await store.bookies() == Bookies({}, {})
+        await store.register_bookie(ONE)  # the id is free: no waiting for the lease
+
+
+async def test_a_stopped_bookie_vanishes_with_its_lease(
+    sqlite: Backend, eventually: Eventually
+) -> None:
+    """It lives, but does not renew; and once it goes on it is there again."""
+    store = await sqlite.store()
+    seen: list[Bookies] = []
+    store.watch_bookies(seen.append)
+    with process(REGISTER, str(path_of(sqlite)), "800") as running:
+        assert await next_line(running) == "registered"
+        await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        running.send_signal(signal.SIGSTOP)
+        await eventually(lambda: seen[-1] == Bookies({}, {}))
+        running.send_signal(signal.SIGCONT)
+        await eventually(lambda: seen[-1] == Bookies({ONE.bookie_id: ONE}, {}))
+
+
+async def test_many_processes_make_one_cluster(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'new.db'}"
+    with process(CREATE, uri) as a, process(CREATE, uri) as b, process(CREATE, uri) as c:
+        running = (a, b, c)
+        for one in running:
+            assert await next_line(one) == "ready"
+        for one in running:
+            assert one.stdin is not None
+            one.stdin.write("go\n")
+            one.stdin.flush()
+        lines = [(await next_line(one)).split() for one in running]
+    assert len({instance_id for instance_id, *_ in lines}) == 1
+    ids = sorted(int(ledger_id) for _, *ids in lines for ledger_id in ids)
+    assert ids == list(range(30))
+
+
+# -- leases -----------------------------------------------------------------------------------
+
+
+async def test_leases_end_with_time_processes_and_boots(sqlite: Backend) -> None:
+    machine = FakeMachine()
+    owner = await open_store(sqlite, machine=machine, session_timeout_ms=LONG_MS)
+    observer = await open_store(sqlite, machine=machine)
+    there = Bookies({ONE.bookie_id: ONE}, {})
+    try:
+        await owner.register_bookie(ONE)
+        machine.time_ms += LONG_MS - 1
+        assert await observer.bookies() == there
+        machine.time_ms += 1
+        assert await observer.bookies() == Bookies({}, {})
+        machine.time_ms -= 1
+        machine.gone = {machine.process.pid}
+        assert await observer.bookies() == Bookies({}, {})
+        machine.gone = set()
+        assert await observer.bookies() == there
+        machine.boot = "boot-2"  # as a process sees it that was started after the restart
+        machine.time_ms = 0
+        later = await open_store(sqlite, machine=machine)
+        try:
+            assert await later.bookies() == Bookies({}, {})
+            await later.register_bookie(replace(ONE, port=99))
+            assert (await later.bookies()).writable[ONE.bookie_id].port == 99
+        finally:
+            await later.close()
+    finally:
+        await owner.close()
+        await observer.close()
+
+
+async def test_a_lost_session_comes_back(sqlite: Backend, eventually: Eventually) -> None:
+    """The lease ran out and another process cleared it away: the next renewal registers again, in
+    the list where the bookie was."""
+    mine, others = FakeMachine(), FakeMachine()
+    owner = await open_store(sqlite, machine=mine, session_timeout_ms=2_000)
+    other = await open_store(sqlite, machine=others)
+    seen: list[Bookies] = []
+    try:
+        registration = await owner.register_bookie(ONE)
+        await registration.set_readonly(True)
+        other.watch_bookies(seen.append)
+        await eventually(lambda: seen[-1:] == [Bookies({}, {ONE.bookie_id: ONE})])
+        others.time_ms += 10_000
+        await other.register_bookie(replace(ONE, bookie_id="bookie-2"))  # clears away
+        await eventually(lambda: seen[-1].find(ONE.bookie_id) is None)
+        others.time_ms -= 10_000
+        await eventually(lambda: ONE.bookie_id in seen[-1].readonly)
+    finally:
+        await owner.close()
+        await other.close()
+
+
+async def test_an_id_that_was_taken_over_is_not_taken_back(
+    sqlite: Backend, eventually: Eventually, caplog: pytest.LogCaptureFixture
+) -> None:
+    mine, others = FakeMachine(), FakeMachine()
+    owner = await open_store(sqlite, machine=mine, session_timeout_ms=1_000)
+    other = await open_store(sqlite, machine=others, session_timeout_ms=LONG_MS)
+    try:
+        registration = await owner.register_bookie(ONE)
+        others.time_ms += 5_000
+        await other.register_bookie(replace(ONE, port=99))
+        await eventually(lambda: "another process has registered bookie bookie-1" in caplog.text)
+        with pytest.raises(KeyExistsError):
+            await registration.set_readonly(True)
+        await registration.close()
+        assert (await other.bookies()).writable[ONE.bookie_id].port == 99
+    finally:
+        await owner.close()
+        await other.close()
+
+
+def test_the_machine_knows_its_processes() -> None:
+    machine = ThisMachine()
+    me = machine.this_process()
+    assert me.pid == os.getpid()
+    assert machine.exists(me)
+    assert machine.boot_id() == machine.boot_id() != ""
+    assert machine.now_ms() <= machine.now_ms()
+    if not Path("/proc/self/stat").exists():
+        pytest.skip("without /proc only leases tell")
+    assert not machine.exists(replace(me, start=me.start + 1))  # the id was used again
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert not machine.exists(replace(me, pid=ended.pid))
+    assert machine.exists(ProcessId(ended.pid, "another namespace", 1))  # cannot be seen
+
+
+async def test_a_cancelled_registration_leaves_nothing(
+    sqlite: Backend, eventually: Eventually
+) -> None:
+    """The thread is at it already, waiting for the file, when the caller gives up."""
+    store = await open_store(sqlite)
+    other = await open_store(sqlite)
+    holder = sqlite3.connect(path_of(sqlite), isolation_level=None)
+    try:
+        holder.execute("BEGIN IMMEDIATE")
+        registering = asyncio.ensure_future(store.register_bookie(ONE))
+        await asyncio.sleep(0)
+        await eventually(store._file._thread._work_queue.empty)
+        registering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await registering
+        holder.execute("ROLLBACK")
+        await store.instance_id()  # behind what was asked of the thread
+        assert await other.bookies() == Bookies({}, {})
+        await store.register_bookie(ONE)
+        assert await other.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+    finally:
+        holder.close()
+        await store.close()
+        await other.close()
+
+
+# -- the file ---------------------------------------------------------------------------------
+
+
+async def test_a_missing_file_stays_missing(tmp_path: Path) -> None:
+    with pytest.raises(ClusterNotInitialisedError, match=r"typo\.db"):
+        await open_metadata(f"sqlite:///{tmp_path / 'typo.db'}")
+    assert names_in(tmp_path) == []
+    with pytest.raises(MetadataError, match="directory"):
+        await open_metadata(f"sqlite:///{tmp_path / 'nowhere' / 'x.db'}", create=True)
+    assert names_in(tmp_path) == []
+
+
+async def test_an_empty_file_is_no_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "empty.db"
+    path.touch()
+    with pytest.raises(ClusterNotInitialisedError, match=r"empty\.db"):
+        await open_metadata(f"sqlite:///{path}")
+    assert path.stat().st_size == 0
+    store = await open_metadata(f"sqlite:///{path}", create=True)
+    assert await store.initialise()
+    await store.close()
+
+
+async def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
+    other = tmp_path / "other.db"
+    connection = sqlite3.connect(other)
+    connection.execute("CREATE TABLE t (x)")
+    connection.close()
+    text = tmp_path / "notes.txt"
+    text.write_text("not a database, but long enough to have a header" * 10)
+    for path, words in ((other, "another program"), (text, "damaged"), (tmp_path, "opened")):
+        before = path.read_bytes() if path.is_file() else b""
+        for create in (False, True):
+            with pytest.raises(MetadataError, match=words) as raised:
+                await open_metadata(f"sqlite:///{path}", create=create)
+            assert str(path) in str(raised.value)
+        assert (path.read_bytes() if path.is_file() else b"") == before
+
+
+async def test_a_later_schema_is_refused(sqlite: Backend) -> None:
+    connection = sqlite3.connect(path_of(sqlite))
+    connection.execute("PRAGMA user_version=2")
+    connection.close()
+    with pytest.raises(MetadataError, match="schema 2"):
+        await open_store(sqlite)
+
+
+async def test_relative_paths_are_made_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = await open_metadata("sqlite:///here.db", create=True)
+    assert store.uri == f"sqlite:///{tmp_path / 'here.db'}"
+    again = await open_metadata(store.uri)
+    assert await again.instance_id() == await store.instance_id()
+    await store.close()
+    await again.close()
+
+
+async def test_what_is_written_is_synced(sqlite: Backend) -> None:
+    store = await open_store(sqlite)
+    try:
+
+        def pragmas(connection: sqlite3.Connection) -> tuple[object, ...]:
+            names = ("synchronous", "journal_mode")
+            return tuple(connection.execute(f"PRAGMA {name}").fetchone()[0] for name in names)
+
+        assert await store._file.read(pragmas) == (2, "wal")
+    finally:
+        await store.close()
+
+
+async def test_a_locked_file(sqlite: Backend) -> None:
+    """The loop goes on while a call waits; after the bound it is an error with a known outcome."""
+    store = await open_store(sqlite, busy_timeout_ms=300)
+    holder = sqlite3.connect(path_of(sqlite), isolation_level=None)
+    try:
+        holder.execute("BEGIN IMMEDIATE")
+        assert await store.list_cookies() == []  # readers do not wait
+        creating = asyncio.ensure_future(store.create_ledger(METADATA))
+        turns = 0
+        while not creating.done():
+            turns += 1
+            await asyncio.sleep(0.01)
+        assert turns > 3
+        with pytest.raises(MetadataUnavailableError, match="locked") as raised:
+            await creating
+        assert str(path_of(sqlite)) in str(raised.value)
+        assert raised.value.outcome_known
+        holder.execute("ROLLBACK")
+        assert (await store.create_ledger(METADATA))[0] == 0
+    finally:
+        holder.close()
+        await store.close()
+
+
+async def test_a_full_disk(sqlite: Backend) -> None:
+    store = await open_store(sqlite)
+
+    def fill(connection: sqlite3.Connection) -> None:
+        pages = connection.execute("PRAGMA page_count").fetchone()[0]
+        connection.execute(f"PRAGMA max_page_count={pages}")
+
+    try:
+        await store._file.read(fill)
+        with pytest.raises(MetadataUnavailableError, match="full") as raised:
+            await store.write_value(("large",), bytes(100_000), None)
+        assert raised.value.outcome_known
+        assert str(path_of(sqlite)) in str(raised.value)
+        assert await store.list_values(()) == []
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "words"),
+    [
+        (sqlite3.SQLITE_BUSY, MetadataUnavailableError, "locked"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, MetadataUnavailableError, "locked"),
+        (sqlite3.SQLITE_FULL, MetadataUnavailableError, "full"),
+        (sqlite3.SQLITE_IOERR_FSYNC, MetadataUnavailableError, "read or written"),
+        (sqlite3.SQLITE_CORRUPT, MetadataError, "damaged"),
+        (sqlite3.SQLITE_READONLY, MetadataError, "permissions"),
+        (sqlite3.SQLITE_CANTOPEN, MetadataError, "permissions"),
+        (sqlite3.SQLITE_ERROR, MetadataError, "failed"),
+    ],
+)
+async def test_errors_in_our_words(
+    sqlite: Backend, code: int, kind: type[MetadataError], words: str
+) -> None:
+    store = await open_store(sqlite)
+    failure = sqlite3.OperationalError("as SQLite says it")
+    failure.sqlite_errorcode = code
+
+    def fail(connection: sqlite3.Connection) -> None:
+        raise failure
+
+    try:
+        with pytest.raises(kind, match=words) as raised:
+            await store._file.write(fail)
+        assert type(raised.value) is kind
+        assert str(path_of(sqlite)) in str(raised.value)
+        assert await store.list_cookies() == []
+    finally:
+        await store.close()
+
+
+async def test_a_damaged_file(sqlite: Backend) -> None:
+    store = await open_store(sqlite)
+    for _ in range(200):
+        await store.create_ledger(METADATA)
+    await store.close()
+    for opened in sqlite.opened:  # type: ignore[attr-defined]
+        await opened.close()
+    path = path_of(sqlite)
+    content = bytearray(path.read_bytes())
+    content[4096 + 8 :] = bytes(b ^ 0xA5 for b in content[4096 + 8 :])
+    path.write_bytes(content)
+
+    async def open_and_list() -> None:
+        damaged = await open_store(sqlite)
+        try:
+            assert [r async for r in damaged.list_ledgers()]
+        finally:
+            await damaged.close()
+
+    with pytest.raises(MetadataError, match="damaged") as raised:
+        await open_and_list()
+    assert str(path) in str(raised.value)
+
+
+async def test_an_unreadable_row_is_damage_and_not_absence(sqlite: Backend) -> None:
+    store = await open_store(sqlite)
+    try:
+        ledger_id, _ = await store.create_ledger(METADATA)
+
+        def spoil(connection: sqlite3.Connection) -> None:
+            connection.execute("UPDATE ledgers SET metadata = ?", (b"rubbish",))
+
+        await store._file.write(spoil)
+        with pytest.raises(MetadataError, match="damaged"):
+            await store.read_ledger(ledger_id)
+    finally:
+        await store.close()

@@ -1,0 +1,726 @@
+"""What only the ZooKeeper store does: Apache's layout, lost connections and lost sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import socket
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kazoo.client import KazooClient
+
+from quire.clock import SystemClock
+from quire.codec import layout
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.errors import (
+    ClientClosedError,
+    ClusterNotInitialisedError,
+    KeyExistsError,
+    LedgerExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    StartError,
+    VersionConflictError,
+)
+from quire.metadata import zookeeper_ids, zookeeper_server
+from quire.metadata.base import BookieAddress, Bookies, Versioned
+from quire.metadata.kazoo_adapter import LostConnectionError, ZooKeeperConnection
+from quire.metadata.uri import MetadataURI, parse_uri
+from quire.metadata.zookeeper import ZooKeeperStore
+from quire.metadata.zookeeper_server import ZooKeeperServer
+from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, Eventually
+
+pytestmark = pytest.mark.zookeeper
+
+METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
+ONE = BookieAddress("127.0.0.1:23181", "127.0.0.1", 23181)
+GOLDEN = Path(__file__).parents[1] / "golden" / "metadata.json"
+
+
+@pytest.fixture
+def where(zookeeper: Backend) -> MetadataURI:
+    return parse_uri(zookeeper.uri)
+
+
+@pytest.fixture
+async def raw(where: MetadataURI) -> AsyncIterator[ZooKeeperConnection]:
+    """A look behind the store's back."""
+    connection = await ZooKeeperConnection.connect(where.servers, session_timeout_ms=4_000)
+    yield connection
+    await connection.close()
+
+
+@pytest.fixture
+async def store(zookeeper: Backend) -> ZooKeeperStore:
+    opened = await zookeeper.store()
+    assert isinstance(opened, ZooKeeperStore)
+    return opened
+
+
+async def tree(raw: ZooKeeperConnection, path: str) -> dict[str, bytes]:
+    """Every node below `path`, by its path relative to it."""
+    found: dict[str, bytes] = {}
+    todo = [path]
+    while todo:
+        node = todo.pop()
+        found[node.removeprefix(path)] = (await raw.get(node))[0]
+        todo += [f"{node}/{name}" for name in await raw.children(node)]
+    return found
+
+
+def live_tree(name: str) -> dict[str, bytes]:
+    vectors = json.loads(GOLDEN.read_text(encoding="utf-8"))["vectors"]
+    nodes = next(v for v in vectors if v["name"] == name)["changed"]
+    return {n["path"].removeprefix("/ledgers"): bytes.fromhex(n.get("hex") or "") for n in nodes}
+
+
+# -- the layout -------------------------------------------------------------------------------
+
+
+async def test_an_initialised_root_is_as_apache_makes_it(
+    where: MetadataURI, raw: ZooKeeperConnection
+) -> None:
+    ours, theirs = await tree(raw, where.root), live_tree("live_tree_after_initnewcluster")
+    assert ours.keys() == theirs.keys()
+    assert len(ours.pop("/INSTANCEID")) == len(theirs.pop("/INSTANCEID")) == 36
+    assert ours == theirs
+
+
+async def test_nodes_are_as_apache_makes_them(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    theirs = live_tree("live_tree_after_four_bookies_started")
+    await store.register_bookie(ONE)
+    path = f"/available/{ONE.bookie_id}"
+    payload, stat = await raw.get(where.root + path)
+    assert payload == theirs[path]
+    assert stat.owner != 0
+    await store.write_cookie(ONE.bookie_id, b"5\n", None)
+    for ledger_id in (0, 12345, 2**40 + 7):
+        await store.create_ledger(METADATA, ledger_id)
+    await store.create_ledger(METADATA)
+    found = await tree(raw, where.root)
+    assert found[f"/cookies/{ONE.bookie_id}"] == b"5\n"
+    for ledger_path in ("/00/0000/L0000", "/00/0001/L2345", "/000/0001/0995/1162/L7783"):
+        assert found[ledger_path].startswith(b"BookieMetadataFormatVersion\t3\n")
+    assert "/idgen" in found
+
+
+async def test_deleting_takes_empty_parents_away(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    before = await tree(raw, where.root)
+    for ledger_id in (1, 2, 10_001, 2**40):
+        await store.create_ledger(METADATA, ledger_id)
+    await store.delete_ledger(1)
+    assert (await raw.exists(f"{where.root}/00/0000")) is not None
+    for ledger_id in (2, 10_001, 2**40):
+        await store.delete_ledger(ledger_id)
+    assert await tree(raw, where.root) == before
+
+
+async def test_creating_and_deleting_side_by_side(zookeeper: Backend) -> None:
+    """The parents of one ledger come and go under the hands of the other."""
+    one, two = await zookeeper.store(), await zookeeper.store()
+
+    async def churn(owner: Any, ledger_id: int) -> None:
+        for _ in range(30):
+            await owner.create_ledger(METADATA, ledger_id)
+            await owner.delete_ledger(ledger_id)
+
+    await asyncio.gather(churn(one, 5), churn(two, 6))
+    assert [ids for r in [r async for r in one.list_ledgers()] for ids in r.ledger_ids] == []
+
+
+async def test_payloads_of_others(
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    store: ZooKeeperStore,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """An old bookie registers nothing, a broken one nonsense: the others are seen nevertheless."""
+    for bookie_id, payload in (
+        ("10.0.0.9:3181", b""),
+        ("no-address", b""),
+        ("nonsense", b"\xff\xff"),
+        ("http-only", bytes.fromhex("3219 0a0a68747470736572766572 10903f 1a0168 220468747470")),
+    ):
+        await raw.create(f"{where.root}/available/{bookie_id}", payload, ephemeral=True)
+    await store.register_bookie(ONE)
+    found = await store.bookies()
+    assert found.writable == {
+        ONE.bookie_id: ONE,
+        "10.0.0.9:3181": BookieAddress("10.0.0.9:3181", "10.0.0.9", 3181),
+    }
+    for named in ("no-address", "nonsense", "http-only"):
+        assert named in caplog.text
+
+
+async def test_a_cluster_without_instance_id_or_lists(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """As old tools leave them; INSTANCEID is optional."""
+    for name in ("INSTANCEID", "available/readonly", "available"):
+        await raw.delete(f"{where.root}/{name}")
+    assert await store.instance_id() == ""
+    assert await store.bookies() == Bookies({}, {})
+    await store.register_bookie(ONE, readonly=True)
+    assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
+    await store.write_value(("a",), b"1", None)
+    assert (await store.read_value(("a",))).value == b"1"
+
+
+# -- what must not look like an empty cluster -------------------------------------------------
+
+
+async def test_a_missing_layout_is_an_error(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    await store.create_ledger(METADATA, 5)
+    assert [r async for r in store.list_ledgers()]
+    await raw.delete(f"{where.root}/LAYOUT")
+    for call in (store.read_ledger(6), store.bookies(), store.list_cookies(), _list(store)):
+        with pytest.raises(ClusterNotInitialisedError):
+            await call
+    with pytest.raises(KeyExistsError, match="without a LAYOUT"):
+        await store.initialise()
+
+
+@pytest.mark.parametrize("ledger_ids", [(5,), (5, 10_005), (5, 2**40)])
+async def test_a_root_that_vanishes_during_a_listing(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore, ledger_ids: tuple[int, ...]
+) -> None:
+    """Before a parent that the listing knows of, and before what it concludes of the rest."""
+    for ledger_id in ledger_ids:
+        await store.create_ledger(METADATA, ledger_id)
+    listing = store.list_ledgers()
+    assert (await anext(listing)).ledger_ids == (5,)
+    for ledger_id in ledger_ids:
+        await store.delete_ledger(ledger_id)
+    await raw.delete(f"{where.root}/LAYOUT")
+    with pytest.raises(ClusterNotInitialisedError):
+        await anext(listing)
+
+
+async def test_ledgers_where_none_can_be(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """Written through another ledger manager: to leave them out would delete them."""
+    for path in ("/000/0000/0000/0000/L0007", "/42/0000/L0000"):
+        parts = path.split("/")[1:]
+        for end in range(1, len(parts) + 1):
+            await raw.create(where.root + "/" + "/".join(parts[:end]))
+        with pytest.raises(MetadataError, match="cannot be listed"):
+            await _list(store)
+        for end in range(len(parts), 0, -1):
+            await raw.delete(where.root + "/" + "/".join(parts[:end]))
+        assert await _list(store) == []
+
+
+async def _list(store: ZooKeeperStore) -> list[int]:
+    return [i for ledgers in [r async for r in store.list_ledgers()] for i in ledgers.ledger_ids]
+
+
+@pytest.mark.parametrize(
+    ("content", "usable"),
+    [
+        (layout.encode(layout.Layout(layout.HIERARCHICAL)) + b"\n", True),
+        (b"1\nhierarchical:1", True),
+        (layout.encode(layout.Layout(layout.FLAT)), False),
+        (layout.encode(layout.Layout(layout.LONG_HIERARCHICAL)), False),
+        (layout.encode(layout.Layout(layout.HIERARCHICAL, 2)), False),
+        (b"nonsense", False),
+    ],
+)
+async def test_layouts(
+    zookeeper: Backend, where: MetadataURI, raw: ZooKeeperConnection, content: bytes, usable: bool
+) -> None:
+    await raw.set(f"{where.root}/LAYOUT", content, 0)
+    store = await zookeeper.store()
+    if usable:
+        assert await store.list_cookies() == []
+    else:
+        with pytest.raises(MetadataError):
+            await store.list_cookies()
+
+
+async def test_initialising_an_empty_root(where: MetadataURI, raw: ZooKeeperConnection) -> None:
+    """A root that an administrator made beforehand, with nothing in it, is ours to fill."""
+    await raw.create(f"{where.root}-2")
+    store = await connect(replace(where, root=f"{where.root}-2"))
+    try:
+        assert await store.initialise() == await store.instance_id()
+        with pytest.raises(KeyExistsError):
+            await store.initialise()
+    finally:
+        await store.close()
+
+
+async def connect(where: MetadataURI, **options: Any) -> ZooKeeperStore:
+    return await ZooKeeperStore.connect(where, clock=SystemClock(), rng=random.Random(), **options)
+
+
+# -- Quire's own values -----------------------------------------------------------------------
+
+
+async def test_values_lie_outside_of_the_ledgers_root(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    before = await tree(raw, where.root)
+    await store.write_value(("datasets", "flights"), b"{}", None)
+    assert await tree(raw, where.root) == before
+    found = await tree(raw, f"/quire{where.root}")
+    assert found == {
+        "": (await store.instance_id()).encode(),
+        "/datasets": b"",
+        "/datasets/flights": b"={}",
+    }
+
+
+async def test_values_of_an_earlier_cluster(
+    zookeeper: Backend, where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """They name ledgers of that cluster: neither shown nor mixed with those of a new one."""
+    await store.write_value(("datasets", "flights"), b"{}", None)
+    await raw.set(f"{where.root}/INSTANCEID", b"another", -1)
+    fresh = await zookeeper.store()
+    for call in (
+        fresh.read_value(("datasets", "flights")),
+        fresh.list_values(()),
+        fresh.write_value(("x",), b"", None),
+    ):
+        with pytest.raises(MetadataError, match="earlier cluster"):
+            await call
+    for name in ("INSTANCEID", "LAYOUT", "available/readonly", "available", ""):
+        await raw.delete(f"{where.root}/{name}".rstrip("/"))
+    with pytest.raises(KeyExistsError, match="earlier cluster"):
+        await fresh.initialise()
+
+
+async def test_a_parent_left_behind_is_no_value(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    await store.write_value(("a", "b"), b"1", None)
+    await raw.delete(f"/quire{where.root}/a/b")
+    assert await store.list_values(()) == []
+    with pytest.raises(NoSuchKeyError):
+        await store.read_value(("a",))
+
+
+# -- ids --------------------------------------------------------------------------------------
+
+
+async def test_long_ids(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    assert (await store.create_ledger(METADATA))[0] == 0
+    await raw.create(f"{where.root}/idgen-long")  # as an administrator does
+    ids = [(await store.create_ledger(METADATA))[0] for _ in range(2)]
+    assert ids == [2**32, 2**32 + 1]
+    await raw.create(f"{where.root}/idgen-long/HOB-0000000007")
+    assert (await store.create_ledger(METADATA))[0] == 30064771072
+
+
+async def test_ids_overflow(
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    store: ZooKeeperStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With three short ids, and three below each high half: each step to the next."""
+    monkeypatch.setattr(zookeeper_ids, "SHORT_ID_END", 3)
+    ids = [(await store.create_ledger(METADATA))[0] for _ in range(3 + 3 * 5)]
+    wanted = [0, 1, 2, *(high << 32 | low for high in range(1, 6) for low in range(3))]
+    assert ids == wanted
+    async with asyncio.timeout(PATIENCE_S):  # old ones are cleared away in the background
+        while len(names := await raw.children(f"{where.root}/idgen-long")) != 3:
+            await asyncio.sleep(0.01)
+    assert sorted(names) == [f"HOB-000000000{high}" for high in (3, 4, 5)]
+
+
+# -- lost answers -----------------------------------------------------------------------------
+
+Request = Callable[..., Awaitable[Any]]
+
+
+@contextmanager
+def lost_answer(connection: ZooKeeperConnection, method: str) -> Iterator[None]:
+    """The first request by `method` is carried out, but its answer gets lost. Fails if there is
+    none."""
+    request: Request = getattr(connection, method)
+    lost = False
+
+    async def losing(*args: Any, **options: Any) -> Any:
+        nonlocal lost
+        answer = await request(*args, **options)
+        if not lost:
+            lost = True
+            raise LostConnectionError
+        return answer
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(connection, method, losing)
+        yield
+    assert lost
+
+
+async def test_lost_answers_to_ledger_changes(store: ZooKeeperStore) -> None:
+    zk = store._zk
+    await store.create_ledger(METADATA, 1)  # parents are there: the first create is the ledger
+    with lost_answer(zk, "create"):
+        created = (await store.create_ledger(METADATA, 2))[1]
+    assert created == await store.read_ledger(2)
+    with pytest.raises(LedgerExistsError):
+        await store.create_ledger(METADATA, 2)
+    with lost_answer(zk, "set"):
+        written = await store.write_ledger(2, created.value.with_close(1, 2), 0)
+    assert written == await store.read_ledger(2)
+    assert written.version == 1
+    with pytest.raises(VersionConflictError):
+        await store.write_ledger(2, created.value, 0)
+    with lost_answer(zk, "delete"):
+        await store.delete_ledger(2)
+    with pytest.raises(NoSuchLedgerError):
+        await store.read_ledger(2)
+
+
+async def test_a_lost_create_of_an_old_format_is_not_guessed_at(store: ZooKeeperStore) -> None:
+    """Format 2 has no token: whose ledger it is cannot be told."""
+    await store.create_ledger(METADATA, 1)
+    with (
+        lost_answer(store._zk, "create"),
+        pytest.raises(MetadataUnavailableError, match="ledger 2") as raised,
+    ):
+        await store.create_ledger(replace(METADATA, format_version=2), 2)
+    assert not raised.value.outcome_known
+
+
+async def test_lost_answers_to_new_ids(store: ZooKeeperStore) -> None:
+    """An id may be left unused, but is never given twice."""
+    await store.create_ledger(METADATA)
+    with lost_answer(store._zk, "create"):
+        ledger_id, _ = await store.create_ledger(METADATA)
+    assert await _list(store) == [0, ledger_id]
+
+
+async def test_lost_answers_to_other_changes(store: ZooKeeperStore) -> None:
+    zk = store._zk
+    await store.write_cookie("a:1", b"x", None)
+    await store.write_value(("a",), b"x", None)
+    with lost_answer(zk, "create"):
+        assert await store.write_cookie("b:1", b"x", None) == 0
+    with lost_answer(zk, "create"):
+        assert await store.write_value(("b",), b"x", None) == 0
+    with lost_answer(zk, "create"):
+        registration = await store.register_bookie(ONE)
+    assert await store.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+    for method in ("create", "delete"):
+        await registration.set_readonly(False)
+        with lost_answer(zk, method):
+            await registration.set_readonly(True)
+        assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
+    with lost_answer(zk, "set"):
+        assert await store.write_cookie("b:1", b"y", 0) == 1
+    with lost_answer(zk, "set"):
+        assert await store.write_value(("b",), b"y", 0) == 1
+    with lost_answer(zk, "delete"):
+        await store.delete_cookie("b:1", 1)
+    with lost_answer(zk, "delete"):
+        await store.delete_value(("b",), 1)
+    assert await store.list_values(()) == ["a"]
+    assert await store.list_cookies() == ["a:1"]
+    with pytest.raises(KeyExistsError):
+        await store.write_cookie("a:1", b"x", None)
+
+
+async def test_a_lost_answer_to_initialise(where: MetadataURI) -> None:
+    store = await connect(replace(where, root=f"{where.root}-new"))
+    try:
+        with lost_answer(store._zk, "create_all"):
+            instance_id = await store.initialise()
+        assert instance_id == await store.instance_id()
+    finally:
+        await store.close()
+
+
+# -- lost sessions ----------------------------------------------------------------------------
+
+
+def end_session(store: ZooKeeperStore) -> None:
+    """As a second client of the same session, close it: the server drops what is ephemeral, and
+    the first client is told that its session has expired."""
+    thief = KazooClient(hosts=store._zk.servers, client_id=store._zk._client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def test_after_a_lost_session_all_is_set_up_again(
+    zookeeper: Backend,
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    store: ZooKeeperStore,
+    eventually: Eventually,
+) -> None:
+    other = await zookeeper.store()
+    watching: list[Bookies] = []
+    there = Bookies({}, {ONE.bookie_id: ONE})
+    other.watch_bookies(watching.append)
+    registration = await store.register_bookie(ONE)
+    await registration.set_readonly(True)
+    ledger_id, created = await store.create_ledger(METADATA)
+    ledgers: list[Versioned[LedgerMetadata] | None] = []
+    bookies: list[Bookies] = []
+    store.watch_ledger(ledger_id, ledgers.append)
+    store.watch_bookies(bookies.append)
+    await eventually(lambda: watching[-1:] == bookies[-1:] == [there] and ledgers == [created])
+    first_session = store._zk.session_id
+
+    await asyncio.to_thread(end_session, store)
+
+    await eventually(lambda: store._zk.session_id != first_session)
+    path = f"{where.root}/available/readonly/{ONE.bookie_id}"
+    async with asyncio.timeout(PATIENCE_S):
+        while (stat := await raw.exists(path)) is None or stat.owner != store._zk.session_id:
+            await asyncio.sleep(0.01)
+    await eventually(lambda: watching[-1] == there)
+    # The watches of the new session tell of what happens from now on.
+    written = await other.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+    await eventually(lambda: ledgers[-1] == written)
+    second = replace(ONE, bookie_id="second")
+    await other.register_bookie(second)
+    await eventually(lambda: bookies[-1].writable == {"second": second})
+    await registration.close()
+    await eventually(lambda: watching[-1] == Bookies({"second": second}, {}))
+
+
+async def test_operations_go_on_over_a_lost_session(store: ZooKeeperStore) -> None:
+    ending = asyncio.ensure_future(asyncio.to_thread(end_session, store))
+    ids = []
+    while not ending.done() or len(ids) < 20:
+        ids.append((await store.create_ledger(METADATA))[0])
+    await ending
+    assert sorted(set(ids)) == sorted(ids)
+    assert set(ids) <= set(await _list(store))
+
+
+async def test_a_client_that_stopped_is_replaced(
+    store: ZooKeeperStore, eventually: Eventually
+) -> None:
+    """kazoo ends its loop on what it does not expect; a bookie must not be lost for good by it."""
+    await store.register_bookie(ONE)
+    broken = store._zk._client
+    await asyncio.to_thread(broken.stop)
+    await eventually(lambda: store._zk._client is not broken and store._zk.connected)
+    seen: list[Bookies] = []
+    store.watch_bookies(seen.append)
+    await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+    assert (await store.create_ledger(METADATA))[0] == 0
+
+
+async def test_another_takes_the_id_during_a_lost_session(
+    zookeeper: Backend,
+    store: ZooKeeperStore,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The loser says so and keeps trying; once the other has gone it is back."""
+    other = await zookeeper.store()
+    registration = await store.register_bookie(ONE)
+    taking = asyncio.ensure_future(other.register_bookie(replace(ONE, port=99)))
+    await asyncio.sleep(0)
+    ensure = registration._ensure  # type: ignore[attr-defined]
+
+    async def late(again: bool) -> None:
+        await taking  # the new session is slower than the other bookie
+        await ensure(again)
+
+    registration._ensure = late  # type: ignore[attr-defined]
+    await asyncio.to_thread(end_session, store)
+    taken = await taking
+    assert (await other.bookies()).writable[ONE.bookie_id].port == 99
+    await eventually(lambda: "is not registered" in caplog.text)
+    with pytest.raises(KeyExistsError):
+        await registration.set_readonly(True)
+    await taken.close()
+    seen: list[Bookies] = []
+    other.watch_bookies(seen.append)
+    await eventually(lambda: seen[-1:] == [Bookies({}, {ONE.bookie_id: ONE})])
+
+
+async def test_a_cancelled_registration(store: ZooKeeperStore, eventually: Eventually) -> None:
+    """What it made is cleared away, and never the node of the attempt after it."""
+    for _ in range(10):
+        registering = asyncio.ensure_future(store.register_bookie(ONE))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        registering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await registering
+    registration = await store.register_bookie(ONE)
+    assert await store.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+    await registration.close()
+    assert await store.bookies() == Bookies({}, {})
+
+
+async def test_closing_a_store_answers_those_who_wait(own_server: ZooKeeperServer) -> None:
+    store = await connect(parse_uri(own_server.uri("/closing")))
+    await store.initialise()
+    registration = await store.register_bookie(ONE)
+    await asyncio.to_thread(own_server.stop)
+    waiting = [
+        asyncio.ensure_future(registration.set_readonly(True)),
+        asyncio.ensure_future(store.read_ledger(1)),
+    ]
+    await asyncio.sleep(0)
+    await store.close()
+    for waiter in waiting:
+        with pytest.raises(ClientClosedError):
+            await waiter
+    await registration.close()
+
+
+# -- a server that goes away ------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def stoppable_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ZooKeeperServer]:
+    with ZooKeeperServer(tmp_path_factory.mktemp("own"), tick_ms=200) as server:
+        server._any_port = False  # it comes back where it was
+        yield server
+
+
+@pytest.fixture
+async def own_server(stoppable_server: ZooKeeperServer) -> ZooKeeperServer:
+    """One that the test may stop."""
+    if stoppable_server.pid is None:
+        await asyncio.to_thread(stoppable_server.start)
+    return stoppable_server
+
+
+async def test_a_server_that_comes_back(
+    own_server: ZooKeeperServer, eventually: Eventually
+) -> None:
+    """Operations wait for it, registrations and watches are there again."""
+    where = parse_uri(own_server.uri("/back"))
+    store = await connect(where, session_timeout_ms=SESSION_TIMEOUT_MS)
+    try:
+        await store.initialise()
+        await store.register_bookie(ONE)
+        ledger_id, created = await store.create_ledger(METADATA)
+        seen: list[Versioned[LedgerMetadata] | None] = []
+        store.watch_ledger(ledger_id, seen.append)
+        await eventually(lambda: seen == [created])
+        await asyncio.to_thread(own_server.stop)
+        await eventually(lambda: not store._zk.connected)
+        writing = asyncio.ensure_future(
+            store.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+        )
+        done, _ = await asyncio.wait([writing], timeout=0.2)
+        assert not done
+        await asyncio.to_thread(own_server.start)
+        written = await writing
+        assert await store.read_ledger(ledger_id) == written
+        await eventually(lambda: seen[-1] == written)
+        bookies: list[Bookies] = []
+        store.watch_bookies(bookies.append)
+        await eventually(lambda: bookies[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+    finally:
+        await store.close()
+
+
+async def test_a_server_that_stays_away(
+    own_server: ZooKeeperServer, eventually: Eventually
+) -> None:
+    where = parse_uri(own_server.uri("/away"))
+    store = await connect(where, session_timeout_ms=1_000, operation_timeout_s=0.5)
+    try:
+        await store.initialise()
+        registration = await store.register_bookie(ONE)
+        await asyncio.to_thread(own_server.stop)
+        await eventually(lambda: not store._zk.connected)
+        with pytest.raises(MetadataUnavailableError, match="did not answer within") as raised:
+            await store.create_ledger(METADATA)
+        assert own_server.address in str(raised.value)
+        with pytest.raises(MetadataUnavailableError):
+            await _list(store)
+        with pytest.raises(MetadataUnavailableError):
+            await registration.set_readonly(True)
+        waiting = asyncio.ensure_future(store.read_ledger(1))
+        await asyncio.sleep(0)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+    finally:
+        await store.close()
+
+
+async def test_an_address_that_never_answers() -> None:
+    """Something listens, but it is no ZooKeeper."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(MetadataUnavailableError, match="does not answer as ZooKeeper"):
+            await connect(
+                parse_uri(f"zk://127.0.0.1:{port}/ledgers"),
+                session_timeout_ms=1_000,
+                connect_timeout_s=0.5,
+            )
+
+
+async def test_a_dead_server_beside_a_live_one(where: MetadataURI) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        dead = f"127.0.0.1:{silent.getsockname()[1]}"
+        store = await connect(replace(where, servers=(dead, *where.servers, dead)))
+        try:
+            assert await store.is_initialised()
+        finally:
+            await store.close()
+
+
+# -- the server -------------------------------------------------------------------------------
+
+
+def test_one_server_per_directory(zookeeper_server: ZooKeeperServer) -> None:
+    with pytest.raises(StartError, match="already"):
+        ZooKeeperServer(zookeeper_server.data_dir).start()
+    with pytest.raises(StartError, match="already"):
+        zookeeper_server.start()
+
+
+def test_a_port_that_is_taken(zookeeper_server: ZooKeeperServer, tmp_path: Path) -> None:
+    """The server at the port is another one: its answers do not count."""
+    second = ZooKeeperServer(tmp_path / "second", zookeeper_server.port)
+    with pytest.raises(StartError, match="ended at once") as raised:
+        second.start()
+    assert second.pid is None
+    assert "zookeeper.log" in str(raised.value)
+
+
+def test_a_server_that_ends_by_itself(tmp_path: Path) -> None:
+    server = ZooKeeperServer(tmp_path)
+    assert server.wait(0) is None
+    with server:
+        assert server.wait(0.01) is None
+        assert server._process is not None
+        server._process.kill()
+        assert server.wait(30) == -9
+    server.stop()
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(zookeeper_server.importlib.util, "find_spec", lambda name: None)
+        with pytest.raises(StartError, match=r'pip install "quire\[spark\]"'):
+            ZooKeeperServer(tmp_path).start()
+    with monkeypatch.context() as patched:
+        patched.setattr(zookeeper_server.shutil, "which", lambda name, **options: None)
+        with pytest.raises(StartError, match="Java"):
+            ZooKeeperServer(tmp_path).start()
