@@ -14,7 +14,7 @@ from quire.client import Client
 from quire.config import BookieConfig, ClientConfig
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
-from quire.testing import SimClock, SimDisk, SimNetwork, SimulatedLoop, SimWorker, Trace
+from quire.testing import SimClock, SimDisk, SimHost, SimNetwork, SimulatedLoop, SimWorker, Trace
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
 BOOKIES = ("bookie-0", "bookie-1", "bookie-2")
@@ -48,11 +48,11 @@ class World:
         disks = {name: SimDisk(loop.derive(f"disk {name}"), name) for name in BOOKIES}
         return cls(loop, network, trace, cluster, disks, {})
 
-    async def start(self, name: str) -> None:
+    async def start(self, name: str, config: BookieConfig = CONFIG) -> None:
         host = self.network.node(name)
-        await host.node.create_task(self._serve(name, host))
+        await host.node.create_task(self._serve(name, host, config))
 
-    async def _serve(self, name: str, host) -> None:  # type: ignore[no-untyped-def]
+    async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
         disk = self.disks[name]
         bookie = Bookie(
             disk=disk,
@@ -62,7 +62,7 @@ class World:
             network=host,
             clock=SimClock(self.loop),
             address=Address(name, 3181, name),
-            config=CONFIG,
+            config=config,
             log=lambda event, **fields: self.trace.record(name, event, **fields),
             random_bytes=self.loop.derive(f"identity {name}").randbytes,
         )

@@ -36,6 +36,7 @@ DEFAULT_SIZE_BYTES = 1_024
 DEFAULT_OUTSTANDING = 1_000
 DEFAULT_ROUNDS = 3
 DEFAULT_WARM_UP_ENTRIES = 2_000
+WARM_UP_OUTSTANDING = 100
 LEDGERS_MAX = 100_000
 
 
@@ -245,7 +246,7 @@ async def _warm_up(client: Client, work: Work) -> None:
     from quire.admin import bench_core
 
     if work.warm_up:
-        load = bench_core.Load(work.warm_up, work.load.size_bytes, work.load.outstanding)
+        load = bench_core.Load(work.warm_up, work.load.size_bytes, WARM_UP_OUTSTANDING)
         async with bench_core.ledgers(client, work.shape) as writers:
             await bench_core.add_many(writers[0], load)
 

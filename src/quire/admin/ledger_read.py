@@ -88,7 +88,7 @@ async def _read(
                 async with aclosing(reader.read_runs(first, last)) as runs:
                     async for run in runs:
                         await output.write(as_text(run))
-                        progress.advance(len(run), run.ends[-1] - run.offsets[0])
+                        progress.advance(len(run), sum(run.ends) - sum(run.offsets))
     finally:
         output.close()
 

@@ -136,7 +136,8 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     from quire.errors import EntryTooLargeError
 
     too_large: EntryTooLargeError | None = None
-    with Progress("append", total=_input_bytes(), in_bytes=True) as progress:
+    shown = not os.isatty(STDIN)  # a bar would run into what is typed
+    with Progress("append", total=_input_bytes(), in_bytes=True, shown=shown) as progress:
         try:
             await _append(writer, source, progress)
         except EntryTooLargeError as error:

@@ -48,30 +48,22 @@ def local(
     and SIGTERM stop it cleanly, with exit status 0; started again on the same directory it has its
     data.
     """
-    from quire.testing.cluster import LocalCluster
+    from quire.testing.cluster import LocalCluster, StoppedError
 
     stopping = threading.Event()
-    starting = threading.Event()
-    starting.set()
-
-    def stop(number: int, frame: object) -> None:
-        stopping.set()
-        if starting.is_set():
-            raise _Stopped
-
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-    for number in numbers:
-        signal.signal(number, stop)
-    cluster = LocalCluster(bookies, directory, True if zookeeper else None, base_port=base_port)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: stopping.set())
+    cluster = LocalCluster(
+        bookies, directory, True if zookeeper else None, base_port=base_port, stopping=stopping
+    )
     try:
         cluster.start()
-        starting.clear()
         _welcome(cluster)
         _watch(cluster, stopping)
-    except _Stopped:
-        pass
+    except StoppedError:
+        say("stopped before it served")
+        return 0
     finally:
-        starting.clear()
         running = len(cluster.processes)
         unclean = cluster.stop()
     for line in unclean:
@@ -80,10 +72,6 @@ def local(
         return EXIT_ERROR
     say(f"stopped ({running} processes)")
     return 0
-
-
-class _Stopped(Exception):
-    """A signal while the cluster starts."""
 
 
 def _welcome(cluster: LocalCluster) -> None:

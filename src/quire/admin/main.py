@@ -60,7 +60,7 @@ def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -
         context.exit()
 
 
-@click.group(cls=RootGroup, lazy=_COMMANDS, context_settings=_SETTINGS)
+@click.group("quire", cls=RootGroup, lazy=_COMMANDS, context_settings=_SETTINGS)
 @click.option(
     "--version",
     is_flag=True,

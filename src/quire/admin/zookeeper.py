@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import socket
 import sys
 from types import FrameType
 
@@ -41,6 +42,7 @@ def zookeeper(directory: str, port: int, host: str) -> int:
 
     server = ZooKeeperServer(directory, port, host)
     try:
+        _check_port(host, port)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, _stop)
         server.start()
@@ -55,6 +57,22 @@ def zookeeper(directory: str, port: int, host: str) -> int:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_IGN)
         server.stop()
+
+
+def _check_port(host: str, port: int) -> None:
+    """Java would say it in a stack trace."""
+    from quire.errors import StartError
+
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+            probe.listen(1)
+        except OSError as error:
+            raise StartError(
+                f"cannot listen on {host}:{port}: {error.strerror}",
+                remedy="Choose another with --port, or stop its user",
+            ) from None
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

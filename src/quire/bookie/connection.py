@@ -169,7 +169,7 @@ class Connection(asyncio.Protocol):
 
     def _adds(self, at: int, end: int, size: int) -> int:
         """Take the ADD frames of `size` bytes that stand back to back from `at` on."""
-        count = (end - at) // size
+        count = self._equal_frames(at, end, size)
         if count == 1:
             _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
             self._take(word, key, ledger, (entry,), at, size)
@@ -204,6 +204,17 @@ class Connection(asyncio.Protocol):
             start, word, key, ledger = row, words[row], keys[row], ledgers[row]
         raise AssertionError("unreachable")
 
+    def _equal_frames(self, at: int, end: int, size: int) -> int:
+        """A guess how many frames of one size stand here, from a few length words: at most as
+        many as fit, and 1 where the next one has another size. Cheap also for mixed sizes."""
+        view, count = self._view, (end - at) // size
+        length = view[at : at + 4]
+        if count > 1 and view[at + size : at + size + 4] != length:
+            return 1
+        while count > 2 and view[at + (count - 1) * size : at + (count - 1) * size + 4] != length:
+            count //= 2
+        return count
+
     def _take(
         self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
     ) -> None:
@@ -230,14 +241,32 @@ class Connection(asyncio.Protocol):
         )
         if lac > info.last_add_confirmed:
             info.last_add_confirmed = lac
-        ids = None if entries[-1] - first == count - 1 else array("q", entries)
-        self._runs.append(Run(ledger, first, count, self._batch_bytes, size, None, ids))
+        consecutive = entries[-1] - first == count - 1
+        if not (consecutive and self._extend_run(ledger, first, count, size)):
+            ids = None if consecutive else array("q", entries)
+            self._runs.append(Run(ledger, first, count, self._batch_bytes, size, None, ids))
         self._batch_bytes += stop - at
         spans = self._spans
         if spans and spans[-1][1] == at:
             spans[-1] = (spans[-1][0], stop)
         else:
             spans.append((at, stop))
+
+    def _extend_run(self, ledger: int, first: int, count: int, size: int) -> bool:
+        """Let the last run of this batch go on, where the entries follow it: frames of different
+        sizes then make one run, not one each."""
+        if not self._runs:
+            return False
+        run = self._runs[-1]
+        if run.ledger_id != ledger or run.ids is not None or run.first + run.count != first:
+            return False
+        if run.sizes is None and run.frame_size != size:
+            run.sizes = array("I", [run.frame_size]) * run.count
+            run.frame_size = 0
+        if run.sizes is not None:
+            run.sizes.extend([size] * count)
+        run.count += count
+        return True
 
     def _short_add(self, version: int, flags: int, at: int, size: int) -> None:
         """An ADD that the fast path does not take: an old version, or too short to be an entry."""

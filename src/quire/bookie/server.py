@@ -72,6 +72,7 @@ class Bookie:
         self._port: Port | None = None
         self._registration: Registration | None = None
         self._instance_id = ""
+        self._recovered = False
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self) -> None:
@@ -101,6 +102,7 @@ class Bookie:
             self._disk, self.metadata, self.bookie_id, self._random_bytes
         )
         report = self.store.recover()
+        self._recovered = True
         self._log("recovered", directory=self._disk.path, report=str(report))
         self.store.on_failure = self._on_failure
         self.store.on_writable_changed = self._on_writable_changed
@@ -133,8 +135,9 @@ class Bookie:
                 await registration.close()
             except QuireError as error:
                 self._log("withdraw_failed", error=str(error))
-        await self.service.drain()
-        await self.store.close()
+        if self._recovered:
+            await self.service.drain()
+            await self.store.close()
         await self.service.close()
         self._disk.close()
         if self.bookie_id:

@@ -25,6 +25,7 @@ from quire.errors import StartError, UsageError
 STOP_TIMEOUT_S = 20.0
 """After SIGTERM; then SIGKILL."""
 KILL_TIMEOUT_S = 10.0
+STOPPING_POLL_S = 0.1
 SAID_BYTES_MAX = 4096
 """Of the line with which a server says that it serves, and of the end of its log for messages."""
 
@@ -35,6 +36,10 @@ EPHEMERAL_PORT_MIN = 32_768
 PORT_ATTEMPTS_MAX = 1_000
 
 _LAUNCH = Path(__file__).with_name("_launch.py")
+
+
+class StoppedError(StartError):
+    """Nothing failed: a start was called off."""
 
 
 # -- the thread that starts children ----------------------------------------------------------
@@ -51,7 +56,14 @@ class _Starter:
     def start(self, command: list[str], errors: int) -> subprocess.Popen[bytes]:
         started: Future[subprocess.Popen[bytes]] = Future()
         self._work.put((command, errors, started))
-        return started.result()
+        try:
+            return started.result()
+        except KeyboardInterrupt:
+            # Nobody will know the process: it must not stay.
+            process = started.result()
+            process.kill()
+            process.communicate()
+            raise
 
     def _run(self) -> None:
         while True:
@@ -170,7 +182,8 @@ class ServerProcess:
                 lines = log.read().decode(errors="replace").split("\n")
         except FileNotFoundError:
             lines = []
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+        said = next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
+        return said.removeprefix("error: ")
 
     # -- starting -----------------------------------------------------------------------------
 
@@ -185,16 +198,19 @@ class ServerProcess:
         self._owner = os.getpid()
         self._paused = self._ready = self._asked = False
 
-    def wait_ready(self, deadline: float) -> None:
+    def wait_ready(self, deadline: float, stopping: threading.Event | None = None) -> None:
         """Until it serves, at most to `deadline` (of `time.monotonic`). StartError otherwise; then
-        it does not run any more."""
+        it does not run any more. StoppedError when `stopping` is set meanwhile."""
         process = self._process
         assert process is not None
         assert process.stdout is not None
         line = b""
         while not self._ready:
-            left = deadline - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            if stopping is not None and stopping.is_set():
+                raise StoppedError(f"asked to stop before {self.name} served")
+            if not select.select([process.stdout], [], [], STOPPING_POLL_S)[0]:
+                if time.monotonic() < deadline:
+                    continue
                 self.kill()
                 raise StartError(
                     f"{self.name} did not get ready in time; it said: {self.last_words()}",

@@ -30,7 +30,13 @@ from types import TracebackType
 from typing import IO, Any
 
 from quire.errors import KeyExistsError, MetadataUnavailableError, StartError, UsageError
-from quire.testing._process import LOOPBACK, ServerProcess, free_ports, quire_command
+from quire.testing._process import (
+    LOOPBACK,
+    ServerProcess,
+    StoppedError,
+    free_ports,
+    quire_command,
+)
 
 START_TIMEOUT_S = 60.0
 """For all bookies together; one that was killed waits for its old registration to run out."""
@@ -79,7 +85,8 @@ class LocalCluster:
 
     `directory` None: a temporary one, removed at the end. `bookies` None: as many as the directory
     had, else three. `zookeeper` None: what the directory had, else SQLite. `bookie_args` are
-    further arguments of each `quire bookie`, for example `["--set", "gc_interval_s=1"]`.
+    further arguments of each `quire bookie`, for example `["--set", "gc_interval_s=1"]`. Setting
+    `stopping`, from a signal handler perhaps, ends a `start` that is under way with StoppedError.
     """
 
     def __init__(
@@ -91,6 +98,7 @@ class LocalCluster:
         *,
         base_port: int | None = None,
         start_timeout_s: float = START_TIMEOUT_S,
+        stopping: threading.Event | None = None,
     ) -> None:
         if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
             raise UsageError(f"a cluster has 1 to {BOOKIES_MAX} bookies, not {bookies}")
@@ -105,6 +113,7 @@ class LocalCluster:
         self._base_port = base_port
         self._arguments = tuple(bookie_args)
         self._timeout_s = start_timeout_s
+        self._stopping = stopping
         self._lock: IO[str] | None = None
         self._state = _State("")
         self._owner = os.getpid()
@@ -160,7 +169,7 @@ class LocalCluster:
         for bookie in self.bookies:
             bookie.launch()
         for bookie in self.bookies:
-            bookie.wait_ready(deadline)
+            bookie.wait_ready(deadline, self._stopping)
 
     def _decide(self, kept: _State | None) -> _State:
         """What the directory is to hold from now on: all that it held, and more bookies if more
@@ -206,7 +215,7 @@ class LocalCluster:
             "ZooKeeper", command, self.directory / "zookeeper.log", signal.SIGTERM
         )
         self.zookeeper.launch()
-        self.zookeeper.wait_ready(deadline)
+        self.zookeeper.wait_ready(deadline, self._stopping)
 
     def _bookie(self, number: int, port: int) -> BookieProcess:
         return BookieProcess(number, port, self.directory, self.uri, self._arguments)
@@ -346,4 +355,4 @@ def _outside_any_loop(work: Coroutine[Any, Any, None]) -> None:
         raise failed[0]
 
 
-__all__ = ["BookieProcess", "LocalCluster", "ServerProcess", "free_ports"]
+__all__ = ["BookieProcess", "LocalCluster", "ServerProcess", "StoppedError", "free_ports"]

@@ -1,0 +1,400 @@
+"""The contract of the commands that run servers: `bookie`, `local`, `zookeeper`, `cluster`."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from quire.testing.cluster import LocalCluster, free_ports
+
+from .cli import TIMEOUT_S, Quire, Running, descendants, is_running, wait_until_gone
+
+pytestmark = pytest.mark.slow
+
+LINES = b"".join(b"%d\n" % number for number in range(1_000))
+
+
+def sqlite(directory: Path) -> str:
+    return f"sqlite:///{directory / 'metadata.db'}"
+
+
+def snapshot(directory: Path) -> dict[str, bytes]:
+    """Everything below it."""
+    return {
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
+    }
+
+
+def start_error(running: Running, *named: str) -> None:
+    """It ends by itself: status 1, one line of error behind its events, and nothing served."""
+    done = running.end()
+    assert done.status == 1, done.err
+    assert done.out == b""
+    *events, error = done.err.splitlines()
+    assert error.startswith("error: "), done.err
+    for event in events:
+        json.loads(event)
+    for name in named:
+        assert name in error
+
+
+# -- bookie -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
+def test_a_bookie_from_nothing(tmp_path: Path, made: bool) -> None:
+    """It initialises SQLite and formats its directory; SIGTERM is status 0; it comes back."""
+    quire = Quire(sqlite(tmp_path))
+    directory = tmp_path / "data"
+    if made:
+        directory.mkdir()
+    (port,) = free_ports(1)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with quire.start("bookie", "--dir", str(directory), "--port", str(port)) as bookie:
+            assert bookie.line() == f"127.0.0.1:{port}"
+            listed = quire("cluster", "bookies").ok().decode()
+            assert listed == f"127.0.0.1:{port} writable 127.0.0.1:{port}\n"
+            if number == signal.SIGTERM:
+                one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+                ledger_id = quire.write(LINES, *one)
+            assert quire("ledger", "read", ledger_id).ok() == LINES
+            done = bookie.end(number)
+            assert (done.status, done.out) == (0, b"")
+            for event in done.err.splitlines():
+                json.loads(event)
+        assert quire("cluster", "bookies").ok() == b""
+
+
+def test_the_advertised_host_is_the_id(tmp_path: Path) -> None:
+    quire = Quire(sqlite(tmp_path))
+    arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--advertise", "localhost")
+    with quire.start("bookie", *arguments, "--bind", "127.0.0.1") as bookie:
+        bookie_id = bookie.line()
+        assert re.fullmatch(r"localhost:\d+", bookie_id)
+        found = json.loads(quire("cluster", "bookies", "--json").ok())
+        assert (found["id"], found["host"]) == (bookie_id, "localhost")
+        assert bookie.end(signal.SIGTERM).status == 0
+
+
+def test_a_port_in_use(tmp_path: Path) -> None:
+    quire = Quire(sqlite(tmp_path))
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        with quire.start("bookie", "--dir", str(tmp_path / "data"), "--port", port) as bookie:
+            start_error(bookie, port, "in use", "--port")
+    assert quire("cluster", "bookies").ok() == b""
+
+
+def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
+    """It is refused, and left as it is."""
+    directory, (port,) = tmp_path / "data", free_ports(1)
+    arguments = ("bookie", "--dir", str(directory), "--port", str(port))
+    (tmp_path / "one").mkdir()
+    (tmp_path / "other").mkdir()
+    with Quire(sqlite(tmp_path / "one")).start(*arguments) as bookie:
+        assert bookie.line()
+        assert bookie.end(signal.SIGTERM).status == 0
+    before = snapshot(directory)
+    with Quire(sqlite(tmp_path / "other")).start(*arguments) as bookie:
+        start_error(bookie, str(directory), "another cluster")
+    assert snapshot(directory) == before
+    with Quire(sqlite(tmp_path / "one")).start(*arguments) as bookie:
+        assert bookie.line() == f"127.0.0.1:{port}"
+
+
+def test_a_directory_of_another_bookie(tmp_path: Path) -> None:
+    quire = Quire(sqlite(tmp_path))
+    one, other = map(str, free_ports(2))
+    arguments = ("bookie", "--dir", str(tmp_path / "data"), "--port")
+    with quire.start(*arguments, one) as bookie:
+        assert bookie.line()
+        with quire.start(*arguments, other) as second:
+            start_error(second, str(tmp_path / "data"), "in use")
+        assert bookie.end(signal.SIGTERM).status == 0
+    with quire.start(*arguments, other) as bookie:
+        start_error(bookie, str(tmp_path / "data"), f"127.0.0.1:{one}")
+
+
+def test_a_directory_that_is_something_else(tmp_path: Path) -> None:
+    directory = tmp_path / "documents"
+    directory.mkdir()
+    (directory / "letter.txt").write_text("Dear reader")
+    with Quire(sqlite(tmp_path)).start("bookie", "--dir", str(directory), "--port", "0") as bookie:
+        start_error(bookie, str(directory), "empty")
+    assert snapshot(directory)["letter.txt"] == b"Dear reader"
+
+
+def test_metadata_that_leads_nowhere(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'missing' / 'metadata.db'}"
+    with Quire(uri).start("bookie", "--dir", str(tmp_path / "data"), "--port", "0") as bookie:
+        start_error(bookie, str(tmp_path / "missing"))
+    (tmp_path / "text.db").write_text("this is no database, but long enough for one" * 100)
+    uri = f"sqlite:///{tmp_path / 'text.db'}"
+    Quire(uri)("ledger", "list").fails(1, "text.db")
+
+
+def test_zookeeper_that_does_not_answer() -> None:
+    (port,) = free_ports(1)
+    done = Quire(f"zk+hierarchical://127.0.0.1:{port}/ledgers")("ledger", "list")
+    done.fails(1, f"127.0.0.1:{port}")
+
+
+def test_cluster_init(tmp_path: Path) -> None:
+    quire = Quire(sqlite(tmp_path))
+    quire("ledger", "list").fails(1, "quire cluster init")
+    out = quire("cluster", "init").ok().decode()
+    assert re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\n", out)
+    quire("cluster", "init").fails(1, str(tmp_path))
+    assert quire("ledger", "list").ok() == b""
+    assert quire("cluster", "bookies").err == "no bookies are registered\n"
+
+
+def test_a_writer_whose_only_bookie_dies(tmp_path: Path) -> None:
+    with LocalCluster(bookies=1, directory=tmp_path) as cluster:
+        quire = Quire(cluster.uri)
+        one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+        with quire.start("ledger", "write", *one) as writer:
+            ledger_id = writer.line()
+            cluster.bookies[0].kill()
+            writer.type(b"one\n")
+            done = writer.end()
+        done.fails(1, cluster.bookies[0].id, f"quire ledger recover {ledger_id}")
+        cluster.bookies[0].start()
+        quire("ledger", "recover", ledger_id).ok()
+        assert quire("ledger", "read", ledger_id).ok() == b""
+
+
+# -- local ------------------------------------------------------------------------------------
+
+
+def running_local(*arguments: str) -> Running:
+    return Quire().start("local", *arguments)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])
+def test_a_local_cluster_keeps_its_data(tmp_path: Path, number: signal.Signals) -> None:
+    arguments = ("--bookies", "3", "--dir", str(tmp_path / "cluster"))
+    with running_local(*arguments) as local:
+        uri = local.line()
+        assert uri == f"sqlite:///{tmp_path}/cluster/metadata.db"
+        quire = Quire(uri)
+        bookies = quire("cluster", "bookies").ok()
+        assert bookies.count(b" writable ") == 3
+        ledger_id = quire.write(LINES)
+        below = descendants(local.pid)
+        assert len(below) == 3
+        done = local.end(number)
+        assert (done.status, done.out) == (0, b"")
+        assert f"export QUIRE_METADATA='{uri}'" in done.err
+        assert done.err.splitlines()[-1] == "stopped (3 processes)"
+        assert not any(map(is_running, below))
+    with running_local("--dir", str(tmp_path / "cluster")) as local:
+        assert local.line() == uri
+        assert quire("cluster", "bookies").ok() == bookies
+        assert quire("ledger", "read", ledger_id).ok() == LINES
+        assert local.end(number).status == 0
+
+
+def test_a_killed_local_cluster_leaves_no_process(tmp_path: Path) -> None:
+    """Not even a bookie that is stopped. Started again it has its data."""
+    arguments = ("--bookies", "3", "--dir", str(tmp_path))
+    with running_local(*arguments) as local:
+        quire = Quire(local.line())
+        ledger_id = quire.write(LINES)
+        below = descendants(local.pid)
+        assert len(below) == 3
+        subprocess.run(["kill", "-STOP", str(below[0])], check=True)
+        local.process.kill()
+        local.process.wait(TIMEOUT_S)
+        wait_until_gone(below)
+    with running_local(*arguments) as local:
+        assert local.line() == quire.uri
+        assert quire("ledger", "read", ledger_id).ok() == LINES
+
+
+def test_a_signal_while_the_cluster_starts(tmp_path: Path) -> None:
+    with running_local("--bookies", "3", "--dir", str(tmp_path / "cluster")) as local:
+        while not (below := descendants(local.pid)):
+            assert local.process.poll() is None
+        done = local.end(signal.SIGINT)
+        assert (done.status, done.err) == (0, "stopped before it served\n")
+        assert not any(map(is_running, below))
+
+
+def test_a_temporary_cluster_is_removed() -> None:
+    with running_local("--bookies", "1") as local:
+        directory = Path(local.line().removeprefix("sqlite:///")).parent
+        assert directory.is_dir()
+        done = local.end(signal.SIGINT)
+    assert done.status == 0
+    assert f"{directory} (temporary" in done.err
+    assert not directory.exists()
+
+
+def test_a_bookie_that_dies_is_told_of(tmp_path: Path) -> None:
+    with running_local("--bookies", "3", "--dir", str(tmp_path)) as local:
+        quire = Quire(local.line())
+        victim = descendants(local.pid)[1]
+        port = json.loads((tmp_path / "cluster.json").read_text())["bookie_ports"][1]
+        subprocess.run(["kill", "-KILL", str(victim)], check=True)
+        while "ended" not in (line := local.error_line()):
+            assert line
+        assert line.startswith(f"bookie 127.0.0.1:{port} ended by signal 9")
+        ledger_id = quire.write(LINES, "--ensemble", "2", "--write-quorum", "2")
+        assert quire("ledger", "read", ledger_id).ok() == LINES
+        assert local.end(signal.SIGTERM).status == 0
+
+
+def test_two_local_clusters_in_one_directory(tmp_path: Path) -> None:
+    with running_local("--bookies", "1", "--dir", str(tmp_path)) as local:
+        assert local.line()
+        done = Quire()("local", "--dir", str(tmp_path))
+        done.fails(1, str(tmp_path), "in use")
+        assert local.end(signal.SIGINT).status == 0
+
+
+def test_a_base_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        done = Quire()("local", "--bookies", "1", "--dir", str(tmp_path), "--base-port", str(port))
+    done.fails(1, f"bookie 127.0.0.1:{port}", "in use")
+
+
+# -- ZooKeeper --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def zookeeper(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a `quire zookeeper`, without any cluster in it."""
+    directory, (port,) = tmp_path_factory.mktemp("zookeeper"), free_ports(1)
+    with Quire().start("zookeeper", "--dir", str(directory), "--port", str(port)) as server:
+        assert server.line() == f"zk+hierarchical://127.0.0.1:{port}/ledgers"
+        below = descendants(server.pid)
+        yield f"127.0.0.1:{port}"
+        done = server.end(signal.SIGTERM)
+        assert (done.status, done.out, done.err) == (0, b"", "")
+        assert not any(map(is_running, below))
+
+
+@pytest.mark.zookeeper
+def test_an_uninitialised_zookeeper(zookeeper: str, tmp_path: Path) -> None:
+    quire = Quire(f"zk+hierarchical://{zookeeper}/unknown")
+    for command in (("ledger", "list"), ("ledger", "write"), ("cluster", "bookies")):
+        quire(*command).fails(1, "quire cluster init")
+    with quire.start("bookie", "--dir", str(tmp_path / "data"), "--port", "0") as bookie:
+        start_error(bookie, "quire cluster init")
+
+
+@pytest.mark.zookeeper
+def test_a_cluster_in_zookeeper(zookeeper: str, tmp_path: Path) -> None:
+    quire = Quire(f"zk+hierarchical://{zookeeper}/made/here")
+    assert re.fullmatch(r"[0-9a-f-]{36}\n", quire("cluster", "init").ok().decode())
+    quire("cluster", "init").fails(1)
+    with quire.start("bookie", "--dir", str(tmp_path / "data"), "--port", "0") as bookie:
+        assert bookie.line()
+        one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+        ledger_id = quire.write(LINES, *one)
+        assert quire("ledger", "read", ledger_id).ok() == LINES
+        assert quire("ledger", "list").ok().decode() == f"{ledger_id}\n"
+        assert bookie.end(signal.SIGTERM).status == 0
+    assert quire("cluster", "bookies").ok() == b""
+
+
+@pytest.mark.zookeeper
+def test_a_local_cluster_with_zookeeper(tmp_path: Path) -> None:
+    arguments = ("--bookies", "2", "--dir", str(tmp_path), "--zookeeper")
+    shape = ("--ensemble", "2", "--write-quorum", "2")
+    with running_local(*arguments) as local:
+        quire = Quire(local.line())
+        assert quire.uri.startswith("zk+hierarchical://127.0.0.1:")
+        ledger_id = quire.write(LINES, *shape)
+        below = descendants(local.pid)
+        done = local.end(signal.SIGINT)
+        assert done.status == 0, done.err
+        wait_until_gone(below)
+    with running_local(*arguments) as local:
+        assert local.line() == quire.uri
+        assert quire("ledger", "read", ledger_id).ok() == LINES
+        below = descendants(local.pid)
+        assert len(below) >= 4  # two bookies, `quire zookeeper` and its Java
+        local.process.kill()
+        local.process.wait(TIMEOUT_S)
+        wait_until_gone(below)
+
+
+@pytest.mark.zookeeper
+def test_a_zookeeper_port_in_use(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        port = str(busy.getsockname()[1])
+        done = Quire()("zookeeper", "--dir", str(tmp_path), "--port", port)
+    done.fails(1, port)
+
+
+# -- for users' own tests ---------------------------------------------------------------------
+
+USERS_TEST = """
+import pytest
+
+
+def test_blocking(quire_cluster, quire_blocking_client):
+    assert len(quire_cluster.bookies) == 3
+    with quire_blocking_client.create_ledger() as ledger:
+        ledger.append(b"one")
+    with quire_blocking_client.open_ledger(ledger.ledger_id) as reader:
+        assert [entry.payload for entry in reader.read()] == [b"one"]
+
+
+async def test_asyncio(quire_client):
+    async with await quire_client.create_ledger() as ledger:
+        await ledger.append(b"one")
+    async with await quire_client.open_ledger(ledger.ledger_id) as reader:
+        assert [entry.payload async for entry in reader.read()] == [b"one"]
+"""
+
+
+def test_the_fixtures_for_users(tmp_path: Path) -> None:
+    """In a project of their own, with warnings as errors; nothing is left running."""
+    (tmp_path / "test_theirs.py").write_text(USERS_TEST)
+    (tmp_path / "pytest.ini").write_text(
+        "[pytest]\nasyncio_mode = auto\nasyncio_default_fixture_loop_scope = function\n"
+        "filterwarnings = error\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 passed" in done.stdout
+
+
+def test_the_plugin_costs_little_until_it_is_used() -> None:
+    program = (
+        "import sys\n"
+        "import quire.testing.pytest_plugin\n"
+        "heavy = {'quire.testing.cluster', 'kazoo', 'sqlite3', 'rich', 'click', 'pyspark'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout == "[]\n"

@@ -1,0 +1,72 @@
+"""A bookie whose disk fills up: it says so, loses nothing, and comes back by itself."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.config import BookieConfig
+from quire.errors import NotEnoughBookiesError
+
+from .test_cluster import BOOKIES, World, payload
+
+SEEDS = range(12)
+FREE_BYTES = 1 << 20
+TIGHT = BookieConfig(
+    segment_bytes=1 << 20,
+    min_free_bytes=FREE_BYTES,
+    max_queued_bytes=1 << 20,
+    seal_idle_ms=50,
+    check_space_s=0.5,
+)
+
+
+async def until_registered(world: World, writable: set[str]) -> None:
+    store = world.client("watcher")
+    async with asyncio.timeout(60):
+        while {b.split(":")[0] for b in (await store.bookies()).writable} != writable:
+            await asyncio.sleep(0.1)
+    await store.close()
+
+
+async def scenario(world: World) -> None:
+    for name in BOOKIES:
+        await world.start(name, TIGHT)
+    client = world.client("writer")
+    writer = await client.create_ledger(ensemble_size=2, write_quorum=2, ack_quorum=2)
+    full = writer.metadata.last_segment.ensemble[0].split(":")[0]
+    count = 0
+    for piece in range(200):
+        entries = range(piece * 20, piece * 20 + 20)
+        await writer.append_many([payload(entry) * 40 for entry in entries])
+        count += 20
+        if piece == 20:
+            disk = world.disks[full]
+            disk.capacity_bytes -= disk.free_bytes()
+        if piece > 20 and len(writer.metadata.segments) > 1:
+            break
+    assert len(writer.metadata.segments) == 2, "the full bookie was not replaced"
+    await until_registered(world, set(BOOKIES) - {full})
+    assert await writer.close() == count - 1
+    reader = await client.open_ledger(writer.ledger_id)
+    found = [entry.payload async for entry in reader.read()]
+    assert found == [payload(entry) * 40 for entry in range(count)]
+
+    with pytest.raises(NotEnoughBookiesError, match="registered are 2"):
+        await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+
+    world.disks[full].capacity_bytes += 64 << 20
+    await until_registered(world, set(BOOKIES))
+    again = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    assert await again.append(b"writable again") == 0
+    await again.close()
+    await client.close()
+    for bookie in list(world.bookies.values()):
+        await bookie.stop()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_full_disk_turns_read_only_and_comes_back(seed: int) -> None:
+    world = World.make(seed)
+    world.loop.run(scenario(world))

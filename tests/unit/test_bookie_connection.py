@@ -1,0 +1,116 @@
+"""What a connection makes of a chunk: runs of the right entries at the right places, whatever the
+mixture, and at a cost that does not depend on it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.bookie.connection import Connection
+from quire.codec import frames
+from quire.codec.frames import FRAME_HEADER_BYTES
+from quire.storage.batch import Batch
+
+KEY = b"k" * 20
+
+
+class Store:
+    """Takes every batch, and remembers it."""
+
+    queue_full = False
+
+    def __init__(self, ledgers: list[int]) -> None:
+        self.ledgers = {
+            ledger: SimpleNamespace(fenced=False, master_key=KEY, last_add_confirmed=-1)
+            for ledger in ledgers
+        }
+        self.batches: list[Batch] = []
+
+    def append(self, batch: Batch, done: Any, *, reserve: bool) -> None:
+        self.batches.append(batch)
+
+
+def connection(ledgers: list[int]) -> tuple[Connection, Store]:
+    store = Store(ledgers)
+    service: Any = SimpleNamespace(store=store, writable=True, count_adds=lambda batch: None)
+    return Connection(service), store
+
+
+def entry(ledger: int, entry_id: int, size: int) -> bytes:
+    head = ledger.to_bytes(8, "big") + entry_id.to_bytes(8, "big") + b"\x00" * 16
+    return head + bytes(entry_id % 251 for _ in range(size))
+
+
+def entries_of(store: Store) -> list[tuple[int, int, bytes]]:
+    """(ledger, entry, bytes) of every indexed frame, taken from where its run says it lies."""
+    found = []
+    for batch in store.batches:
+        data = b"".join(batch.buffers or ())
+        for run in batch.runs:
+            at = run.offset
+            sizes = run.sizes or [run.frame_size] * run.count
+            ids = run.ids or range(run.first, run.first + run.count)
+            assert len(sizes) == len(ids) == run.count
+            for entry_id, size in zip(ids, sizes):
+                body = data[at + FRAME_HEADER_BYTES : at + size]
+                found.append((run.ledger_id, entry_id, body))
+                at += size
+    return found
+
+
+adds = st.lists(
+    st.tuples(st.sampled_from([1, 2, 3]), st.integers(1, 6), st.sampled_from([0, 1, 50, 51])),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(adds, st.data())
+def test_every_mixture_of_ledgers_ids_and_sizes(
+    steps: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """Ledgers interleave, ids jump (striping), sizes change; chunks are cut anywhere."""
+    upcoming = {1: 0, 2: 0, 3: 0}
+    sent = []
+    for ledger, jump, size in steps:
+        sent.append((ledger, upcoming[ledger], entry(ledger, upcoming[ledger], size)))
+        upcoming[ledger] += 1 if jump < 5 else jump
+    stream = b"".join(frames.add_request(KEY, body) for _, _, body in sent)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    peer, store = connection([1, 2, 3])
+    for a, b in zip([0, *cuts], [*cuts, len(stream)]):
+        if a < b:
+            peer.data_received(stream[a:b])
+    assert entries_of(store) == sent
+
+
+def test_mixed_sizes_of_one_ledger_are_one_run() -> None:
+    peer, store = connection([1])
+    bodies = [entry(1, k, k * 7 % 90) for k in range(500)]
+    peer.data_received(b"".join(frames.add_request(KEY, body) for body in bodies))
+    (batch,) = store.batches
+    assert len(batch.runs) == 1
+    assert entries_of(store) == [(1, k, body) for k, body in enumerate(bodies)]
+
+
+def test_mixed_sizes_cost_no_more_than_a_few_looks_a_frame(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Columns used to be unpacked over the whole rest of the chunk at each change of size."""
+    peer, store = connection([1])
+    unpacked = 0
+
+    def counting(view: memoryview, size: int) -> Any:
+        nonlocal unpacked
+        unpacked += len(view) // size
+        return frames.add_columns(view, size)
+
+    monkeypatch.setattr("quire.bookie.connection.add_columns", counting)
+    bodies = [entry(1, k, 20 + k // 2 % 2 * 5 + k % 3) for k in range(2_000)]
+    peer.data_received(b"".join(frames.add_request(KEY, body) for body in bodies))
+    assert len(entries_of(store)) == 2_000
+    assert unpacked <= 4 * 2_000

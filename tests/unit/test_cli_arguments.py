@@ -1,0 +1,219 @@
+"""The command line's arguments: what is accepted, the defaults that scripts rely on, and one line
+for what is not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from quire.admin.bookie import bookie_config
+from quire.admin.main import cli
+from quire.config import BookieConfig
+
+
+@pytest.fixture(autouse=True)
+def no_default_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUIRE_METADATA", raising=False)
+    monkeypatch.delenv("QUIRE_DEBUG", raising=False)
+
+
+def quire(*arguments: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(cli, list(arguments), input=stdin)
+
+
+def only_error(result: Result, status: int) -> str:
+    """The one line on standard error; nothing else was said."""
+    assert result.exit_code == status, result.output
+    assert result.stdout == ""
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("error: ")
+    return line
+
+
+def commands(group: click.Group, *path: str) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    context = click.Context(group)
+    for name in group.list_commands(context):
+        command = group.get_command(context, name)
+        assert command is not None
+        yield (*path, name), command
+        if isinstance(command, click.Group):
+            yield from commands(command, *path, name)
+
+
+ALL = dict(commands(cli))
+
+
+def option(command: tuple[str, ...], name: str) -> click.Option:
+    for parameter in ALL[command].params:
+        if isinstance(parameter, click.Option) and name in parameter.opts:
+            return parameter
+    raise AssertionError(f"{' '.join(command)} has no {name}")
+
+
+def test_all_commands_are_there() -> None:
+    leaves = {" ".join(p) for p, command in ALL.items() if not isinstance(command, click.Group)}
+    assert leaves == {
+        "local", "bookie", "zookeeper", "cluster init", "cluster bookies",
+        "ledger write", "ledger read", "ledger list", "ledger show", "ledger delete",
+        "ledger recover",
+        "bench add", "bench read", "bench latency", "bench ledgers", "bench recover",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("command", ALL, ids=" ".join)
+def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
+    result = quire(*command, "--help")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: quire {' '.join(command)}")
+    assert result.stderr == ""
+
+
+def test_the_line_of_a_group_is_that_of_the_command() -> None:
+    """The lines of `quire --help` stand apart from the commands, so that these are not loaded."""
+    for path, command in ALL.items():
+        group = ALL[path[:-1]] if len(path) > 1 else cli
+        assert f" {path[-1]} " in group.get_help(click.Context(group)), path
+        assert command.get_short_help_str(), path
+
+
+@pytest.mark.parametrize("command", ["write", "bench add", "bench recover"])
+def test_defaults_of_ledgers(command: str) -> None:
+    path = ("ledger", "write") if command == "write" else tuple(command.split())
+    defaults = [
+        option(path, name).default
+        for name in ("--ensemble", "--write-quorum", "--ack-quorum", "--digest")
+    ]
+    assert defaults == [3, 3, 2, "crc32c"]
+
+
+def test_the_default_password_is_empty() -> None:
+    for command in ("write", "read", "recover"):
+        assert option(("ledger", command), "--password").default == ""
+
+
+TALKING = [
+    path
+    for path, command in ALL.items()
+    if any("--metadata" in parameter.opts for parameter in command.params)
+]
+
+
+def with_arguments(command: tuple[str, ...]) -> list[str]:
+    needs_id = command[:1] == ("ledger",) and command[1] in ("read", "show", "delete", "recover")
+    return [
+        *command,
+        *(["1"] if needs_id else []),
+        *(["--dir", "x"] if "bookie" in command else []),
+    ]
+
+
+@pytest.mark.parametrize("command", TALKING, ids=" ".join)
+def test_no_cluster_named(command: tuple[str, ...]) -> None:
+    line = only_error(quire(*with_arguments(command)), 2)
+    assert "--metadata" in line
+    assert "QUIRE_METADATA" in line
+
+
+def test_all_that_talk_to_a_cluster_take_metadata() -> None:
+    local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("bench",)}
+    assert set(TALKING) == set(ALL) - local
+
+
+@pytest.mark.parametrize("uri", ["nonsense", "sqlite://host/file", "zk://", "redis://here/ledgers"])
+def test_a_uri_that_cannot_be(uri: str) -> None:
+    assert repr(uri) in only_error(quire("ledger", "list", "--metadata", uri), 2)
+
+
+def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QUIRE_METADATA", "nonsense")
+    assert "'nonsense'" in only_error(quire("ledger", "list"), 2)
+    assert "'zk://'" in only_error(quire("ledger", "list", "--metadata", "zk://"), 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["nonsense"], "nonsense"),
+        (["ledger", "nonsense"], "nonsense"),
+        (["ledger", "read"], "ID"),
+        (["ledger", "read", "x"], "'x'"),
+        (["ledger", "read", "-1"], "-1"),
+        (["ledger", "read", "1", "--first", "5", "--last", "4"], "--first 5"),
+        (["ledger", "show", str(2**63)], str(2**63)),
+        (["ledger", "write", "--digest", "md5"], "md5"),
+        (["ledger", "write", "--ensemble", "2"], "--ensemble 2"),
+        (["ledger", "write", "--ack-quorum", "4"], "--ack-quorum 4"),
+        (["ledger", "write", "--ack-quorum", "0"], "--ack-quorum"),
+        (["ledger", "write", "--custom", "novalue"], "novalue"),
+        (["bench", "add", "--entries", "0"], "--entries"),
+        (["bench", "add", "--mode", "some"], "some"),
+        (["bench", "add", "--ledgers", "1000000"], "1000000"),
+        (["bench", "latency", "--rate", "0"], "--rate"),
+        (["bookie", "--port", "70000", "--dir", "x"], "70000"),
+        (["bookie"], "--dir"),
+    ],
+)
+def test_what_cannot_be_meant(arguments: list[str], named: str, tmp_path: Path) -> None:
+    if len(arguments) > 1 or arguments == ["bookie"]:
+        arguments = [*arguments, "--metadata", f"sqlite:///{tmp_path}/none.db"]
+    assert named in only_error(quire(*arguments), 2)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_missing_cluster_is_not_made(tmp_path: Path) -> None:
+    line = only_error(quire("ledger", "list", "--metadata", f"sqlite:///{tmp_path}/none.db"), 1)
+    assert f"{tmp_path}/none.db" in line
+    assert "quire cluster init" in line
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_arguments_the_help_is_printed() -> None:
+    result = quire()
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: quire")
+
+
+def test_version() -> None:
+    result = quire("--version")
+    assert (result.exit_code, result.stdout[:6]) == (0, "quire ")
+
+
+def test_settings_of_a_bookie() -> None:
+    config = bookie_config(("gc_interval_s=1.5", "segment_bytes=1048576"))
+    assert (config.gc_interval_s, config.segment_bytes) == (1.5, 1048576)
+    assert bookie_config(()) == BookieConfig()
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "nonsense=1",
+        "gc_interval_s",
+        "segment_bytes=1.5",
+        "seal_idle_ms=-1",
+        "gc_interval_s=nan",
+    ],
+)
+def test_settings_that_cannot_be(setting: str) -> None:
+    with pytest.raises(click.UsageError, match=setting.partition("=")[0]):
+        bookie_config((setting,))
+
+
+def test_help_is_quick_because_it_loads_little() -> None:
+    program = (
+        "import sys\n"
+        "from quire.admin.main import cli\n"
+        "try:\n    cli.main(['--help'])\n"
+        "except SystemExit as end:\n    assert end.code == 0\n"
+        "print(sorted({'rich', 'kazoo', 'sqlite3', 'pyspark', 'uvloop'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stdout.splitlines()[-1] == "[]"

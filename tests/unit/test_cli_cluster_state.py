@@ -1,0 +1,101 @@
+"""What the directory of a local cluster fixes: which ports, which metadata. No process is
+started."""
+
+from __future__ import annotations
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from quire.errors import StartError, UsageError
+from quire.testing import _process, cluster
+from quire.testing._process import free_ports, is_free
+from quire.testing.cluster import LocalCluster
+
+
+def decided(directory: Path, **wanted: object) -> cluster._State:
+    """As `start` decides and stores it."""
+    local = LocalCluster(directory=directory, **wanted)  # type: ignore[arg-type]
+    state = local._decide(cluster._read_state(directory))
+    cluster._write_state(directory, state)
+    return state
+
+
+def test_ports_stay(tmp_path: Path) -> None:
+    first = decided(tmp_path, bookies=3)
+    assert len(set(first.bookie_ports)) == 3
+    assert first.metadata == "sqlite"
+    assert decided(tmp_path) == first
+    assert decided(tmp_path, bookies=2) == first
+
+
+def test_more_bookies_keep_the_ports_of_the_first(tmp_path: Path) -> None:
+    first = decided(tmp_path, bookies=2).bookie_ports
+    more = decided(tmp_path, bookies=5).bookie_ports
+    assert more[:2] == first
+    assert len(set(more)) == 5
+
+
+def test_three_bookies_where_nothing_is_said(tmp_path: Path) -> None:
+    assert len(decided(tmp_path).bookie_ports) == 3
+
+
+def test_base_port(tmp_path: Path) -> None:
+    assert decided(tmp_path, bookies=2, base_port=20_000).bookie_ports == [20_000, 20_001]
+    assert decided(tmp_path, bookies=3, base_port=20_000).bookie_ports == [20_000, 20_001, 20_002]
+    with pytest.raises(UsageError, match="20000"):
+        decided(tmp_path, base_port=21_000)
+
+
+def test_the_kind_of_metadata_stays(tmp_path: Path) -> None:
+    first = decided(tmp_path, zookeeper=True)
+    assert first.metadata == "zookeeper"
+    assert first.zookeeper_port not in (0, *first.bookie_ports)
+    assert decided(tmp_path) == first
+    with pytest.raises(UsageError, match="metadata in zookeeper"):
+        decided(tmp_path, zookeeper=False)
+
+
+def test_a_state_that_cannot_be_understood(tmp_path: Path) -> None:
+    for text in ("{", "[]", json.dumps({"nonsense": 1})):
+        (tmp_path / "cluster.json").write_text(text)
+        with pytest.raises(StartError, match=r"cluster\.json"):
+            decided(tmp_path)
+
+
+@pytest.mark.parametrize("bookies", [0, -1, 1001])
+def test_numbers_of_bookies_that_cannot_be(bookies: int) -> None:
+    with pytest.raises(UsageError, match=str(bookies)):
+        LocalCluster(bookies)
+
+
+def test_a_cluster_that_does_not_run(tmp_path: Path) -> None:
+    local = LocalCluster(directory=tmp_path)
+    assert local.stop() == []
+    with pytest.raises(UsageError):
+        local.add_bookie()
+    with pytest.raises(UsageError):
+        _ = LocalCluster().directory
+
+
+def test_free_ports_are_free_and_not_for_outgoing_connections() -> None:
+    ports = free_ports(20)
+    assert len(set(ports)) == 20
+    assert all(_process.PORT_MIN <= port < _process._ephemeral_port_min() for port in ports)
+    assert any(is_free(port) for port in ports)
+
+
+def test_a_port_in_use_is_not_free() -> None:
+    with socket.socket() as busy:
+        busy.bind(("127.0.0.1", 0))
+        busy.listen()
+        assert not is_free(busy.getsockname()[1])
+
+
+def test_where_there_is_no_room_below_the_ephemeral_ports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_process, "_ephemeral_port_min", lambda: _process.PORT_MIN)
+    assert len(set(free_ports(5))) == 5

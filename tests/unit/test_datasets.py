@@ -1,0 +1,575 @@
+"""Datasets over the metadata store of one process, whose hook models lost requests and answers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Iterable
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.client import dataset_format, datasets
+from quire.client.dataset_format import (
+    CHUNK_BYTES_MAX,
+    INLINE_BYTES_MAX,
+    TRANSACTIONS_MAX,
+    VALUE_BYTES_MAX,
+    Chunk,
+    Head,
+)
+from quire.client.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Datasets
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.errors import (
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    UsageError,
+)
+from quire.metadata.memory import MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+
+
+class ManualClock:
+    """A calendar that the test turns."""
+
+    def __init__(self) -> None:
+        self.ms = 1_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class Bench:
+    """A cluster, its datasets, and ledgers that exist in the metadata only."""
+
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.cluster = MemoryCluster("test", clock=self.clock, rng=random.Random(7))
+        self.cluster.initialise()
+        self.store = MemoryStore(self.cluster)
+        self.datasets = Datasets(self.store, clock=self.clock)
+
+    async def ledger(self, owner: str | None = "d", job: str = "j", rows: int = 10) -> int:
+        custom = {} if owner is None else {OWNER_KEY: owner.encode(), JOB_KEY: job.encode()}
+        metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),), custom=custom)
+        return (await self.store.create_ledger(metadata))[0]
+
+    async def some(self, count: int, owner: str | None = "d") -> list[DatasetLedger]:
+        return [part(await self.ledger(owner)) for _ in range(count)]
+
+    async def ids(self, name: str = "d") -> list[int]:
+        return [ledger.ledger_id for ledger in (await self.datasets.read(name)).ledgers]
+
+    def stored(self) -> list[int]:
+        return list(self.cluster.ledger_ids)
+
+    def chunks(self) -> list[tuple[str, ...]]:
+        return [key for key in self.cluster.values if key[0] == "dataset_chunks"]
+
+    def other_session(self) -> Datasets:
+        return Datasets(MemoryStore(self.cluster), clock=self.clock)
+
+
+def part(ledger_id: int, rows: int = 10) -> DatasetLedger:
+    return DatasetLedger(ledger_id, 0, rows - 1, rows, rows * 100)
+
+
+def ids(ledgers: Iterable[DatasetLedger]) -> list[int]:
+    return [ledger.ledger_id for ledger in ledgers]
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+# -- publish and read -------------------------------------------------------------------------
+
+
+async def test_a_dataset_that_never_was(bench: Bench) -> None:
+    with pytest.raises(NoSuchKeyError, match="dataset 'd' does not exist"):
+        await bench.datasets.read("d")
+    assert await bench.datasets.list_datasets() == []
+
+
+async def test_append_adds_and_overwrite_replaces(bench: Bench) -> None:
+    a, b, c = await bench.some(3)
+    first = await bench.datasets.publish("d", [a])
+    second = await bench.datasets.publish("d", [b])
+    assert (first.sequence, second.sequence) == (1, 2)
+    assert await bench.ids() == ids([a, b])
+    third = await bench.datasets.publish("d", [c], overwrite=True)
+    assert third.replaced == (a, b)
+    assert not third.repeated
+    read = await bench.datasets.read("d")
+    assert read.ledgers == (c,)
+    assert (read.rows, read.bytes, read.sequence) == (10, 1000, 3)
+    assert await bench.datasets.list_datasets() == ["d"]
+    assert bench.stored() == ids([a, b, c])  # publishing deletes nothing
+
+
+async def test_an_empty_publication_makes_the_dataset(bench: Bench) -> None:
+    await bench.datasets.publish("d", [])
+    assert await bench.ids() == []
+    assert await bench.datasets.list_datasets() == ["d"]
+
+
+async def test_names_must_be_names(bench: Bench) -> None:
+    with pytest.raises(UsageError, match="cannot be part of a key"):
+        await bench.datasets.publish("a/b", [])
+
+
+async def test_a_ledger_given_twice_is_refused(bench: Bench) -> None:
+    (a,) = await bench.some(1)
+    with pytest.raises(UsageError, match="twice"):
+        await bench.datasets.publish("d", [a, a])
+
+
+async def test_a_deleted_ledger_cannot_be_published(bench: Bench) -> None:
+    a, b = await bench.some(2)
+    await bench.store.delete_ledger(b.ledger_id)
+    with pytest.raises(NoSuchLedgerError, match=f"ledger {b.ledger_id} was deleted"):
+        await bench.datasets.publish("d", [a, b])
+    assert await bench.datasets.list_datasets() == []
+
+
+async def test_concurrent_publishers_all_succeed(bench: Bench) -> None:
+    ledgers = await bench.some(20)
+    async with asyncio.TaskGroup() as group:
+        for ledger in ledgers:
+            group.create_task(bench.other_session().publish("d", [ledger]))
+    read = await bench.datasets.read("d")
+    assert sorted(ids(read.ledgers)) == ids(ledgers)
+    assert read.sequence == 20
+
+
+# -- transactions -----------------------------------------------------------------------------
+
+
+async def test_a_transaction_is_published_once(bench: Bench) -> None:
+    a, b = await bench.some(2)
+    first = await bench.datasets.publish("d", [a], txn="t1")
+    again = await bench.datasets.publish("d", [b], txn="t1")
+    assert (first.sequence, first.repeated) == (1, False)
+    assert (again.sequence, again.repeated) == (1, True)
+    assert await bench.ids() == ids([a])
+    assert await bench.datasets.find_transaction("d", "t1") == 1
+    assert await bench.datasets.find_transaction("d", "t2") is None
+
+
+async def test_a_transaction_is_remembered_across_an_overwrite(bench: Bench) -> None:
+    a, b, c = await bench.some(3)
+    await bench.datasets.publish("d", [a], txn="t1")
+    await bench.datasets.publish("d", [b], txn="t2", overwrite=True)
+    assert (await bench.datasets.publish("d", [c], txn="t1")).repeated
+    assert await bench.ids() == ids([b])
+
+
+async def test_concurrent_publishers_with_one_key(bench: Bench) -> None:
+    ledgers = await bench.some(8)
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(bench.other_session().publish("d", [ledger], txn="t"))
+            for ledger in ledgers
+        ]
+    assert [task.result().repeated for task in tasks].count(False) == 1
+    assert len(await bench.ids()) == 1
+
+
+async def test_the_memory_of_transactions_is_bounded(bench: Bench) -> None:
+    head = Head()
+    for number in range(TRANSACTIONS_MAX + 2):
+        head = head.published((), (), f"t{number}")
+    assert len(head.transactions) == TRANSACTIONS_MAX
+    assert "t1" not in head.transactions
+    assert head.transactions["t2"] == 3
+
+
+async def test_a_transaction_key_has_a_limit(bench: Bench) -> None:
+    for key in ("", "x" * 257):
+        with pytest.raises(UsageError, match="transaction key"):
+            await bench.datasets.publish("d", [], txn=key)
+
+
+class LostAnswers:
+    """Loses the request or the answer of the first writes of a head."""
+
+    def __init__(self, losses: int, after: bool) -> None:
+        self.losses = losses
+        self.after = after
+
+    async def __call__(self, name: str, done: bool) -> None:
+        if name == "write" and done is self.after and self.losses:
+            self.losses -= 1
+            raise MetadataUnavailableError("lost")
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_an_unknown_outcome_is_asked_for_again(
+    bench: Bench, after: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "UNKNOWN_DELAY_S", 0)
+    a, b = await bench.some(2)
+    await bench.datasets.publish("d", [a])
+    lossy = Datasets(MemoryStore(bench.cluster, hook=LostAnswers(1, after)))
+    done = await lossy.publish("d", [b], txn="t", overwrite=True)
+    assert done.repeated is after
+    assert done.replaced == (a,)
+    assert await bench.ids() == ids([b])
+    assert (await bench.datasets.read("d")).sequence == 2
+
+
+async def test_without_a_key_an_unknown_outcome_is_reported(bench: Bench) -> None:
+    (a,) = await bench.some(1)
+    lossy = Datasets(MemoryStore(bench.cluster, hook=LostAnswers(1, True)))
+    with pytest.raises(MetadataUnavailableError):
+        await lossy.publish("d", [a])
+
+
+async def test_a_store_that_stays_away_is_reported(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "UNKNOWN_DELAY_S", 0)
+    lossy = LostAnswers(1_000, False)
+    with pytest.raises(MetadataUnavailableError):
+        await Datasets(MemoryStore(bench.cluster, hook=lossy)).publish("d", [], txn="t")
+    assert lossy.losses == 1_000 - datasets.UNKNOWN_ATTEMPTS_MAX
+
+
+# -- drop -------------------------------------------------------------------------------------
+
+
+async def test_drop(bench: Bench) -> None:
+    a, b = await bench.some(2)
+    (foreign,) = await bench.some(1, owner=None)
+    await bench.datasets.publish("d", [a, b, foreign], txn="t")
+    dropped = await bench.datasets.drop("d", delete_ledgers=True)
+    assert dropped is not None
+    assert dropped.ledgers == (a, b, foreign)
+    assert bench.stored() == [foreign.ledger_id]  # it was not written for this dataset
+    assert await bench.datasets.list_datasets() == []
+    assert await bench.datasets.drop("d") is None
+    with pytest.raises(NoSuchKeyError):
+        await bench.datasets.read("d")
+    assert not (await bench.datasets.publish("d", [foreign], txn="t")).repeated
+
+
+async def test_a_publisher_that_slept_through_a_drop_does_not_bring_it_back(bench: Bench) -> None:
+    a, b, c = await bench.some(3)
+    await bench.datasets.publish("d", [a])
+    awake = asyncio.Event()
+    asleep = asyncio.Event()
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "write" and not done and not awake.is_set():
+            asleep.set()
+            await awake.wait()
+
+    sleeper = Datasets(MemoryStore(bench.cluster, hook=hook))
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(sleeper.publish("d", [b]))
+        await asleep.wait()
+        await bench.datasets.drop("d")
+        await bench.datasets.publish("d", [c])
+        awake.set()
+    assert task.result().sequence == 3
+    assert await bench.ids() == ids([c, b])  # nothing of the life before the drop
+
+
+# -- large datasets ---------------------------------------------------------------------------
+
+
+async def publish_unchecked(bench: Bench, count: int, first: int, **how: bool) -> None:
+    """As many ledgers as that need not exist."""
+    ledgers = [part(ledger_id) for ledger_id in range(first, first + count)]
+
+    async def no_check(*_: object) -> None: ...
+
+    publisher = bench.other_session()
+    publisher._check_publishable = no_check  # type: ignore[method-assign]
+    await publisher.publish("d", ledgers, **how)
+
+
+async def test_large_datasets_are_stored_in_pieces(bench: Bench) -> None:
+    await publish_unchecked(bench, 10_000, 0)
+    await publish_unchecked(bench, 5_000, 10_000)
+    await publish_unchecked(bench, 3, 15_000)
+    assert await bench.ids() == list(range(15_003))
+    assert len(bench.chunks()) > 2
+    largest = max(len(node.data) for node in bench.cluster.values.values())
+    assert largest <= CHUNK_BYTES_MAX + 100
+    head = bench.cluster.values["datasets", "d"].data
+    assert len(head) < INLINE_BYTES_MAX
+
+
+async def test_an_overwrite_removes_the_old_pieces(bench: Bench) -> None:
+    await publish_unchecked(bench, 10_000, 0)
+    old = bench.chunks()
+    await publish_unchecked(bench, 10_000, 20_000, overwrite=True)
+    assert not set(old) & set(bench.chunks())
+    await publish_unchecked(bench, 1, 50_000, overwrite=True)
+    assert bench.chunks() == []
+    assert await bench.ids() == [50_000]
+
+
+async def test_many_small_appends_stay_in_order(bench: Bench) -> None:
+    for at in range(0, 4_000, 100):
+        await publish_unchecked(bench, 100, at)
+    assert await bench.ids() == list(range(4_000))
+
+
+async def test_pieces_of_a_lost_swap_are_removed_later(bench: Bench) -> None:
+    """Two large appends at once: the loser stores its pieces again for the newer head."""
+    async with asyncio.TaskGroup() as group:
+        for first in (0, 10_000, 20_000):
+            group.create_task(publish_unchecked(bench, 3_000, first))
+    assert sorted(await bench.ids()) == [
+        i for first in (0, 10_000, 20_000) for i in range(first, first + 3_000)
+    ]
+    await publish_unchecked(bench, 1, 50_000)
+    head = dataset_format.decode_head("d", bench.cluster.values["datasets", "d"].data)
+    assert {key[2] for key in bench.chunks()} == {chunk.chunk_id for chunk in head.chunks}
+
+
+async def test_a_reader_meets_an_overwrite(bench: Bench) -> None:
+    """The head is read, then its pieces are gone: the reader starts over."""
+    await publish_unchecked(bench, 10_000, 0)
+    overwritten = False
+
+    async def hook(name: str, done: bool) -> None:
+        nonlocal overwritten
+        if name == "read" and done and not overwritten:
+            overwritten = True
+            await publish_unchecked(bench, 1, 20_000, overwrite=True)
+
+    reader = Datasets(MemoryStore(bench.cluster, hook=hook))
+    assert ids((await reader.read("d")).ledgers) == [20_000]
+
+
+async def test_a_lost_piece_is_damage_not_absence(bench: Bench) -> None:
+    await publish_unchecked(bench, 10_000, 0)
+    del bench.cluster.values[bench.chunks()[0]]
+    with pytest.raises(MetadataError, match="damaged"):
+        await bench.datasets.read("d")
+
+
+async def test_a_changed_piece_is_damage(bench: Bench) -> None:
+    await publish_unchecked(bench, 10_000, 0)
+    node = bench.cluster.values[bench.chunks()[0]]
+    node.data = node.data.replace(b'"rows":10', b'"rows":11', 1)
+    with pytest.raises(MetadataError, match="damaged"):
+        await bench.datasets.read("d")
+
+
+def test_a_head_has_a_limit() -> None:
+    chunks = tuple(Chunk(f"{i}-{'0' * 32}", 700) for i in range(20_000))
+    with pytest.raises(UsageError, match="too many ledgers") as caught:
+        dataset_format.encode_head("d", Head(exists=True, chunks=chunks))
+    assert str(VALUE_BYTES_MAX) in str(caught.value)
+
+
+def test_every_head_within_the_limits_fits_beside_its_chunks() -> None:
+    """What is bounded on its own leaves room for 4,000 chunks: millions of ledgers."""
+    head = Head(
+        exists=True,
+        chunks=tuple(Chunk(f"{10**6 + i}-{'0' * 32}", 1000) for i in range(4_000)),
+        transactions={f"{i:0256}": 10**6 for i in range(TRANSACTIONS_MAX)},
+        condemned=tuple(2**62 + i for i in range(2 * dataset_format.CONDEMNED_MAX)),
+    )
+    assert len(dataset_format.encode_head("d", head)) + INLINE_BYTES_MAX < VALUE_BYTES_MAX
+
+
+numbers = st.integers(0, 2**63 - 1)
+parts = st.builds(
+    lambda i, a, b, rows, size: DatasetLedger(i, min(a, b), max(a, b), rows, size),
+    numbers, numbers, numbers, numbers, numbers,
+)  # fmt: skip
+heads = st.builds(
+    Head,
+    exists=st.booleans(),
+    sequence=numbers,
+    chunks=st.lists(st.builds(Chunk, st.text("0123456789abc-"), numbers)).map(tuple),
+    ledgers=st.lists(parts).map(tuple),
+    transactions=st.dictionaries(st.text(st.characters(codec="utf-8"), min_size=1), numbers),
+    condemned=st.lists(numbers).map(tuple),
+)
+
+
+@given(heads)
+def test_heads_are_stored_as_they_are(head: Head) -> None:
+    assert dataset_format.decode_head("d", dataset_format.encode_head("d", head)) == head
+
+
+@settings(max_examples=30)
+@given(st.lists(parts, max_size=60), st.integers(1, 4_000), st.integers(0, 9))
+def test_split_keeps_all_in_order(some: list[DatasetLedger], times: int, version: int) -> None:
+    ledgers = (some * times)[:20_000]
+    chunks, inline = dataset_format.split(ledgers, version)
+    back = [
+        ledger for chunk, data in chunks for ledger in dataset_format.decode_chunk("d", chunk, data)
+    ]
+    assert [*back, *inline] == ledgers
+    assert all(len(data) <= CHUNK_BYTES_MAX + 100 for _, data in chunks)
+    assert all(dataset_format.chunk_base_version(c.chunk_id) == version for c, _ in chunks)
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        (b"\xff", "cannot be understood"),
+        (b"[]", "no JSON object"),
+        (b'{"format":1}', "cannot be understood"),
+        (b'{"format":2}', "format 2"),
+        (
+            b'{"format":1,"exists":true,"sequence":1,"chunks":[],"transactions":{},"condemned":[],'
+            b'"ledgers":[{"id":1,"first":5,"last":2,"rows":1,"bytes":1}]}',
+            "cannot be understood",
+        ),
+    ],
+)
+async def test_bad_values_give_one_clear_error(bench: Bench, stored: bytes, message: str) -> None:
+    await bench.store.write_value(("datasets", "d"), stored, None)
+    with pytest.raises(MetadataError, match=message):
+        await bench.datasets.read("d")
+
+
+# -- orphans ----------------------------------------------------------------------------------
+
+
+async def test_the_sweep_takes_old_unpublished_ledgers_only(bench: Bench) -> None:
+    published, orphan = await bench.some(2)
+    (foreign,) = await bench.some(1, owner=None)
+    (other,) = await bench.some(1, owner="e")
+    await bench.datasets.publish("d", [published])
+    bench.clock.ms += 3_600_000
+    (young,) = await bench.some(1)
+    swept = await bench.datasets.sweep_orphans(1800)
+    assert swept == ids([orphan, other])
+    assert bench.stored() == ids([published, foreign, young])
+    assert await bench.ids() == ids([published])
+
+
+async def test_the_sweep_can_be_narrowed(bench: Bench) -> None:
+    a = await bench.ledger("d", "j1")
+    b = await bench.ledger("d", "j2")
+    c = await bench.ledger("e", "j1")
+    assert await bench.datasets.sweep_orphans(0, name="d", job="j1") == [a]
+    assert await bench.datasets.sweep_orphans(0, job="j1", first=c) == [c]
+    assert await bench.datasets.sweep_orphans(0, keep=[b]) == []
+    d = await bench.ledger("d", "j1")
+    assert await bench.datasets.sweep_orphans(0, look_at_most=1) == [b]
+    assert bench.stored() == [d]
+
+
+async def test_discard_spares_what_is_published_or_foreign(bench: Bench) -> None:
+    a, b = await bench.some(2)
+    (foreign,) = await bench.some(1, owner=None)
+    (other,) = await bench.some(1, owner="e")
+    await bench.datasets.publish("d", [a])
+    everything = ids([a, b, foreign, other])
+    assert await bench.datasets.discard("d", [*everything, 999]) == [b.ledger_id]
+    assert bench.stored() == ids([a, foreign, other])
+
+
+async def test_what_a_first_failed_write_leaves_is_no_dataset(bench: Bench) -> None:
+    (a,) = await bench.some(1)
+    assert await bench.datasets.discard("d", [a.ledger_id]) == [a.ledger_id]
+    assert await bench.datasets.list_datasets() == []
+    with pytest.raises(NoSuchKeyError):
+        await bench.datasets.read("d")
+
+
+async def test_a_condemned_ledger_is_not_published(bench: Bench) -> None:
+    """The sweep has condemned and not deleted yet; the slow job publishes."""
+    (a,) = await bench.some(1)
+    deleting = asyncio.Event()
+    go_on = asyncio.Event()
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "delete_ledger" and not done:
+            deleting.set()
+            await go_on.wait()
+
+    sweeper = Datasets(MemoryStore(bench.cluster, hook=hook), clock=bench.clock)
+    async with asyncio.TaskGroup() as group:
+        group.create_task(sweeper.sweep_orphans(0))
+        await deleting.wait()
+        with pytest.raises(NoSuchLedgerError, match="was deleted before"):
+            await bench.datasets.publish("d", [a])
+        go_on.set()
+    assert bench.stored() == []
+
+
+def test_sweeps_and_publications_never_leave_a_hole() -> None:
+    """Whatever the order of their steps: what is published exists, with a dying sweeper too."""
+
+    async def run(rng: random.Random) -> None:
+        bench = Bench()
+
+        async def hook(name: str, done: bool) -> None:
+            for _ in range(rng.randrange(4)):
+                await asyncio.sleep(0)
+
+        def session() -> Datasets:
+            return Datasets(MemoryStore(bench.cluster, hook=hook), clock=bench.clock)
+
+        ledgers = await bench.some(6)
+
+        async def publish(some: list[DatasetLedger], overwrite: bool) -> None:
+            try:
+                await session().publish("d", some, overwrite=overwrite, txn=f"{some[0]}")
+            except NoSuchLedgerError:
+                pass
+
+        async def sweep(patience: int) -> None:
+            task = asyncio.ensure_future(session().sweep_orphans(0))
+            for _ in range(patience):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+        async with asyncio.TaskGroup() as group:
+            for at in range(0, 6, 2):
+                group.create_task(publish(ledgers[at : at + 2], rng.random() < 0.3))
+                group.create_task(sweep(rng.randrange(200)))
+        try:
+            held = await bench.ids()
+        except NoSuchKeyError:
+            held = []
+        assert set(held) <= set(bench.stored())
+        await bench.datasets.sweep_orphans(0)
+        assert bench.stored() == sorted(held)
+
+    with asyncio.Runner() as runner:
+        for seed in range(300):
+            runner.run(run(random.Random(seed)))
+
+
+async def test_leftovers_of_a_sweeper_that_died_are_finished_by_the_next(bench: Bench) -> None:
+    a, b = await bench.some(2)
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "delete_ledger":
+            raise MetadataUnavailableError("gone")
+
+    with pytest.raises(MetadataUnavailableError):
+        await Datasets(MemoryStore(bench.cluster, hook=hook)).discard("d", [a.ledger_id])
+    assert await bench.datasets.discard("d", [b.ledger_id]) == [b.ledger_id]
+    assert bench.stored() == []
+    head = dataset_format.decode_head("d", bench.cluster.values["datasets", "d"].data)
+    assert head.condemned == ()
+
+
+async def test_many_orphans_are_deleted_in_pieces(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(datasets, "CONDEMNED_MAX", 3)
+    ledgers = await bench.some(10)
+    assert await bench.datasets.sweep_orphans(0) == ids(ledgers)
+    assert bench.stored() == []

@@ -1,0 +1,466 @@
+"""The data source without a JVM: options, planning, filters, columns, discovery."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import datasource as ds
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+import pyspark_quire
+from quire import DigestType, EntryRun
+from quire.errors import UsageError
+from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
+from quire.spark.plan import ENTRY_OVERHEAD_BYTES, Extent, Range, plan
+from quire.spark.reader import (
+    Bounds,
+    LedgerPartition,
+    QuirePushdownReader,
+    QuireReader,
+    cut,
+    narrowed,
+    spark_schema,
+)
+from quire.spark.source import QuireDataSource
+from quire.spark.writer import value_column
+
+URI = "sqlite:////nowhere/metadata.db"
+
+
+def read(**options: str) -> ReadOptions:
+    return ReadOptions.parse({"metadata": URI, **options}, environ={})
+
+
+def write(**options: str) -> WriteOptions:
+    return WriteOptions.parse({"metadata": URI, "dataset": "d", **options}, environ={})
+
+
+# -- options ----------------------------------------------------------------------------------
+
+
+def test_defaults() -> None:
+    assert read(dataset="d") == ReadOptions(metadata=URI, dataset="d")
+    assert write() == WriteOptions(metadata=URI, dataset="d")
+
+
+def test_all_of_reading() -> None:
+    parsed = read(
+        LEDGERS=" 7, 8 ,9", Password="p", RECOVER="True", columns="Value,entry_id",
+        PartitionEntries="10", partitionbytes="1k", minPartitions="4", pushDown="true",
+    )  # fmt: skip
+    assert parsed == ReadOptions(
+        metadata=URI,
+        ledgers=(7, 8, 9),
+        password=b"p",
+        recover=True,
+        columns=("value", "entry_id"),
+        pushdown=True,
+        partition_entries=10,
+        partition_bytes=1024,
+        min_partitions=4,
+    )
+
+
+def test_all_of_writing() -> None:
+    parsed = write(
+        password="p", ensemble="5", writeQUORUM="4", ackQuorum="3", digest="hmac",
+        valueColumn="body", txnID="t1",
+    )  # fmt: skip
+    assert parsed == WriteOptions(
+        metadata=URI,
+        dataset="d",
+        password=b"p",
+        ensemble=5,
+        write_quorum=4,
+        ack_quorum=3,
+        digest=DigestType.parse("hmac"),
+        value_column="body",
+        txn_id="t1",
+    )
+
+
+def test_the_environment_names_the_cluster() -> None:
+    environ = {"QUIRE_METADATA": URI}
+    assert ReadOptions.parse({"ledger": "1"}, environ=environ).metadata == URI
+    given = {"ledger": "1", "metadata": "memory:"}
+    assert ReadOptions.parse(given, environ=environ).metadata == "memory:"
+
+
+def test_columns_without_the_value() -> None:
+    assert read(ledger="1", value="false").columns == ("ledger_id", "entry_id", "length")
+    assert read(ledger="1", value="true").columns == read(ledger="1").columns
+
+
+def test_the_default_of_pushdown() -> None:
+    given = {"metadata": URI, "ledger": "1"}
+    assert ReadOptions.parse(given, pushdown=True).pushdown
+    assert not ReadOptions.parse({**given, "pushdown": "false"}, pushdown=True).pushdown
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({}, "nothing says what to read"),
+        ({"ledger": "1", "dataset": "d"}, "exclude each other"),
+        ({"ledger": "1", "ledgers": "2"}, "exclude each other"),
+        ({"ledger": "1", "metadata": " "}, "nothing says which cluster"),
+        ({"ledger": "seven"}, "option 'ledger': 'seven' is no whole number"),
+        ({"ledger": "-1"}, "-1 is not a ledger id"),
+        ({"ledger": str(2**63)}, "not a ledger id"),
+        ({"ledgers": "1,,2"}, "option 'ledgers': '' is no whole number"),
+        ({"ledgers": ""}, "option 'ledgers'"),
+        ({"ledgers": "1,2,1"}, "given twice"),
+        ({"dataset": ""}, "option 'dataset': it is empty"),
+        ({"ledger": "1", "recover": "yes"}, "option 'recover': 'yes' is neither true nor false"),
+        ({"ledger": "1", "columns": "value,size"}, "there is no column 'size'"),
+        ({"ledger": "1", "columns": "value,value"}, "given twice"),
+        ({"ledger": "1", "columns": "value", "value": "false"}, "contradict"),
+        ({"ledger": "1", "columns": "length", "value": "true"}, "contradict"),
+        ({"ledger": "1", "partitionBytes": "0"}, "0 is less than 1"),
+        ({"ledger": "1", "partitionBytes": "12q"}, "'12q' is no size"),
+        ({"ledger": "1", "partitionBytes": "m"}, "'m' is no size"),
+        ({"ledger": "1", "minPartitions": "1000000"}, "more than 10000"),
+        ({"ledger": "1", "dateset": "d"}, "unknown option 'dateset'.*Did you mean 'dataset'"),
+        ({"ledger": "1", "partitionentry": "d"}, "Did you mean 'partitionEntries'"),
+        ({"ledger": "1", "zzz": "d"}, "unknown option 'zzz'.*Known are: metadata, "),
+        ({"ledger": "1", "txnid": "d"}, "option 'txnId' is of no use for reading"),
+        ({"path": "/tmp/x"}, "no paths.*dataset"),
+        ({"provider": "quire"}, "CREATE TEMPORARY VIEW"),
+    ],
+)
+def test_bad_reading(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=f"(?s){message}"):
+        read(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"dataset": ""}, "it is empty"),
+        ({"ensemble": "2"}, "ensemble 2 >= writeQuorum 3 >= ackQuorum 2 does not hold"),
+        ({"ackQuorum": "0"}, "less than 1"),
+        ({"digest": "md5"}, "option 'digest'"),
+        ({"ackqourum": "2"}, "Did you mean 'ackQuorum'"),
+        ({"ledger": "2"}, "option 'ledger' is of no use for writing"),
+    ],
+)
+def test_bad_writing(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        write(**options)
+
+
+def test_writing_needs_a_dataset() -> None:
+    with pytest.raises(UsageError, match="nothing says where to write"):
+        WriteOptions.parse({"metadata": URI}, environ={})
+
+
+def test_passwords_do_not_show() -> None:
+    for options in (read(dataset="d", password="hunter2"), write(password="hunter2")):
+        assert options.password == b"hunter2"
+        assert "hunter2" not in f"{options} {options!r}"
+    with pytest.raises(UsageError) as caught:
+        read(dataset="d", password="hunter2", zzz="1")
+    assert "hunter2" not in str(caught.value)
+
+
+def test_every_option_is_described() -> None:
+    import quire.spark
+
+    assert quire.spark.__doc__
+    for option in (*READING, *WRITING):
+        assert f"`{option}`" in quire.spark.__doc__, option
+
+
+# -- tasks ------------------------------------------------------------------------------------
+
+extents = st.lists(
+    st.builds(
+        lambda first, count, size: (first, count, size),
+        st.integers(0, 1000), st.integers(1, 5000), st.integers(0, 3000),
+    ),
+    max_size=30,
+).map(
+    lambda some: [
+        Extent(Range(ledger, first, first + count - 1), count * size)
+        for ledger, (first, count, size) in enumerate(some)
+    ]
+)  # fmt: skip
+
+
+@given(
+    extents,
+    st.integers(1, 10_000_000),
+    st.none() | st.integers(50, 10_000),
+    st.integers(1, 40),
+)
+def test_tasks_cover_every_entry_once_within_the_limits(
+    whole: list[Extent], bytes_max: int, entries_max: int | None, at_least: int
+) -> None:
+    tasks = plan(
+        whole,
+        partition_bytes=max(bytes_max, 40_000),
+        partition_entries=entries_max,
+        min_partitions=at_least,
+    )
+    flat = [part for task in tasks for part in task]
+    at = 0
+    for extent in whole:  # in order, without gaps
+        entry = extent.range.first
+        while entry <= extent.range.last:
+            assert flat[at].ledger_id == extent.range.ledger_id
+            assert flat[at].first == entry
+            entry = flat[at].last + 1
+            at += 1
+        assert entry == extent.range.last + 1
+    assert at == len(flat)
+    entries = sum(extent.range.entries for extent in whole)
+    assert len(tasks) >= min(at_least, entries)
+    assert all(len(task) > 0 for task in tasks)
+    weight = {extent.range.ledger_id: extent.weight / extent.range.entries for extent in whole}
+    for task in tasks:  # about as heavy as was asked for: an uncut ledger or two entries more
+        heaviest = max(weight[part.ledger_id] for part in task)
+        carried = sum(part.entries * weight[part.ledger_id] for part in task)
+        assert carried <= max(bytes_max, 40_000) * 1.3 + 2 * heaviest
+    if entries_max is not None:
+        assert all(sum(part.entries for part in task) <= entries_max for task in tasks)
+
+
+def test_equal_entries_are_cut_evenly() -> None:
+    size = 1000 - ENTRY_OVERHEAD_BYTES
+    tasks = plan([Extent(Range(1, 0, 9999), 10_000 * size)], partition_bytes=1_000_000)
+    assert [sum(part.entries for part in task) for task in tasks] == [1000] * 10
+
+
+def test_small_ledgers_share_a_task() -> None:
+    whole = [Extent(Range(ledger, 0, 9), 1000) for ledger in range(100)]
+    assert len(plan(whole, partition_bytes=64 * 1024**2)) == 1
+    assert len(plan(whole, partition_bytes=64 * 1024**2, min_partitions=7)) == 7
+    assert len(plan(whole, partition_bytes=64 * 1024**2, partition_entries=10)) == 100
+
+
+def test_min_partitions_of_one_ledger_is_met_exactly() -> None:
+    for count in (1, 2, 3, 7):
+        for size in (99, 100, 101):
+            whole = [Extent(Range(1, 0, 999), 1000 * size + 1)]
+            assert len(plan(whole, partition_bytes=2**40, min_partitions=count)) == count
+
+
+def test_nothing_to_read() -> None:
+    assert plan([], partition_bytes=1, min_partitions=9) == []
+
+
+def test_there_are_never_more_tasks_than_entries() -> None:
+    tasks = plan([Extent(Range(1, 5, 7), 30)], partition_bytes=1, min_partitions=100)
+    assert tasks == [(Range(1, 5, 5),), (Range(1, 6, 6),), (Range(1, 7, 7),)]
+
+
+def test_the_number_of_tasks_is_bounded() -> None:
+    with pytest.raises(UsageError, match="1000000 tasks"):
+        plan([Extent(Range(1, 0, 999_999), 10**9)], partition_bytes=1)
+
+
+def test_descriptors_are_small_and_frozen() -> None:
+    partition = LedgerPartition((Range(7, 0, 99),))
+    assert pickle.loads(pickle.dumps(partition)) == partition
+    assert len(pickle.dumps(partition)) < 300
+    with pytest.raises(AttributeError):
+        partition.ranges = ()
+
+
+# -- filters ----------------------------------------------------------------------------------
+
+ledger, entry = ("ledger_id",), ("entry_id",)
+
+
+@pytest.mark.parametrize(
+    ("condition", "bounds"),
+    [
+        (ds.EqualTo(ledger, 7), Bounds(ledger_first=7, ledger_last=7)),
+        (ds.EqualNullSafe(entry, 7), Bounds(entry_first=7, entry_last=7)),
+        (ds.GreaterThan(entry, 7), Bounds(entry_first=8)),
+        (ds.GreaterThanOrEqual(entry, 7), Bounds(entry_first=7)),
+        (ds.LessThan(entry, 7), Bounds(entry_last=6)),
+        (ds.LessThanOrEqual(ledger, 7), Bounds(ledger_last=7)),
+        (ds.GreaterThan(entry, -5), Bounds()),
+        (ds.LessThan(entry, -5), Bounds(entry_last=-6)),
+        (ds.In(ledger, (3, 4)), Bounds(ledgers=frozenset((3, 4)))),
+        (ds.IsNotNull(("value",)), Bounds()),
+        (ds.In(entry, (3, 4)), None),
+        (ds.In(ledger, (3, None)), None),
+        (ds.EqualTo(("length",), 7), None),
+        (ds.EqualTo(("value",), b"x"), None),
+        (ds.EqualTo(entry, None), None),
+        (ds.EqualTo(entry, 7.5), None),
+        (ds.EqualTo(entry, True), None),
+        (ds.IsNull(entry), None),
+        (ds.Not(ds.EqualTo(entry, 7)), None),
+        (ds.EqualTo(("entry_id", "x"), 7), None),
+        (ds.StringStartsWith(("value",), "x"), None),
+    ],
+)
+def test_filters(condition: ds.Filter, bounds: Bounds | None) -> None:
+    assert narrowed(Bounds(), condition) == bounds
+
+
+comparisons = st.builds(
+    lambda kind, column, value: kind((column,), value),
+    st.sampled_from([
+        ds.EqualTo, ds.GreaterThan, ds.GreaterThanOrEqual, ds.LessThan, ds.LessThanOrEqual,
+    ]),
+    st.sampled_from(["ledger_id", "entry_id"]),
+    st.integers(-2, 12),
+)  # fmt: skip
+OPERATORS = {
+    ds.EqualTo: int.__eq__,
+    ds.GreaterThan: int.__gt__,
+    ds.GreaterThanOrEqual: int.__ge__,
+    ds.LessThan: int.__lt__,
+    ds.LessThanOrEqual: int.__le__,
+}
+
+
+@given(st.lists(comparisons, max_size=5), st.none() | st.sets(st.integers(0, 10)))
+def test_bounds_are_exact(conditions: list[ds.Filter], among: set[int] | None) -> None:
+    """What the reader keeps is what the conditions keep: Spark does not look at it again."""
+    reader = QuirePushdownReader(read(dataset="d"), spark_schema(["entry_id"]))
+    pushed = [*conditions, *([] if among is None else [ds.In(("ledger_id",), tuple(among))])]
+    assert list(reader.pushFilters(pushed)) == []
+    for ledger_id in range(11):
+        for entry_id in range(11):
+            row = {"ledger_id": ledger_id, "entry_id": entry_id}
+            wanted = all(OPERATORS[type(c)](row[c.attribute[0]], c.value) for c in conditions) and (
+                among is None or ledger_id in among
+            )
+            bounds = reader._bounds
+            whole = Extent(Range(ledger_id, 0, 10), 11)
+            part = whole.clip(bounds.entry_first, bounds.entry_last)
+            kept = (
+                bounds.has_ledger(ledger_id)
+                and part is not None
+                and part.range.first <= entry_id <= part.range.last
+            )
+            assert kept is wanted
+
+
+def test_what_cannot_be_pushed_down_is_given_back() -> None:
+    reader = QuirePushdownReader(read(dataset="d"), spark_schema(["entry_id"]))
+    kept, given_back = ds.GreaterThan(entry, 3), ds.EqualTo(("length",), 3)
+    assert list(reader.pushFilters([kept, given_back])) == [given_back]
+
+
+def test_only_the_option_brings_the_reader_that_pushes_down() -> None:
+    """Spark refuses it where the session does not allow it."""
+    source = QuireDataSource({"metadata": URI, "ledger": "1"})
+    assert type(source.reader(source.schema())) is QuireReader
+    source = QuireDataSource({"metadata": URI, "ledger": "1", "pushdown": "true"})
+    assert type(source.reader(source.schema())) is QuirePushdownReader
+
+
+# -- columns ----------------------------------------------------------------------------------
+
+
+def test_a_schema_of_the_user() -> None:
+    schema = StructType([StructField("Value", BinaryType()), StructField("length", LongType())])
+    reader = QuireReader(read(dataset="d"), schema)
+    assert reader._schema.names == ["Value", "length"]
+    assert reader._schema.field("Value").nullable
+
+
+@pytest.mark.parametrize(
+    ("field", "message"),
+    [
+        (StructField("size", LongType()), "there is no column 'size'"),
+        (StructField("value", StringType()), "'value' is binary, the schema says string"),
+        (StructField("length", IntegerType()), "'length' is bigint, the schema says int"),
+    ],
+)
+def test_a_schema_that_cannot_be(field: StructField, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        QuireReader(read(dataset="d"), StructType([field]))
+
+
+def frame(**columns: object) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def test_the_column_to_write() -> None:
+    string, binary, long = StringType(), BinaryType(), LongType()
+    assert value_column(frame(id=long, value=string), None) == 1
+    assert value_column(frame(a=string, VALUE=binary), None) == 1
+    assert value_column(frame(id=long, body=binary), None) == 1
+    assert value_column(frame(a=string, value=binary), "A") == 0
+    for schema, wanted, message in (
+        (frame(a=string, b=binary), None, "not clear which column.*a string, b binary"),
+        (frame(a=long), None, "not clear which column"),
+        (frame(value=long, b=binary), None, "'value' is bigint: an entry is made of"),
+        (frame(a=string), "b", "no column 'b' to write"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            value_column(schema, wanted)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 200))
+def test_large_runs_are_cut(sizes: list[int], bytes_max: int) -> None:
+    data, offsets, ends = b"", [], []
+    for size in sizes:
+        data += b"header"
+        offsets.append(len(data))
+        data += bytes(size)
+        ends.append(len(data))
+    run = EntryRun(3, 10, data, offsets, ends, list(range(len(sizes))), 5)
+    parts = list(cut(run, bytes_max))
+    assert [payload for part in parts for payload in part.payloads()] == run.payloads()
+    assert [n for part in parts for n in part.ledger_lengths] == run.ledger_lengths
+    at = run.first
+    for part in parts:
+        assert part.first == at
+        at += len(part)
+        assert len(part) == 1 or part.ends[-1] - part.offsets[0] <= max(bytes_max, len(data))
+
+
+# -- discovery --------------------------------------------------------------------------------
+
+
+def test_spark_finds_the_source() -> None:
+    assert pyspark_quire.DefaultSource is QuireDataSource
+    assert QuireDataSource.name() == "quire"
+    with pytest.raises(AttributeError, match="no attribute 'Other'"):
+        pyspark_quire.Other  # noqa: B018
+
+
+def test_discovery_never_raises_and_imports_nothing_early() -> None:
+    """A module that raises would hide the data sources of all others."""
+    code = (
+        "import sys, pyspark_quire\n"
+        "assert not [m for m in sys.modules if m == 'quire' or m.startswith('quire.')]\n"
+        "sys.modules['pyarrow'] = None\n"
+        "assert not hasattr(pyspark_quire, 'DefaultSource')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_the_room_is_usable_without_pyspark() -> None:
+    code = (
+        "import sys\n"
+        "sys.modules['pyspark'] = None\n"
+        "import quire.spark\n"
+        "try:\n"
+        "    quire.spark.local_session()\n"
+        "except quire.errors.UsageError as error:\n"
+        "    assert 'pip install' in str(error), error\n"
+        "else:\n"
+        "    raise SystemExit('no error')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
