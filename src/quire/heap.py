@@ -21,9 +21,11 @@ _M_MMAP_THRESHOLD = -3
 
 
 def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
-    """Tell the C library's allocator, for the whole process; True where it understood. Called by
-    `quire bookie` and the other commands. A program that moves much data through the client may call
-    it once at its start; it is not done behind its back."""
+    """Tell the C library's allocator, for the whole process; True where it understood.
+
+    `quire bookie` and `quire bench` call it. A program that moves much data through the client may
+    call it once at its start; it is not done behind its back.
+    """
     if not sys.platform.startswith("linux"):
         return False
     try:
