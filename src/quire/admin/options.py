@@ -21,7 +21,6 @@ DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 def _uri(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
     """A URI that cannot be is a usage error at once."""
     from quire.errors import MetadataURIError
-from quire.heap import keep_heap
     from quire.metadata.uri import parse_uri
 
     if not value:
@@ -111,6 +110,8 @@ def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine; Ctrl-C cancels it and is raised once it has cleaned up."""
+    from quire.heap import keep_heap
+
     keep_heap()
     try:
         import uvloop

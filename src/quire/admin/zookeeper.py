@@ -39,8 +39,9 @@ def zookeeper(directory: str, port: int, host: str) -> int:
     Ctrl-C stop it, with exit status 0.
     """
     from quire.metadata.zookeeper_server import ZooKeeperServer
+    from quire.testing._process import with_parent
 
-    server = ZooKeeperServer(directory, port, host)
+    server = ZooKeeperServer(directory, port, host, command_prefix=with_parent())
     try:
         _check_port(host, port)
         for number in (signal.SIGTERM, signal.SIGINT):

@@ -15,6 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import IO
@@ -47,14 +48,17 @@ class ZooKeeperServer:
         host: str = "127.0.0.1",
         *,
         tick_ms: int = TICK_MS,
+        command_prefix: Sequence[str] = (),
     ) -> None:
         """`port` 0 chooses a free one: `port` then tells which. Session time-outs are bounded by 2
-        and 20 times `tick_ms`."""
+        and 20 times `tick_ms`. `command_prefix` starts the server: a launcher, for example, that
+        ends it with its parent."""
         self.data_dir = Path(data_dir).absolute()
         self.host = host
         self.port = port
         self._any_port = port == 0
         self._tick_ms = tick_ms
+        self._command_prefix = tuple(command_prefix)
         self._process: subprocess.Popen[bytes] | None = None
         self._lock: IO[bytes] | None = None
 
@@ -78,7 +82,9 @@ class ZooKeeperServer:
         is left running."""
         if self._process is not None:
             raise StartError("the ZooKeeper server is running already")
-        command = [_java(), f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
+        java = _java()
+        options = [f"-Xmx{HEAP_MB}m", "-XX:+UseSerialGC", "-cp", _class_path(), _MAIN]
+        command = [*self._command_prefix, java, *options]
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
             self._take_lock()

@@ -38,6 +38,16 @@ PORT_ATTEMPTS_MAX = 1_000
 _LAUNCH = Path(__file__).with_name("_launch.py")
 
 
+def with_parent(number: int = signal.SIGKILL) -> list[str]:
+    """What to put before a command so that it gets signal `number` when the thread that starts it
+    ends, however this process ends."""
+    return [*_launcher(), str(int(number))]
+
+
+def _launcher() -> list[str]:
+    return [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid())]
+
+
 class StoppedError(StartError):
     """Nothing failed: a start was called off."""
 
@@ -76,7 +86,7 @@ class _Starter:
 
 def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
-        [sys.executable, "-I", "-S", str(_LAUNCH), str(os.getpid()), *command],
+        [*_launcher(), *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=errors,
