@@ -16,9 +16,11 @@ Segment header, padded with zeros to whole blocks:
 | 16     | 16   | directory id                                                       |
 | 32     | 8    | segment number                                                     |
 | 40     | 8    | number of the first group                                          |
-| 48     | 4    | number of ranges R                                                 |
-| 52     | 4    | checksum of bytes 0..51 and of the ranges                          |
-| 56     | 16 R | ranges (first, last) of the segments that exist, this one excluded |
+| 48     | 8    | number of the segment before, which ends with the group before; 0: |
+|        |      | there is none                                                      |
+| 56     | 4    | number of ranges R                                                 |
+| 60     | 4    | checksum of bytes 0..59 and of the ranges                          |
+| 64     | 16 R | ranges (first, last) of the segments that exist, this one excluded |
 
 Group: header | run rows | sizes | ids | state records | block checksums | payload | zeros up to a
 block. The *table* is what lies between header and payload.
@@ -94,6 +96,7 @@ _SEGMENT = struct.Struct(
     "16s"  # directory id
     "Q"  # segment number
     "Q"  # first group
+    "Q"  # segment before
     "I"  # ranges
 )
 _RANGE = struct.Struct("<QQ")
@@ -166,6 +169,8 @@ class SegmentHeader:
     directory_id: bytes
     segment: int
     first_group: int
+    previous: int
+    """The segment that ends where this one starts; it may be gone. 0: there is none."""
     live: tuple[tuple[int, int], ...]
     """Ranges (first, last) of the other segments that exist."""
     size_bytes: int = 0
@@ -194,7 +199,7 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     size = segment_header_size(len(header.live))
     fixed = _SEGMENT.pack(
         SEGMENT_MAGIC, FORMAT_VERSION, size, header.directory_id, header.segment,
-        header.first_group, len(header.live),
+        header.first_group, header.previous, len(header.live),
     )  # fmt: skip
     crc = crc32c(ranges, crc32c(fixed))
     return fixed + _CRC.pack(crc) + ranges + bytes(size - used)
@@ -214,7 +219,7 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     """The whole header; `FormatError` where it does not check, `VersionError` where it does but a
     later version wrote it (which keeps the header as it is)."""
     size = segment_header_bytes(data)
-    _, version, _, directory_id, segment, first_group, count = _SEGMENT.unpack_from(data, 0)
+    _, version, _, directory_id, segment, first_group, previous, count = _SEGMENT.unpack_from(data, 0)
     end = _SEGMENT.size + _CRC.size + count * _RANGE.size
     if len(data) < size or end > size:
         raise FormatError("a segment header is cut off")
@@ -226,7 +231,7 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     if version != FORMAT_VERSION:
         raise VersionError(f"log format {version}, this is {FORMAT_VERSION}")
     return SegmentHeader(
-        directory_id, segment, first_group, tuple(_RANGE.iter_unpack(ranges)), size
+        directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size
     )
 
 

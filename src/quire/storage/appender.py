@@ -61,6 +61,8 @@ class Appender:
         self._unmarked = False
         """Whether the last group is not a mere mark of the end."""
         self._was_full = False
+        self._stalled = False
+        """Whether the log waits for a prepared segment."""
         self.current: Segment | None = None
         self.closing = False
         self.failed: StorageError | None = None
@@ -127,9 +129,12 @@ class Appender:
                 if old.fits(cost):
                     return old
                 raise DiskFullError(f"the log is full: {spares.error}")
-            # The next segment is being prepared. Until it is there, the old one grows.
+            # The next segment is being prepared. Until it is there the old one grows, by what
+            # was received already: no more should be.
+            self._stalled = self._was_full = True
             return old
         segment = spares.take()
+        segment.previous = old.number
         self._prepare(segment)
         old.state = SegmentState.CLOSED
         if not old.in_flight:
@@ -229,7 +234,20 @@ class Appender:
             self._closed(segment)
         if self._unmarked:
             self._arm()
-        if self._was_full and self.queued_bytes <= self._config.max_queued_bytes // 2:
+        self._check_drained()
+
+    @property
+    def full(self) -> bool:
+        return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
+
+    def on_prepared(self) -> None:
+        """A segment is prepared, or cannot be."""
+        self._stalled = False
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        half = self._config.max_queued_bytes // 2
+        if self._was_full and not self._stalled and self.queued_bytes <= half:
             self._was_full = False
             if self.on_drained is not None:
                 self.on_drained()

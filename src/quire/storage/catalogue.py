@@ -31,8 +31,8 @@ class Catalogue:
 
     # -- ledgers ----------------------------------------------------------------------------------
 
-    def create(self, ledger_id: int, master_key: bytes, born: int) -> LedgerInfo:
-        info = LedgerInfo(ledger_id, master_key, born)
+    def create(self, ledger_id: int, master_key: bytes, touched: int) -> LedgerInfo:
+        info = LedgerInfo(ledger_id, master_key, touched)
         self.ledgers[ledger_id] = info
         return info
 
@@ -57,6 +57,7 @@ class Catalogue:
         segment.live_ledgers += 1
         info.open_parts.append(part)
         info.tail = part
+        info.touched = segment.number
         return part
 
     def index_sealed(self, summary: Summary, segment: Segment) -> None:
@@ -69,6 +70,7 @@ class Catalogue:
             if info is None:
                 # Its master key was lost with another segment.
                 info = self.create(ledger_id, b"", segment.number)
+            info.touched = segment.number
             info.add_sealed(segment.number, first, last)
             info.last_entry_id = max(info.last_entry_id, last)
             info.last_add_confirmed = max(info.last_add_confirmed, last_add_confirmed)
@@ -88,12 +90,12 @@ class Catalogue:
         return info
 
     def forget_before(self, ledger_id: int, number: int) -> None:
-        """What the ledger has in segments before `number` is dead; it was created again since,
-        unless all that is known of it is older."""
+        """What the ledger has in segments before `number` is dead; where something newer is known
+        of it, it was created again since."""
         info = self.ledgers.get(ledger_id)
         if info is None:
             return
-        if info.born < number:
+        if info.touched < number:
             self.forget(ledger_id)
             return
         for part in [part for part in info.open_parts if part.segment.number < number]:
@@ -103,6 +105,9 @@ class Catalogue:
         for old in [old for old in info.sealed_numbers if old < number]:
             info.remove_sealed(old)
             self.segments[old].live_ledgers -= 1
+        lasts = [part.last for part in info.open_parts]
+        info.last_entry_id = max(*lasts, *info.sealed_lasts, -1, -1)
+        info.last_add_confirmed = -1
 
     # -- state records ----------------------------------------------------------------------------
 
@@ -120,10 +125,10 @@ class Catalogue:
         info = self.ledgers.get(ledger_id)
         if info is None:
             info = self.create(ledger_id, b"", number)
+        info.touched = number
         if kind is RecordKind.MASTER_KEY:
             self.tombstones.pop(ledger_id, None)
             info.master_key = record.value
-            info.born = number
         elif kind is RecordKind.FENCE:
             info.fenced = info.fence_durable = True
         elif kind is RecordKind.EXPLICIT_LAC:

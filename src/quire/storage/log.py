@@ -58,6 +58,7 @@ class LogWriter:
         self.draining = False
         """Set before the worker is stopped: its last step then writes all that waits."""
         self.next_group = 0
+        self._halt: StorageError | None = None
 
     # -- on the event loop ------------------------------------------------------------------------
 
@@ -66,6 +67,12 @@ class LogWriter:
 
     def submit(self, batch: Batch) -> None:
         self._waiting.append(batch)
+        self._worker.wake()
+
+    def halt(self, error: StorageError) -> None:
+        """The disk failed elsewhere: nothing more is written behind the group that is on its way.
+        `failed` is posted like after a failed write."""
+        self._halt = error
         self._worker.wake()
 
     def take_waiting(self) -> list[Batch]:
@@ -78,6 +85,10 @@ class LogWriter:
 
     def step(self) -> None:
         while not self._stopped:
+            if self._halt is not None:
+                self._stopped = True
+                self._worker.post(partial(self._failed, (), self._halt))
+                return
             batches = self._take()
             if not batches:
                 return
@@ -120,7 +131,9 @@ class LogWriter:
         """The header is synced before the first group is written: where it does not check, no
         group of the segment was ever acknowledged, unless it was damaged later."""
         assert segment.file is not None
-        header = SegmentHeader(self._directory_id, segment.number, self.next_group, segment.live)
+        header = SegmentHeader(
+            self._directory_id, segment.number, self.next_group, segment.previous, segment.live
+        )
         data = encode_segment_header(header)
         segment.file.write([data], 0)
         segment.file.sync()

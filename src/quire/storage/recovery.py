@@ -6,7 +6,8 @@ The rules, from the order in which the log is written (see `log` and `sealing`):
    later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
    where it does not check. Only the last group of the log may be *torn*, and is then cut off.
 2. The last group that is whole may never have been synced: where only the process died, the page
-   cache kept it. It is written again, to a fresh segment, before anything is served.
+   cache kept it. It is written again, to a fresh segment, before anything is served. Nor may the
+   header of a segment have been synced that holds no more than that: such a segment is removed.
 3. The header of segment n names group f as its first. A group f or later in an older segment was
    such a last group; it counts only where no later segment holds its copy.
 4. The newest header that checks lists the segments that must exist, but for those that were dropped
@@ -77,11 +78,17 @@ class Recovered:
     torn_group: int | None
     problems: list[str]
 
+    @property
+    def rewritten_group(self) -> int | None:
+        if self.tail is None or not (self.tail.group.table.runs or self.tail.group.table.records):
+            return None
+        return self.tail.group.header.number
+
     def report(self) -> RecoveryReport:
         catalogue = self.replayer.catalogue
         return RecoveryReport(
             self.clean, len(catalogue.segments), len(catalogue.ledgers), self.groups_scanned,
-            None if self.tail is None else self.tail.group.header.number, self.torn_group,
+            self.rewritten_group, self.torn_group,
             self.replayer.damaged_blocks, tuple(self.problems), catalogue.negatives_unknown,
         )  # fmt: skip
 
@@ -123,11 +130,6 @@ class Recovery:
             self._problems.append("the log is gone: no segment of it was found")
             missing = [0]
         stale = [number for number in begun if number in dropped or number not in must]
-        for number in stale:
-            self._trailers.pop(number, None)
-            unsealed = self._unsealed.pop(number, None)
-            if unsealed is not None:
-                unsealed.file.close()
         live = [number for number in begun if number not in stale]
         mark = self._mark
         clean = mark is not None and mark.last_segment == newest
@@ -140,6 +142,13 @@ class Recovery:
         catalogue = self._catalogue
         catalogue.missing.update(missing)
         replayer = Replayer(catalogue)
+        if chain.emptied is not None:
+            live.remove(chain.emptied)
+            stale.append(chain.emptied)
+        for number in stale:
+            unsealed = self._unsealed.get(number)
+            if unsealed is not None:
+                unsealed.file.close()
         for number in live:
             if number in self._trailers:
                 replayer.sealed(number, self._load(number))

@@ -48,6 +48,9 @@ class Chain:
     kept: dict[int, list[ScannedGroup]] = field(default_factory=dict)
     lost: dict[int, int] = field(default_factory=dict)
     """How many groups lack in a segment; the table of a lost group is not known."""
+    emptied: int | None = None
+    """The newest segment, where nothing of it is left to keep: maybe not even its header was
+    synced, so nothing may rely on it."""
 
 
 def judge(
@@ -57,8 +60,8 @@ def judge(
     unsealed: Mapping[int, Unsealed],
     clean_end: int | None,
 ) -> Chain:
-    """Which groups count. `clean_end`: the group behind the last, as the mark of a clean stop
-    says it."""
+    """Which groups count of the segments that are `live`. `clean_end`: the group behind the last,
+    as the mark of a clean stop says it."""
 
     def first_group(number: int) -> int | None:
         header, trailer = headers.get(number), trailers.get(number)
@@ -67,17 +70,18 @@ def judge(
         return None if trailer is None else trailer.first_group
 
     chain = Chain(0)
-    extras: list[Unsealed] = []
+    # Segments that are not live any more may still hold the last group: earlier starts that did not
+    # come to their end have begun them for nothing else.
+    extras = [found for number, found in unsealed.items() if number not in live]
     for at, number in enumerate(live):
         if number in trailers:
             chain.next_group = max(chain.next_group, trailers[number].end_group)
             continue
         found = unsealed[number]
         newest = at == len(live) - 1
-        # Only the neighbour's first group tells where this one ended.
-        limit = clean_end if newest else None
-        if not newest and live[at + 1] == number + 1:
-            limit = first_group(number + 1)
+        limit = clean_end if newest else first_group(live[at + 1])
+        follower = None if newest else headers.get(live[at + 1])
+        adjacent = newest or (follower is not None and follower.previous == number)
         groups = found.scan.groups
         kept = [g for g in groups if limit is None or g.header.number < limit]
         if len(kept) < len(groups):
@@ -88,7 +92,8 @@ def judge(
         present = {g.header.number for g in kept}
         if first is None:
             first = min(present, default=chain.next_group)
-        end = max(present, default=first - 1) + 1 if limit is None else limit
+        # Between this one and the next that exists others may have been dropped.
+        end = max(present, default=first - 1) + 1 if limit is None or not adjacent else limit
         lost = len(set(range(first, end)) - present)
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
@@ -97,6 +102,8 @@ def judge(
         chain.next_group = max(chain.next_group, end)
         if newest and clean_end is None:
             _judge_tail(chain, found, kept, extras)
+            if not kept and not lost:
+                chain.emptied = number
     return chain
 
 
@@ -117,11 +124,10 @@ def _judge_tail(
         chain.torn_group = chain.next_group = last.header.number
     if kept:
         return
-    for old in reversed(extras):
+    for old in sorted(extras, key=lambda found: found.number, reverse=True):
         for group in old.scan.groups:
             if group.header.number == chain.next_group and not group.damaged_blocks:
                 chain.torn_group = None
-                chain.next_group += 1
                 _write_again(chain, old, group, [])
                 return
 
@@ -129,10 +135,8 @@ def _judge_tail(
 def _write_again(
     chain: Chain, source: Unsealed, group: ScannedGroup, kept: list[ScannedGroup]
 ) -> None:
-    """A whole last group that says anything counts as not synced, and moves to a new segment."""
+    """A whole last group counts as not synced, and moves to a new segment."""
     header = group.header
-    if not header.runs and not header.records:
-        return
     payload = read(source.file, header.payload_offset, header.payload_bytes)
     chain.tail = Tail(group, payload)
     chain.next_group = header.number

@@ -16,6 +16,7 @@ from quire.storage.maintenance import Maintenance
 from quire.storage.sealing import Sealed, SealInput, load_footer, mentioned, write_footer
 from quire.storage.seams import Disk
 from quire.storage.segment import Segment, SegmentState
+from quire.storage.spares import is_full
 
 
 class Sealer:
@@ -29,17 +30,23 @@ class Sealer:
         files: SegmentFiles,
         maintenance: Maintenance,
         sealed: Callable[[], None],
+        broken: Callable[[Exception], None],
     ) -> None:
+        """`sealed` is called after each seal; `broken` when one failed for another reason than
+        space."""
         self._disk = disk
         self._directory_id = directory_id
         self._catalogue = catalogue
         self._files = files
         self._maintenance = maintenance
         self._sealed = sealed
+        self._broken = broken
+        self._postponed: list[Segment] = []
+        """For lack of space."""
         self.waiting = 0
         """Closed segments that wait for their footer."""
         self.error: str | None = None
-        """Why the last seal failed. The segment stays as it is until the next start."""
+        """Why the last seal or measurement failed. A segment that is not sealed stays readable."""
 
     def seal(self, segment: Segment) -> None:
         """All groups of the segment are synced, and it takes no more. Where groups of it were lost
@@ -55,10 +62,21 @@ class Sealer:
         self.waiting += 1
         self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
 
+    def retry(self) -> None:
+        """There may be space again."""
+        postponed, self._postponed = self._postponed, []
+        for segment in postponed:
+            self.seal(segment)
+
     def _on_written(self, job: SealInput, sealed: Sealed | None, error: Exception | None) -> None:
         self.waiting -= 1
         if sealed is None:
+            assert error is not None
             self.error = str(error)
+            if is_full(error):
+                self._postponed.append(job.segment)
+            else:
+                self._broken(error)
             return
         segment = job.segment
         ledgers = self._catalogue.ledgers

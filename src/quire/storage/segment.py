@@ -176,8 +176,8 @@ class Segment:
     __slots__ = (
         "capacity", "checksums", "end", "end_group", "file", "first_group", "groups_at",
         "in_flight", "live", "live_bytes", "live_ledgers", "lost_groups", "mentions", "number",
-        "parts", "payload_bytes", "readers", "records", "reserved", "run_count", "state",
-        "trailer",
+        "parts", "payload_bytes", "previous", "readers", "records", "reserved", "run_count",
+        "state", "trailer",
     )  # fmt: skip
 
     def __init__(self, number: int, file: File | None, capacity: int) -> None:
@@ -189,6 +189,8 @@ class Segment:
         self.state = SegmentState.PREPARED
         self.live: tuple[tuple[int, int], ...] = ()
         """What its header says about other segments."""
+        self.previous = 0
+        """The segment before, as its header says it."""
         self.groups_at = BLOCK_BYTES
         """Length of the header."""
         self.first_group = 0
@@ -242,12 +244,12 @@ class LedgerInfo:
     """What the store knows of one ledger. Hot state: shared with the bookie, never copied."""
 
     __slots__ = (
-        "born", "explicit_lac", "fence_durable", "fenced", "last_add_confirmed", "last_entry_id",
+        "explicit_lac", "fence_durable", "fenced", "last_add_confirmed", "last_entry_id",
         "ledger_id", "master_key", "open_parts", "ordered", "sealed_firsts", "sealed_lasts",
-        "sealed_numbers", "tail",
+        "sealed_numbers", "tail", "touched",
     )  # fmt: skip
 
-    def __init__(self, ledger_id: int, master_key: bytes, born: int = 0) -> None:
+    def __init__(self, ledger_id: int, master_key: bytes, touched: int = 0) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.fenced = False
@@ -257,8 +259,8 @@ class LedgerInfo:
         """The greatest LAC seen; the bookie raises it. After a restart a lower bound."""
         self.explicit_lac: bytes | None = None
         """The last explicit LAC packet."""
-        self.born = born
-        """The segment in which its master key was last logged."""
+        self.touched = touched
+        """The last segment in which anything about it was logged, as far as the start knows."""
         self.tail: Part | None = None
         """Its part in the current segment."""
         self.open_parts: list[Part] = []

@@ -21,6 +21,10 @@ from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
 
 
+def is_full(error: Exception) -> bool:
+    return isinstance(error, OSError) and error.errno in FULL_DISK
+
+
 def prepare(disk: Disk, number: int, size: int) -> Segment:
     """A preallocated, empty segment file, its directory entry durable. What is there under that
     name was never begun, or has been copied elsewhere, and is thrown away."""
@@ -52,14 +56,17 @@ class Spares:
         reserve_bytes: int,
         min_free_bytes: int,
         changed: Callable[[], None],
+        broken: Callable[[Exception], None],
     ) -> None:
-        """`changed` is called when `space` may have changed."""
+        """`changed` is called when a segment is prepared or `space` may have changed; `broken`
+        when a file could not be prepared for another reason than space."""
         self._disk = disk
         self._maintenance = maintenance
         self._segment_bytes = segment_bytes
         self._reserve_bytes = min(reserve_bytes, segment_bytes)
         self._min_free_bytes = min_free_bytes
         self._changed = changed
+        self._broken = broken
         self._ready: list[Segment] = []
         self._busy = False
         self._checking = False
@@ -130,12 +137,15 @@ class Spares:
         self._busy = False
         if segment is not None:
             self._take_in(segment)
-            if not self._prepared and self.capacity() >= self._segment_bytes:
+            if self.capacity() >= self._segment_bytes:
                 self._prepared = True
-                self._changed()
+            self._changed()
             self.ensure()
             return
-        if self._prepared:
+        assert error is not None
+        if not is_full(error):
+            self._broken(error)
+        elif self._prepared:
             self._prepared = False
             self.error = f"no room for another segment of the log ({error})"
             self._changed()

@@ -15,7 +15,7 @@ from quire.storage.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryRepo
 from quire.storage.replay import runs_of
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState
-from quire.storage.spares import FULL_DISK, Spares, prepare
+from quire.storage.spares import Spares, is_full, prepare
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,12 @@ def _fresh_segment(disk: Disk, number: int, config: StorageConfig, spares: Spare
     try:
         return prepare(disk, number, config.segment_bytes)
     except OSError as error:
-        if error.errno not in FULL_DISK:
+        if not is_full(error):
             raise
     try:
         segment = prepare(disk, number, min(config.reserve_bytes, config.segment_bytes))
     except OSError as error:
-        if error.errno not in FULL_DISK:
+        if not is_full(error):
             raise
         raise DiskFullError(
             f"{disk.path} has no room to begin a segment of {config.reserve_bytes} bytes"
@@ -80,6 +80,7 @@ def _fresh_segment(disk: Disk, number: int, config: StorageConfig, spares: Spare
 def _write_first_group(recovered: Recovered, segment: Segment, writer: LogWriter) -> None:
     """The last group of the log before, or none: then a mark that the segment was begun."""
     catalogue = recovered.replayer.catalogue
+    segment.previous = max(catalogue.segments, default=0)
     segment.live = ranges_of(catalogue.live_numbers())
     segment.groups_at = segment.end = segment_header_size(len(segment.live))
     segment.state = SegmentState.CURRENT

@@ -88,7 +88,7 @@ class LedgerStore:
         self._reader = Reader(self._catalogue.segments, self._files, self._cache)
         self._spares = Spares(
             disk, self._maintenance, config.segment_bytes, config.reserve_bytes,
-            config.min_free_bytes, self._space_changed,
+            config.min_free_bytes, self._space_changed, self._disk_failed,
         )  # fmt: skip
         self._directory_id = b""
         self._appender: Appender
@@ -128,13 +128,13 @@ class LedgerStore:
             )
         except OSError as error:
             raise StorageError(
-                f"the log in {self._disk.path} cannot be read: {error}",
-                remedy="Check the disk; nothing was changed that was stored",
+                f"the start of the log in {self._disk.path} failed: {error}",
+                remedy="Check the disk; nothing that was stored was changed",
             ) from error
         self._writer = writer
         self._sealer = Sealer(
             self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-            lambda: self._collector.collect(),
+            lambda: self._collector.collect(), self._disk_failed,
         )  # fmt: skip
         self._appender = Appender(
             self._catalogue, self._config, self._spares, writer, self._schedule,
@@ -168,7 +168,8 @@ class LedgerStore:
 
     async def close(self) -> None:
         """Clean stop: all that was appended is durable or has failed, the last segment is sealed,
-        and a mark says so. Not to be cancelled; a store that is not closed recovers."""
+        and a mark says so. Where there is no room for footer or mark the next start just looks
+        closer. Not to be cancelled; a store that is not closed recovers."""
         if not self._started:
             self._close_files()
             return
@@ -189,8 +190,8 @@ class LedgerStore:
             if durable:
                 mark = CleanMark(self._directory_id, last.number, last.end_group).encode()
                 write_small_file(self._disk, CLEAN_NAME, mark)
-        except OSError as error:
-            raise StorageError(f"no mark of the clean stop could be written: {error}") from error
+        except OSError:
+            pass  # All is durable nevertheless.
         finally:
             self._close_files()
 
@@ -347,7 +348,7 @@ class LedgerStore:
     @property
     def queue_full(self) -> bool:
         """Stop reading from sockets until `on_drained`."""
-        return self._appender.queued_bytes >= self._config.max_queued_bytes
+        return self._appender.full
 
     @property
     def failed(self) -> StorageError | None:
@@ -369,6 +370,16 @@ class LedgerStore:
         """Look at the free space, in the background; call it every few seconds."""
         if self._started:
             self._spares.check()
+            self._sealer.retry()
+
+    def _disk_failed(self, error: Exception) -> None:
+        """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
+        self._writer.halt(
+            StorageError(
+                f"the disk under {self._disk.path} failed: {error}",
+                remedy="Check the disk and restart the bookie",
+            )
+        )
 
     def _report_failure(self, error: StorageError) -> None:
         if self.on_failure is not None:
@@ -379,6 +390,7 @@ class LedgerStore:
             self.on_drained()
 
     def _space_changed(self) -> None:
+        self._appender.on_prepared()
         writable = self.writable
         if writable != self._was_writable:
             self._was_writable = writable

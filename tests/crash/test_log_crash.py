@@ -1,0 +1,311 @@
+"""Power loss and process death at every operation that the store does on its disk.
+
+Promised: what was acknowledged is there and equal, fences that were reported durable hold, anything
+else is whole or absent, and no crash is taken for damage.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from quire.errors import DamagedError, StorageError
+from quire.storage.signals import NoEntry, NoLedger
+from quire.testing.disk import PowerLossError, SimDisk
+from tests.support.storage import StoreOnDisk, sim_disk
+
+Step = Callable[[StoreOnDisk], None]
+
+
+def payload(rng: random.Random, most: int = 900) -> bytes:
+    return rng.randbytes(rng.randrange(most))
+
+
+def workload() -> Iterator[Step]:
+    """Enough to roll over several segments, seal, fence, drop, remove, stop and start again."""
+    rng = random.Random(11)
+    upcoming = dict.fromkeys((1, 2, 3, 4), 0)
+
+    def add(ledger_id: int, count: int, most: int = 900) -> Step:
+        first = upcoming[ledger_id]
+        upcoming[ledger_id] += count
+        entries = [(ledger_id, first + i, payload(rng, most)) for i in range(count)]
+        return lambda s: s.append(entries)
+
+    for turn in range(6):
+        yield add(1, 3)
+        yield add(2, 8)
+        if turn % 2:
+            yield add(3, 1)
+        yield StoreOnDisk.pump
+    yield lambda s: s.fence(3)
+    yield add(1, 40, 1500)
+    yield StoreOnDisk.pump
+    yield lambda s: s.fence(99)
+    yield add(2, 40, 1500)
+    yield StoreOnDisk.idle
+    yield lambda s: s.drop([1])
+    yield StoreOnDisk.pump
+    yield add(4, 30, 1500)
+    yield add(2, 5)
+    yield StoreOnDisk.idle
+    yield lambda s: s.fence(2)
+    yield StoreOnDisk.pump
+    yield StoreOnDisk.close
+    yield lambda s: s.open()
+    yield add(4, 3)
+    yield StoreOnDisk.pump
+
+
+def play(subject: StoreOnDisk) -> None:
+    subject.open()
+    for step in workload():
+        step(subject)
+
+
+def check(subject: StoreOnDisk) -> None:
+    """Against what was promised."""
+    store = subject.store
+    assert subject.report.problems == ()
+    assert not store.negatives_unknown
+    for (ledger_id, entry_id), entry in subject.acknowledged.items():
+        assert subject.read(ledger_id, entry_id) == [entry]
+    for (ledger_id, entry_id), entry in subject.written.items():
+        try:
+            assert subject.read(ledger_id, entry_id) == [entry]
+        except (NoEntry, NoLedger):
+            assert (ledger_id, entry_id) not in subject.acknowledged
+    for ledger_id in subject.fenced:
+        assert store.ledgers[ledger_id].fenced
+
+
+def count_operations() -> int:
+    disk = sim_disk()
+    seen = 0
+
+    def operate() -> None:
+        nonlocal seen
+        seen += 1
+
+    disk._operate = operate  # type: ignore[method-assign]
+    subject = StoreOnDisk(disk)
+    play(subject)
+    subject.idle()
+    assert subject.store.stats().segments_removed == 0  # since the second start
+    check(subject)
+    return seen
+
+
+OPERATIONS = count_operations()
+
+
+def test_the_workload_does_all_that_can_go_wrong() -> None:
+    """Rolls, seals, removes a segment, and stops: else the crashes below prove little."""
+    disk = sim_disk()
+    subject = StoreOnDisk(disk)
+    subject.open()
+    removed = 0
+    for step in workload():
+        step(subject)
+        removed = max(removed, subject.store.stats().segments_removed)
+    assert removed >= 1
+    assert subject.store.stats().sealed_segments >= 3
+    assert subject.fenced == {2, 3, 99}
+    assert OPERATIONS > 100
+
+
+def crash_at(operation: int, seed: int) -> StoreOnDisk:
+    disk = sim_disk(seed)
+    subject = StoreOnDisk(disk)
+    disk.crash_after(operation, lambda: None)
+    try:
+        play(subject)
+        disk.crash()
+    except PowerLossError:
+        pass
+    return subject
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_power_loss_at_every_operation(seed: int) -> None:
+    for operation in range(1, OPERATIONS + 1):
+        subject = crash_at(operation, seed * 1000 + operation)
+        subject.open()
+        check(subject)
+        go_on(subject)
+
+
+def go_on(subject: StoreOnDisk) -> None:
+    """After the start: new adds, a clean stop, another start."""
+    rng = random.Random(7)
+    last = subject.store.ledgers[4].last_entry_id if 4 in subject.store.ledgers else -1
+    subject.append([(4, last + 1 + i, payload(rng)) for i in range(20)])
+    subject.idle()
+    assert (4, last + 20) in subject.acknowledged
+    subject.close()
+    report = subject.open()
+    assert report.clean
+    check(subject)
+
+
+@pytest.mark.parametrize("offset", range(4))
+def test_power_loss_during_the_start_that_follows(offset: int) -> None:
+    """Also several times in a row, at any operation of the start."""
+    for operation in range(1 + offset, OPERATIONS + 1, 4):
+        subject = crash_at(operation, operation)
+        disk = subject.disk
+        assert isinstance(disk, SimDisk)
+        for again in range(1, 30):
+            disk.crash_after(again, lambda: None)
+            try:
+                subject.open()
+                subject.idle()
+            except PowerLossError:
+                continue
+            disk.kill()
+            break
+        subject.open()
+        check(subject)
+
+
+def test_what_a_start_serves_survives_power_loss() -> None:
+    """The process dies, its page cache does not. What the next start serves was maybe never synced
+    by the first; once it has been served it must not vanish with the power."""
+    for operation in range(1, OPERATIONS + 1, 2):
+        disk = sim_disk(operation)
+        subject = StoreOnDisk(disk)
+        countdown = operation
+
+        def die() -> None:
+            nonlocal countdown
+            countdown -= 1
+            if not countdown:
+                disk.kill()  # noqa: B023 - of this turn
+                raise PowerLossError("killed")
+
+        operate = disk._operate
+        disk._operate = die  # type: ignore[method-assign]
+        try:
+            play(subject)
+            disk.kill()
+        except PowerLossError:
+            pass
+        disk._operate = operate  # type: ignore[method-assign]
+        subject.open()
+        check(subject)
+        served = {}
+        for key in subject.written:
+            try:
+                served[key] = subject.read(*key)
+            except (NoEntry, NoLedger):
+                continue
+        fenced = {ledger_id for ledger_id, info in subject.store.ledgers.items() if info.fenced}
+        disk.crash()
+        subject.open()
+        check(subject)
+        assert {key: subject.read(*key) for key in served} == served
+        assert all(subject.store.ledgers[ledger_id].fenced for ledger_id in fenced)
+
+
+def test_a_failed_sync_is_final_and_loses_nothing_acknowledged() -> None:
+    """The kernel drops what it could not write and reports it once: nothing may be trusted."""
+    for nth in range(1, 40):
+        disk = sim_disk(nth)
+        subject = StoreOnDisk(disk)
+        subject.open()
+        syncs = 0
+        maybe_fail = disk._maybe_fail
+
+        def fail_nth(operation: str, name: str) -> None:
+            nonlocal syncs
+            if operation == "sync" and name.endswith(".seg"):
+                syncs += 1
+                if syncs == nth:  # noqa: B023 - of this turn
+                    disk.fail_sync_once()  # noqa: B023
+            maybe_fail(operation, name)  # noqa: B023
+
+        disk._maybe_fail = fail_nth  # type: ignore[method-assign]
+        failures: list[StorageError] = []
+        subject.store.on_failure = failures.append
+        rng = random.Random(nth)
+        for turn in range(30):
+            subject.append([(1, turn * 4 + i, payload(rng, 2000)) for i in range(4)])
+            if turn % 3 == 0:
+                subject.pump()
+        subject.fence(1)
+        subject.idle()
+        failed = subject.store.failed
+        assert len(failures) == (failed is not None)
+        if failed is not None:
+            assert subject.errors
+            assert 1 not in subject.fenced
+        assert subject.acknowledged_order == sorted(subject.acknowledged_order)
+        assert len(subject.acknowledged_order) == 30
+        disk._maybe_fail = maybe_fail  # type: ignore[method-assign]
+        if nth % 2:
+            disk.crash()
+        else:
+            disk.kill()
+        subject.open()
+        check(subject)
+        disk.crash()
+        subject.open()
+        check(subject)
+
+
+# -- rot --------------------------------------------------------------------------------------
+
+
+def rotting_disks(close: bool) -> Iterator[tuple[StoreOnDisk, str]]:
+    """The same log again and again, with one bit flipped in each of its pages in turn."""
+    rng = random.Random(3)
+
+    def build() -> StoreOnDisk:
+        subject = StoreOnDisk(sim_disk(4))
+        play(subject)
+        subject.idle()
+        if close:
+            subject.close()
+        else:
+            subject.disk.kill()  # type: ignore[attr-defined]
+        return subject
+
+    first = build()
+    names = [f"log/{name}" for name in first.disk.list("log") if name.endswith(".seg")]
+    for name in names:
+        for page in range(0, first.disk.open(name).size(), 4096):
+            subject = build()
+            disk = subject.disk
+            assert isinstance(disk, SimDisk)
+            size = disk.open(name).size()
+            used = len(bytes(disk.open(name).read(page, 4096) or b"").rstrip(b"\0"))
+            at = page + rng.randrange(min(used or 4096, size - page))
+            disk.flip_bit(name, at)
+            yield subject, f"{name} at {at}"
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["clean", "killed"])
+def test_a_flipped_bit_is_never_served_and_never_absence(close: bool) -> None:
+    flips = damaged = unknown = 0
+    for subject, where in rotting_disks(close):
+        subject.open()
+        flips += 1
+        store = subject.store
+        unknown += store.negatives_unknown
+        for (ledger_id, entry_id), entry in subject.written.items():
+            try:
+                assert subject.read(ledger_id, entry_id) == [entry], where
+            except DamagedError:
+                damaged += 1
+            except (NoEntry, NoLedger):
+                acknowledged = (ledger_id, entry_id) in subject.acknowledged
+                assert store.negatives_unknown or not acknowledged, where
+        for ledger_id in subject.fenced:
+            info = store.ledgers.get(ledger_id)
+            # Where a fence may be lost, no adds are taken at all.
+            assert (info is not None and info.fenced) or not store.writable, where
+    assert flips > 40
+    assert damaged > 20
+    assert unknown == 0 if close else unknown > 0

@@ -1,0 +1,260 @@
+"""A store on a simulated disk, moved by hand: nothing happens but what a test asks for."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Sequence
+
+from quire.codec.frames import add_request
+from quire.errors import StorageError
+from quire.storage.batch import Batch, Run
+from quire.storage.config import StorageConfig
+from quire.storage.directory import ensure_directory
+from quire.storage.recovery import RecoveryReport
+from quire.storage.seams import Disk
+from quire.storage.store import LedgerStore
+from quire.testing.disk import SimDisk
+
+SMALL = StorageConfig(
+    segment_bytes=64 * 1024,
+    reserve_bytes=32 * 1024,
+    max_group_bytes=8 * 1024,
+    max_queued_bytes=64 * 1024,
+    min_free_bytes=0,
+    footer_cache_bytes=4096,
+    max_open_files=2,
+)
+"""Segments that a test can fill."""
+
+
+def key_of(ledger_id: int) -> bytes:
+    return b"key %16d" % ledger_id
+
+
+def make_entry(ledger_id: int, entry_id: int, payload: bytes) -> bytes:
+    """Entry bytes as a client sends them; the digest is left out, for nobody here looks at it."""
+    return struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, len(payload)) + payload
+
+
+Entries = dict[tuple[int, int], bytes]
+"""(ledger id, entry id) -> entry bytes."""
+
+
+def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> Batch:
+    """A batch of (ledger id, entry id, payload) in this order. Neighbours of one ledger with
+    ascending ids become one run. `cuts`: where the bytes are cut into buffers."""
+    frames: list[bytes] = []
+    runs: list[Run] = []
+    offset = 0
+    for ledger_id, group in itertools.groupby(entries, key=lambda entry: entry[0]):
+        rest = list(group)
+        while rest:
+            count = 1
+            while count < len(rest) and rest[count][1] > rest[count - 1][1]:
+                count += 1
+            taken, rest = rest[:count], rest[count:]
+            made = [add_request(key_of(ledger_id), make_entry(*entry)) for entry in taken]
+            ids = [entry[1] for entry in taken]
+            sizes = [len(frame) for frame in made]
+            uniform = len(set(sizes)) == 1
+            plain = ids[-1] - ids[0] == count - 1
+            run_sizes = None if uniform else array("I", sizes)
+            run_ids = None if plain else array("q", ids)
+            frame_size = sizes[0] if uniform else 0
+            runs.append(Run(ledger_id, ids[0], count, offset, frame_size, run_sizes, run_ids))
+            frames += made
+            offset += sum(sizes)
+    data = b"".join(frames)
+    bounds = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
+    return Batch([data[a:b] for a, b in itertools.pairwise(bounds)], runs)
+
+
+class HandWorker:
+    """`seams.Worker` whose step runs when `run` is called."""
+
+    def __init__(self) -> None:
+        self._step: Callable[[], None] | None = None
+        self._awake = False
+        self._posted: list[Callable[[], None]] = []
+
+    def start(self, step: Callable[[], None]) -> None:
+        self._step = step
+
+    def wake(self) -> None:
+        self._awake = True
+
+    def post(self, callback: Callable[[], None]) -> None:
+        self._posted.append(callback)
+
+    def step(self) -> bool:
+        """One step, if it was woken; what it posted waits for `deliver`."""
+        if not self._awake or self._step is None:
+            return False
+        self._awake = False
+        self._step()
+        return True
+
+    def deliver(self) -> bool:
+        posted, self._posted = self._posted, []
+        for callback in posted:
+            callback()
+        return bool(posted)
+
+    def run(self) -> bool:
+        stepped = self.step()
+        return self.deliver() or stepped
+
+    async def stop(self) -> None:
+        while self.run():
+            pass
+
+
+class HandTimers:
+    """`call_later` whose time comes when `fire` is called."""
+
+    def __init__(self) -> None:
+        self._waiting: list[_Timer] = []
+
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> _Timer:
+        timer = _Timer(self, callback)
+        self._waiting.append(timer)
+        return timer
+
+    def fire(self) -> int:
+        waiting, self._waiting = self._waiting, []
+        for timer in waiting:
+            timer.callback()
+        return len(waiting)
+
+
+class _Timer:
+    def __init__(self, timers: HandTimers, callback: Callable[[], None]) -> None:
+        self._timers = timers
+        self.callback = callback
+
+    def cancel(self) -> None:
+        if self in self._timers._waiting:
+            self._timers._waiting.remove(self)
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.ms = 1_700_000_000_000
+
+    def now_ms(self) -> int:
+        return self.ms
+
+    def monotonic(self) -> float:
+        return self.ms / 1000
+
+
+class StoreOnDisk:
+    """One store, opened again and again on one disk, and what it has promised."""
+
+    def __init__(self, disk: Disk, config: StorageConfig = SMALL) -> None:
+        self.disk = disk
+        self.config = config
+        self.clock = HandClock()
+        self.written: Entries = {}
+        """Appended at any time."""
+        self.acknowledged: Entries = {}
+        self.fenced: set[int] = set()
+        """Ledgers whose fence was reported durable."""
+        self.errors: list[StorageError] = []
+        self.acknowledged_order: list[int] = []
+        self._batches = itertools.count()
+        self.store: LedgerStore
+        self.report: RecoveryReport
+
+    def open(self) -> RecoveryReport:
+        """A new process: recover and start. The disk may throw."""
+        self.log, self.maintenance, self.timers = HandWorker(), HandWorker(), HandTimers()
+        rng = random.Random(5)
+        ensure_directory(self.disk, rng.randbytes)
+        self.store = LedgerStore(
+            self.disk, self.log, self.maintenance, self.config, self.clock, schedule=self.timers
+        )
+        self.report = self.store.recover()
+        self.store.start()
+        return self.report
+
+    def pump(self) -> None:
+        """Until nothing is left to do but what waits for time."""
+        while self.log.run() | self.maintenance.run():
+            pass
+
+    def idle(self) -> None:
+        """Time passes, too."""
+        self.pump()
+        for _ in range(3):
+            self.timers.fire()
+            self.pump()
+
+    def append(
+        self,
+        entries: Sequence[tuple[int, int, bytes]],
+        *,
+        reserve: bool = False,
+        cuts: Sequence[int] = (),
+    ) -> None:
+        """Append without waiting; ledgers are created as needed."""
+        for ledger_id in sorted({entry[0] for entry in entries}):
+            if ledger_id not in self.store.ledgers:
+                self.store.create_ledger(ledger_id, key_of(ledger_id))
+        made = {(entry[0], entry[1]): make_entry(*entry) for entry in entries}
+        number = next(self._batches)
+
+        def done(batch: Batch, error: StorageError | None) -> None:
+            self.acknowledged_order.append(number)
+            if error is None:
+                self.acknowledged.update(made)
+            else:
+                self.errors.append(error)
+
+        self.written.update(made)
+        self.store.append(make_batch(entries, cuts), done, reserve=reserve)
+
+    def fence(self, ledger_id: int) -> None:
+        if ledger_id not in self.store.ledgers:
+            self.store.create_ledger(ledger_id, key_of(ledger_id))
+
+        def done(error: StorageError | None) -> None:
+            if error is None:
+                self.fenced.add(ledger_id)
+            else:
+                self.errors.append(error)
+
+        self.store.fence(ledger_id, done)
+
+    def drop(self, ledger_ids: Iterable[int]) -> None:
+        """From here on nothing is promised about them."""
+        gone = set(ledger_ids)
+        self.store.drop_ledgers(sorted(gone))
+        for entries in (self.written, self.acknowledged):
+            for key in [key for key in entries if key[0] in gone]:
+                del entries[key]
+        self.fenced -= gone
+
+    def read(self, ledger_id: int, entry_id: int, count: int = 1) -> list[bytes]:
+        return [
+            bytes(e) for e in run(self.store.read_blocking(ledger_id, entry_id, count, 1 << 30))
+        ]
+
+    def close(self) -> None:
+        run(self.store.close())
+
+
+def run(coroutine: object) -> list[memoryview]:
+    """Run a coroutine that never really waits: nothing here does."""
+    try:
+        coroutine.send(None)  # type: ignore[attr-defined]
+    except StopIteration as stop:
+        return stop.value  # type: ignore[no-any-return]
+    raise AssertionError("it waits")
+
+
+def sim_disk(seed: int = 1, **options: object) -> SimDisk:
+    return SimDisk(random.Random(seed), "bookie", **options)  # type: ignore[arg-type]

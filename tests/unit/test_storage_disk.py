@@ -1,0 +1,177 @@
+"""The real disk: what the seam promises, and what the operating system may do to it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.storage.disk import RealDisk
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[RealDisk]:
+    disk = RealDisk(tmp_path / "data" / "bookie")
+    yield disk
+    disk.close()
+
+
+@pytest.fixture
+def file(disk: RealDisk) -> Iterator[Any]:
+    file = disk.create("file")
+    yield file
+    file.close()
+
+
+def test_the_directory_is_made(disk: RealDisk) -> None:
+    assert Path(disk.path).is_dir()
+    assert disk.list() == []
+    assert disk.total_bytes() >= disk.free_bytes() > 0
+
+
+def test_what_is_written_is_read(file: Any) -> None:
+    file.write([b"ab", bytearray(b"cd"), memoryview(b"xefx")[1:3]], 3)
+    file.sync()
+    assert bytes(file.read(3, 6)) == b"abcdef"
+    assert bytes(file.read(0, 100)) == b"\0\0\0abcdef"
+    assert bytes(file.read(9, 5)) == b""
+    assert file.size() == 9
+
+
+def test_more_buffers_than_the_system_takes_at_once(file: Any) -> None:
+    buffers = [b"%05d" % n for n in range(5_000)]
+    file.write(buffers, 7)
+    assert bytes(file.read(7, 25_000)) == b"".join(buffers)
+
+
+@pytest.mark.parametrize("most", [1, 3, 4, 7, 1000])
+def test_short_writes_are_finished(file: Any, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """The system may take fewer bytes than it was given, anywhere."""
+    pwrite = os.pwrite
+
+    def short(fd: int, buffers: list[bytes], offset: int) -> int:
+        return pwrite(fd, b"".join(buffers)[:most], offset)
+
+    monkeypatch.setattr(os, "pwritev", short)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: pwrite(fd, data[:most], offset))
+    file.write([b"abcd", b"", b"efg", b"h" * 50], 2)
+    assert bytes(file.read(2, 100)) == b"abcdefg" + b"h" * 50
+
+
+def test_a_device_that_takes_nothing_is_an_error(
+    file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "pwritev", lambda fd, buffers, offset: 0)
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, offset: 0)
+    with pytest.raises(OSError, match="takes no more"):
+        file.write([b"abcd"], 0)
+
+
+def test_a_read_in_pieces_is_put_together(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write([b"abcdefgh"], 0)
+    pread = os.pread
+    monkeypatch.setattr(os, "pread", lambda fd, size, offset: pread(fd, min(size, 3), offset))
+    assert bytes(file.read(1, 100)) == b"bcdefgh"
+
+
+def test_a_read_that_must_not_wait(file: Any) -> None:
+    """Just written: in the page cache, wherever the file system can tell."""
+    file.write([b"abcdefgh"], 0)
+    assert bytes(file.read(2, 3, wait=False)) == b"cde"
+    assert bytes(file.read(6, 30, wait=False)) == b"gh"
+    assert bytes(file.read(60, 3, wait=False)) == b""
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system has no such reads")
+def test_a_read_that_would_wait(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    file.write([b"abcdefgh"], 0)
+    preadv = os.preadv
+
+    def nothing_cached(fd: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
+        raise BlockingIOError(errno.EAGAIN, "not cached")
+
+    monkeypatch.setattr(os, "preadv", nothing_cached)
+    assert file.read(0, 4, wait=False) is None
+
+    def half_cached(fd: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
+        return preadv(fd, [memoryview(buffers[0])[:2]], offset)
+
+    monkeypatch.setattr(os, "preadv", half_cached)
+    assert file.read(0, 4, wait=False) is None
+    assert bytes(file.read(0, 4)) == b"abcd"
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system has no such reads")
+def test_a_file_system_that_cannot_tell_just_reads(
+    file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write([b"abcdefgh"], 0)
+    asked = []
+
+    def unknown(fd: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
+        asked.append(offset)
+        raise OSError(errno.EOPNOTSUPP, "no such flag")
+
+    monkeypatch.setattr(os, "preadv", unknown)
+    assert bytes(file.read(0, 4, wait=False)) == b"abcd"
+    assert bytes(file.read(4, 4, wait=False)) == b"efgh"
+    assert asked == [0]
+
+
+def test_preallocated_parts_read_as_zeros(file: Any) -> None:
+    file.write([b"abc"], 0)
+    file.preallocate(100_000)
+    assert file.size() == 100_000
+    assert bytes(file.read(0, 200_000)) == b"abc" + bytes(99_997)
+    file.preallocate(10)
+    assert file.size() == 100_000
+    file.truncate(2)
+    assert bytes(file.read(0, 10)) == b"ab"
+
+
+def test_preallocation_reports_a_full_disk(file: Any) -> None:
+    with pytest.raises(OSError, match=r".*") as caught:
+        file.preallocate(1 << 60)
+    assert caught.value.errno in (errno.ENOSPC, errno.EFBIG)
+
+
+def test_names(disk: RealDisk) -> None:
+    disk.make_directory("a/b")
+    disk.make_directory("a/b")
+    disk.create("a/b/x").close()
+    disk.create("a/b/w").close()
+    assert disk.list("a/b") == ["w", "x"]
+    assert disk.list("nowhere") == []
+    with pytest.raises(FileExistsError):
+        disk.create("a/b/x")
+    with pytest.raises(FileNotFoundError):
+        disk.open("a/b/y")
+    disk.rename("a/b/w", "a/b/x")
+    disk.sync_directory("a/b")
+    assert disk.list("a/b") == ["x"]
+    assert disk.exists("a/b/x")
+    disk.remove("a/b/x")
+    assert not disk.exists("a/b/x")
+    with pytest.raises(FileNotFoundError):
+        disk.remove("a/b/x")
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../x", "a/../../x"])
+def test_names_outside_are_refused(disk: RealDisk, name: str) -> None:
+    with pytest.raises(ValueError, match="inside"):
+        disk.open(name)
+
+
+def test_only_one_holds_the_lock(disk: RealDisk) -> None:
+    other = RealDisk(disk.path)
+    disk.lock()
+    disk.lock()
+    with pytest.raises(BlockingIOError):
+        other.lock()
+    disk.close()
+    other.lock()
+    other.close()

@@ -1,0 +1,119 @@
+"""The threads below the storage seams."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+
+from quire.storage.worker import ThreadReader, ThreadWorker
+
+LIMIT_S = 20
+
+
+async def test_every_wake_is_followed_by_a_step_that_sees_what_came_before_it() -> None:
+    loop = asyncio.get_running_loop()
+    worker = ThreadWorker(loop, "test")
+    queue: list[int] = []
+    taken: list[int] = []
+
+    def step() -> None:
+        while queue:
+            taken.append(queue.pop(0))
+
+    worker.start(step)
+    for number in range(2_000):
+        queue.append(number)
+        worker.wake()
+        if number % 100 == 0:
+            await asyncio.sleep(0)
+    await worker.stop()
+    assert taken == list(range(2_000))
+
+
+async def test_the_step_may_wake_itself_and_posts_run_in_order_on_the_loop() -> None:
+    loop = asyncio.get_running_loop()
+    worker = ThreadWorker(loop, "test")
+    posted: list[tuple[int, int]] = []
+    done = asyncio.Event()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        number = steps
+        worker.post(lambda: posted.append((number, threading.get_ident())))
+        if steps < 50:
+            worker.wake()
+        else:
+            worker.post(done.set)
+
+    worker.start(step)
+    worker.wake()
+    async with asyncio.timeout(LIMIT_S):
+        await done.wait()
+    await worker.stop()
+    assert [number for number, _ in posted] == list(range(1, steps + 1))
+    assert {thread for _, thread in posted} == {threading.get_ident()}
+
+
+async def test_stop_waits_for_the_running_step_for_a_pending_one_and_for_posts() -> None:
+    loop = asyncio.get_running_loop()
+    worker = ThreadWorker(loop, "test")
+    started, go_on = threading.Event(), threading.Event()
+    steps: list[int] = []
+    heard: list[int] = []
+
+    def step() -> None:
+        started.set()
+        assert go_on.wait(LIMIT_S)
+        steps.append(1)
+        worker.post(lambda: heard.append(1))
+
+    worker.start(step)
+    worker.wake()
+    await asyncio.to_thread(started.wait, LIMIT_S)
+    worker.wake()
+    loop.call_later(0.01, go_on.set)
+    await worker.stop()
+    assert len(heard) == len(steps) == 2
+
+
+async def test_stop_without_start_and_without_wake() -> None:
+    loop = asyncio.get_running_loop()
+    await ThreadWorker(loop, "never started").stop()
+    worker = ThreadWorker(loop, "never woken")
+    worker.start(lambda: pytest.fail("nobody asked for a step"))
+    await worker.stop()
+
+
+async def test_a_step_that_raises_is_reported_and_the_next_one_runs() -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, Any]] = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context))
+    worker = ThreadWorker(loop, "test")
+    done = asyncio.Event()
+    steps = 0
+
+    def step() -> None:
+        nonlocal steps
+        steps += 1
+        if steps == 1:
+            worker.wake()
+            raise RuntimeError("first")
+        worker.post(done.set)
+
+    worker.start(step)
+    worker.wake()
+    async with asyncio.timeout(LIMIT_S):
+        await done.wait()
+    await worker.stop()
+    assert [str(context["exception"]) for context in reported] == ["first"]
+
+
+async def test_reads_run_off_the_loop() -> None:
+    reader = ThreadReader(asyncio.get_running_loop(), threads=1)
+    assert await reader.run(threading.get_ident) != threading.get_ident()
+    reader.close()
