@@ -73,11 +73,7 @@ def entry_ids(run: EntryRun) -> pa.Array:
 
 
 def lengths(run: EntryRun) -> pa.Array:
-    import numpy
-
-    return import_pyarrow().array(
-        numpy.array(run.ends, numpy.int64) - numpy.array(run.offsets, numpy.int64)
-    )
+    return import_pyarrow().array(_numbers(run.ends) - _numbers(run.offsets))
 
 
 def values(run: EntryRun) -> pa.Array:
@@ -95,8 +91,8 @@ def values(run: EntryRun) -> pa.Array:
             remedy="Read them in smaller ranges",
         )
     cuts = numpy.empty(2 * count, numpy.int32)
-    cuts[0::2] = run.offsets
-    cuts[1::2] = run.ends
+    cuts[0::2] = _numbers(run.offsets)
+    cuts[1::2] = _numbers(run.ends)
     pieces = arrow.Array.from_buffers(
         arrow.binary(), 2 * count - 1, [None, arrow.py_buffer(cuts), arrow.py_buffer(run.data)]
     )
@@ -109,6 +105,15 @@ def table(runs: Iterable[EntryRun], columns: Sequence[str] = COLUMNS) -> pa.Tabl
     return arrow.Table.from_batches(
         [record_batch(run, columns) for run in runs], schema=schema(columns)
     )
+
+
+def _numbers(values: Sequence[int]) -> Any:
+    """As a numpy array of 64-bit integers."""
+    import numpy
+
+    if isinstance(values, range):
+        return numpy.arange(values.start, values.stop, values.step, dtype=numpy.int64)
+    return numpy.array(values, numpy.int64)
 
 
 def to_polars(entries: pa.Table) -> Any:

@@ -377,8 +377,7 @@ class Datasets:
     async def _check_publishable(
         self, name: str, head: Head, added: Sequence[DatasetLedger]
     ) -> None:
-        async def exists(ledger: DatasetLedger) -> None:
-            ledger_id = ledger.ledger_id
+        async def exists(ledger_id: int) -> None:
             if ledger_id not in condemned:
                 try:
                     await self._store.read_ledger(ledger_id)
@@ -392,7 +391,7 @@ class Datasets:
             )
 
         condemned = set(head.condemned)
-        await _each(added, exists)
+        await _each(sorted({ledger.ledger_id for ledger in added}), exists)
 
     async def _swap(
         self,

@@ -36,6 +36,11 @@ were in it (queries that still read them fail and say so). A job that fails publ
 With `txnId` a write is idempotent, across restarts of the driver too: a dataset remembers its
 newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes what killed tasks
 and drivers leave behind.
+
+**Limits of Spark 4.3.** A table (`CREATE TABLE ... USING quire`) does not hand its options to a
+Python source: use `CREATE TEMPORARY VIEW`. Writing finds a Python format only in a thread in which
+the session is active, such as the one that made it; other threads get DATA_SOURCE_NOT_FOUND unless
+they call `spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)` first.
 """
 
 from quire.spark.session import configure, local_session, register, sweep_orphans

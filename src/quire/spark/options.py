@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -22,8 +23,8 @@ D = TypeVar("D")
 ENV_METADATA = "QUIRE_METADATA"
 PARTITION_BYTES = 64 * 1024 * 1024
 """Of one task: enough that its fixed cost (some 10 ms) does not count."""
-MIN_PARTITIONS_MAX = 100_000
-SIZE_UNITS = {"": 1, "b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+MIN_PARTITIONS_MAX = 10_000
+SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 SHARED = ("metadata", "dataset", "password")
 READING = (
@@ -225,11 +226,10 @@ def _partitions(text: str) -> int:
 
 
 def _size(text: str) -> int:
-    digits = text.rstrip("bBkKmMgG")
-    unit = text[len(digits) :].lower()
-    if unit not in SIZE_UNITS or not digits:
+    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.lower())
+    if found is None:
         raise ValueError(f"{text!r} is no size: use bytes, or 512k, 64m, 1g")
-    return _positive(digits) * SIZE_UNITS[unit]
+    return _positive(found[1]) * SIZE_UNITS[found[2]]
 
 
 def _boolean(text: str) -> bool:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from quire.errors import UsageError
 
 ENTRY_OVERHEAD_BYTES = 64
 """What an entry costs beside its payload: header, digest, columns."""
 RANGES_MAX = 1_000
 """Of one task, so that its description stays small."""
+TASKS_MAX = 100_000
+UNCUT_FRACTION = 8
+"""A ledger that is smaller than this part of a share goes to one task as a whole."""
 
 
 class Range(NamedTuple):
@@ -23,6 +27,9 @@ class Range(NamedTuple):
     @property
     def entries(self) -> int:
         return self.last - self.first + 1
+
+
+Task = tuple[Range, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,89 +60,95 @@ def plan(
     partition_entries: int | None = None,
     min_partitions: int = 1,
 ) -> list[tuple[Range, ...]]:
-    """Tasks that cover all extents, each entry once, in order.
+    """Tasks that cover all extents, each entry once, in order, with about equal shares.
 
     A task has about `partition_bytes` at most (the entries of a ledger count as equally large, and
     one entry is not cut) and never more than `partition_entries`. There are at least
     `min_partitions` tasks if there are as many entries.
     """
     whole = list(extents)
-    total = sum(extent.weight for extent in whole)
-    bytes_max = max(1, min(partition_bytes, total // min_partitions))
-    pieces = [piece for extent in whole for piece in _cut(extent, bytes_max, partition_entries)]
-    return _at_least(min_partitions, _group(pieces, bytes_max, partition_entries))
-
-
-def _cut(extent: Extent, bytes_max: int, entries_max: int | None) -> list[Extent]:
-    """Equal pieces within the limits; an entry is not cut."""
-    whole = extent.range
-    count = -(-extent.weight // bytes_max)
-    if entries_max is not None:
-        count = max(count, -(-whole.entries // entries_max))
-    count = min(count, whole.entries)
-    pieces = []
-    for at in range(count):
-        first = whole.first + whole.entries * at // count
-        last = whole.first + whole.entries * (at + 1) // count - 1
-        piece = extent.clip(first, last)
-        assert piece is not None
-        pieces.append(piece)
-    return pieces
-
-
-def _group(
-    pieces: Sequence[Extent], bytes_max: int, entries_max: int | None
-) -> list[tuple[Range, ...]]:
-    """Neighbours together, as long as they stay within the limits."""
-    groups: list[tuple[Range, ...]] = []
-    group: list[Range] = []
-    weight = entries = 0
-    for piece in pieces:
-        fits = (
-            weight + piece.weight <= bytes_max
-            and (entries_max is None or entries + piece.range.entries <= entries_max)
-            and len(group) < RANGES_MAX
+    count = max(min_partitions, _ceil(sum(extent.weight for extent in whole), partition_bytes))
+    entries = sum(extent.range.entries for extent in whole)
+    if partition_entries is not None:
+        count = max(count, _ceil(entries, partition_entries))
+    count = min(count, entries)
+    if count > TASKS_MAX:
+        raise UsageError(
+            f"this would make {count} tasks, at most {TASKS_MAX} can be",
+            remedy="Choose larger partitionBytes and partitionEntries",
         )
-        if group and not fits:
-            groups.append(tuple(group))
-            group, weight, entries = [], 0, 0
-        group.append(piece.range)
-        weight += piece.weight
-        entries += piece.range.entries
-    if group:
-        groups.append(tuple(group))
-    return groups
+    tasks: list[Task] = []
+    for task in _shares(whole, count):
+        tasks += _within(task, partition_entries)
+    return _at_least(min_partitions, tasks)
 
 
-def _at_least(count: int, groups: list[tuple[Range, ...]]) -> list[tuple[Range, ...]]:
-    """Split the groups with the most entries in halves until there are enough."""
-    if len(groups) >= count:
-        return groups
-    heap = [(-_entries(group), group) for group in groups]
-    heapq.heapify(heap)
-    while heap and len(heap) < count and heap[0][0] < -1:
-        _, group = heapq.heappop(heap)
-        for half in _halves(group):
-            heapq.heappush(heap, (-_entries(half), half))
-    # Neighbours stay neighbours: in the order in which the extents were given.
-    order = {r.ledger_id: at for at, r in reversed(list(enumerate(r for g in groups for r in g)))}
-    return sorted((g for _, g in heap), key=lambda g: (order[g[0].ledger_id], g[0].first))
+def _shares(whole: Sequence[Extent], count: int) -> Iterator[Task]:
+    """All extents, laid end to end, cut into `count` shares of equal weight; those without an entry
+    are left out. Small extents are not cut: each would be opened twice."""
+    total = sum(extent.weight for extent in whole)
+    shares: dict[int, list[Range]] = {}
+    before = 0
+    for extent in whole:
+        weight, (ledger_id, first, last) = extent.weight, extent.range
+        entries = extent.range.entries
+        if weight * count * UNCUT_FRACTION < total:
+            middle = before + weight // 2
+            shares.setdefault(middle * count // total, []).append(extent.range)
+        else:
+            at = first
+            for share in range(before * count // total, _ceil((before + weight) * count, total)):
+                # The first entry that begins in a later share.
+                ahead = _ceil(((share + 1) * total - before * count) * entries, weight * count)
+                end = min(first + ahead, last + 1)
+                if end > at:
+                    shares.setdefault(share, []).append(Range(ledger_id, at, end - 1))
+                    at = end
+        before += weight
+    for share in sorted(shares):
+        yield tuple(shares[share])
 
 
-def _entries(group: Sequence[Range]) -> int:
-    return sum(part.entries for part in group)
+def _within(task: Task, entries_max: int | None) -> Iterator[Task]:
+    """The task, in equal parts if it has too many entries, or ranges."""
+    count = 1 if entries_max is None else _ceil(_entries(task), entries_max)
+    for part in _parts(task, count):
+        for at in range(0, len(part), RANGES_MAX):
+            yield part[at : at + RANGES_MAX]
 
 
-def _halves(group: tuple[Range, ...]) -> tuple[tuple[Range, ...], tuple[Range, ...]]:
-    left = _entries(group) // 2
-    head: list[Range] = []
-    for at, part in enumerate(group):
-        if left < part.entries:
-            if not left:
-                return tuple(head), group[at:]
-            cut = part.first + left
-            head.append(part._replace(last=cut - 1))
-            return tuple(head), (part._replace(first=cut), *group[at + 1 :])
-        head.append(part)
-        left -= part.entries
-    raise AssertionError("a group of one entry has no halves")
+def _at_least(count: int, tasks: list[Task]) -> list[Task]:
+    """Where single entries outweigh shares: halve the tasks with the most entries."""
+    while len(tasks) < count:
+        largest = max(range(len(tasks)), key=lambda at: _entries(tasks[at]), default=None)
+        if largest is None or _entries(tasks[largest]) == 1:
+            break
+        tasks[largest : largest + 1] = _parts(tasks[largest], 2)
+    return tasks
+
+
+def _parts(task: Task, count: int) -> list[Task]:
+    """The task cut into `count` parts of equal numbers of entries; it has as many."""
+    if count == 1:
+        return [task]
+    total = _entries(task)
+    parts: list[list[Range]] = [[] for _ in range(count)]
+    before = 0
+    for ledger_id, first, last in task:
+        at = first
+        while at <= last:
+            part = (before * count) // total
+            ahead = _ceil((part + 1) * total, count) - before
+            end = min(at + ahead, last + 1)
+            parts[part].append(Range(ledger_id, at, end - 1))
+            before += end - at
+            at = end
+    return [tuple(part) for part in parts]
+
+
+def _entries(task: Task) -> int:
+    return sum(part.entries for part in task)
+
+
+def _ceil(a: int, b: int) -> int:
+    return -(-a // b)

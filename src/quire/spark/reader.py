@@ -271,6 +271,7 @@ def cut(run: EntryRun, bytes_max: int) -> Iterator[EntryRun]:
                 offsets=run.offsets[start:at],
                 ends=run.ends[start:at],
                 ledger_lengths=run.ledger_lengths[start:at],
+                contents=None,
             )
             start = at
 

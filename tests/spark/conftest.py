@@ -1,0 +1,87 @@
+"""One Spark session and one cluster of three bookies for all tests of this directory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import faults
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+
+from quire.client import blocking
+from quire.client.blocking_datasets import BlockingDatasets
+from quire.spark import local_session, worker
+from quire.testing.cluster import LocalCluster
+
+# The workers cannot import the modules of the tests.
+cloudpickle.register_pickle_by_value(faults)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """Two task slots, two attempts more for each task that fails."""
+    directory = tmp_path_factory.mktemp("spark")
+    session = local_session(
+        "tests",
+        master="local[2,3]",
+        settings={
+            "spark.sql.warehouse.dir": str(directory / "warehouse"),
+            "spark.local.dir": str(directory / "local"),
+        },
+    )
+    session.dataSource.register(faults.FaultyDataSource)
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def cluster(quire_cluster: LocalCluster) -> LocalCluster:
+    return quire_cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[blocking.Client]:
+    with blocking.connect(cluster.uri) as connected:
+        yield connected
+    worker.close_clients()
+
+
+@pytest.fixture
+def datasets(client: blocking.Client) -> BlockingDatasets:
+    return BlockingDatasets(client)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    """A dataset of this test's own."""
+    return str(request.node.name)
+
+
+@pytest.fixture
+def read(spark: SparkSession, cluster: LocalCluster) -> Callable[..., DataFrameReader]:
+    def prepared(**options: Any) -> DataFrameReader:
+        return spark.read.format("quire").options(**{"metadata": cluster.uri, **options})
+
+    return prepared
+
+
+@pytest.fixture
+def save(cluster: LocalCluster, name: str) -> Callable[..., None]:
+    """Write a frame as the dataset `name`."""
+
+    def saved(
+        frame: DataFrame, mode: str = "append", format: str = "quire", **options: Any
+    ) -> None:
+        given = {"metadata": cluster.uri, "dataset": name, **options}
+        frame.write.format(format).mode(mode).options(**given).save()
+
+    return saved
+
+
+@pytest.fixture
+def flag(tmp_path: Path) -> Callable[[str], Path]:
+    """Files by which tasks and tests tell each other how far they are."""
+    return lambda what: tmp_path / what
