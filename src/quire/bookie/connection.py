@@ -24,6 +24,7 @@ from quire.codec.frames import (
     LAST_ENTRY,
     MAX_VERSION,
     READ_REQUEST,
+    RESPONSE,
     Buffer,
     Code,
     Flag,
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
 
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""
+RECOVERY_ADD = int(Flag.RECOVERY_ADD)  # an enumeration's arithmetic is slow
 MIN_ENTRY_BYTES = 24
 """Ids and LAC: what a bookie looks at."""
 MIN_ANSWERABLE_BYTES = 16
@@ -121,6 +123,7 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def close(self) -> None:
+        self._send_out()
         if self._transport is not None:
             self._transport.close()
 
@@ -219,11 +222,10 @@ class Connection(asyncio.Protocol):
         self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
     ) -> None:
         """Accept or refuse ascending entries of one ledger, whose frames begin at `at`."""
-        flags = word & 0xFFFF
         service = self.service
         info = service.store.ledgers.get(ledger)
         if info is None or info.fenced or not service.writable or info.master_key != key:
-            code = service.may_add(ledger, key, flags)
+            code = service.may_add(ledger, key, word & 0xFFFF)
             if code:
                 self._out.append(add_responses_of(ledger, entries, code))
                 return
@@ -233,7 +235,7 @@ class Connection(asyncio.Protocol):
         if first < 0:
             self._out.append(add_responses_of(ledger, entries, Code.BAD_REQUEST))
             return
-        if flags & Flag.RECOVERY_ADD:
+        if word & RECOVERY_ADD:
             self._urgent = True
         stop = at + count * size
         lac = int.from_bytes(
@@ -305,7 +307,9 @@ class Connection(asyncio.Protocol):
         """The batch is durable (or failed): its answers, in one write."""
         parts: list[bytes] = []
         for run in batch.runs:
-            if error is not None:
+            if error is None and run.count == 1:
+                parts.append(RESPONSE.pack(24, ADD_WORD, 0, run.ledger_id, run.first))
+            elif error is not None:
                 code = self.service.code_of(error)
                 entries = run.ids or range(run.first, run.first + run.count)
                 parts.append(add_responses_of(run.ledger_id, entries, code))
@@ -340,14 +344,18 @@ class Connection(asyncio.Protocol):
     # -- writing ------------------------------------------------------------------------------
 
     def write(self, data: Buffer) -> None:
-        if self._transport is not None and not self._closing:
-            self._transport.write(data)
+        """Answers that are ready now; they leave together at the end of this turn of the loop."""
+        if self._transport is None:
+            return
+        if not self._out:
+            asyncio.get_running_loop().call_soon(self._send_out)
+        self._out.append(data)
 
     def _send_out(self) -> None:
         out = self._out
-        if out:
+        if out and self._transport is not None:
             self._out = []
-            self.write(out[0] if len(out) == 1 else b"".join(out))
+            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 
     def _close(self, why: str) -> None:
         """Give up on a peer that does not keep to the protocol."""

@@ -111,6 +111,8 @@ class BookieChannel(asyncio.Protocol):
         self._request_id = 0
         self._writable = asyncio.Event()
         self._writable.set()
+        self._turn: list[Buffer] = []
+        """What leaves at the end of this turn of the event loop, as one write."""
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -156,9 +158,17 @@ class BookieChannel(asyncio.Protocol):
             del self._sinks[ledger_id]
 
     def send(self, frames: Buffer) -> None:
-        """ADD frames. Bounded by the caller's count of unacknowledged bytes."""
-        if self._transport is not None:
-            self._transport.write(frames)
+        """ADD frames, sent with everything else of this turn of the event loop: with thousands of
+        ledgers a write for each would cost more than all the rest. Bounded by the caller's count
+        of unacknowledged bytes."""
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._send_turn)
+        self._turn.append(frames)
+
+    def _send_turn(self) -> None:
+        turn, self._turn = self._turn, []
+        if self._transport is not None and self.lost is None:
+            self._transport.write(turn[0] if len(turn) == 1 else b"".join(turn))
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
         """Entry bytes, unverified. Raises the errors of `error_of`. Cancel-safe."""
@@ -209,6 +219,8 @@ class BookieChannel(asyncio.Protocol):
             self._batch_reads.pop(request_id, None)
 
     def close(self) -> None:
+        if self._turn:
+            self._send_turn()
         if self._transport is not None:
             self._transport.close()
 
@@ -306,7 +318,10 @@ class BookieChannel(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
-        self._transport.write(data)
+        if self._turn:
+            self._turn.append(data)  # behind the adds that were sent before
+        else:
+            self._transport.write(data)
 
     def _fail(self, error: BookieUnavailableError) -> None:
         if self.lost is not None:
