@@ -43,8 +43,8 @@ class StoreModel(RuleBasedStateMachine):
         """Must be readable now."""
         self.acked: set[Key] = set()
         """Must be readable whatever happens."""
-        self.possible: set[Key] = set()
-        """May be readable after a crash."""
+        self.possible: set[tuple[Key, int]] = set()
+        """May be readable after a crash: with the incarnation of the ledger."""
         self.used: set[Key] = set()
         self.fenced: set[int] = set()
         self.refused: set[int] = set()
@@ -101,7 +101,7 @@ class StoreModel(RuleBasedStateMachine):
         if failed:
             return
         self.visible.update(keys)
-        self.possible.update(keys)
+        self.possible.update((key, self.incarnation.get(key[0], 0)) for key in keys)
         self.used.update(keys)
 
     @rule(ledger_id=LEDGERS, count=st.integers(1, 30), cut=st.integers(0, 5000))
@@ -162,9 +162,9 @@ class StoreModel(RuleBasedStateMachine):
         was_fenced = self.store.ledgers[ledger_id].fenced
         self.store.drop_ledgers([ledger_id])
         self.incarnation[ledger_id] = self.incarnation.get(ledger_id, 0) + 1
-        gone = {key for key in self.possible if key[0] == ledger_id}
-        self.visible -= gone
-        self.acked -= gone
+        gone = {one for one in self.possible if one[0][0] == ledger_id}
+        self.visible = {key for key in self.visible if key[0] != ledger_id}
+        self.acked = {key for key in self.acked if key[0] != ledger_id}
         self.fenced.discard(ledger_id)
         self.lac_acked.pop(ledger_id, None)
         self.lac_tried.pop(ledger_id, None)
@@ -172,7 +172,7 @@ class StoreModel(RuleBasedStateMachine):
 
         def durable(error: StorageError | None) -> None:
             if error is None:
-                self.possible -= gone - self.visible
+                self.possible -= gone
                 if was_fenced:
                     self.refused.add(ledger_id)
 
@@ -234,7 +234,7 @@ class StoreModel(RuleBasedStateMachine):
         self.box.open()
         self.visible = {key for key in self.used if self._present(key)}
         assert self.acked <= self.visible
-        assert self.visible <= self.possible
+        assert self.visible <= {key for key, _ in self.possible}
         self.acked = set(self.visible)
         for ledger_id in self.fenced:
             assert self.store.ledgers[ledger_id].fenced

@@ -219,7 +219,9 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     """The whole header; `FormatError` where it does not check, `VersionError` where it does but a
     later version wrote it (which keeps the header as it is)."""
     size = segment_header_bytes(data)
-    _, version, _, directory_id, segment, first_group, previous, count = _SEGMENT.unpack_from(data, 0)
+    _, version, _, directory_id, segment, first_group, previous, count = _SEGMENT.unpack_from(
+        data, 0
+    )
     end = _SEGMENT.size + _CRC.size + count * _RANGE.size
     if len(data) < size or end > size:
         raise FormatError("a segment header is cut off")

@@ -130,7 +130,7 @@ class Catalogue:
             self.tombstones.pop(ledger_id, None)
             info.master_key = record.value
         elif kind is RecordKind.FENCE:
-            info.fenced = info.fence_durable = True
+            info.fenced = info.fence_queued = info.fence_durable = True
         elif kind is RecordKind.EXPLICIT_LAC:
             info.explicit_lac = record.value
             if len(record.value) >= _EXPLICIT_LAC.size:

@@ -5,7 +5,7 @@ dropped; only when these are synced is the file removed."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from quire.codec.log_parts import (
@@ -37,21 +37,62 @@ class Collector:
         files: SegmentFiles,
         maintenance: Maintenance,
         log_records: LogRecords,
+        measure: Callable[[Iterable[int]], None],
         now_ms: Callable[[], int],
     ) -> None:
+        """`measure` is told the sealed segments in which ledgers have died."""
         self._disk = disk
         self._catalogue = catalogue
         self._files = files
         self._maintenance = maintenance
         self._log_records = log_records
+        self._measure = measure
         self._now_ms = now_ms
+        self._unlogged: list[StateRecord] = []
+        """Deletions for which there was no room in the log."""
         self._busy: set[int] = set()
         self.removed = 0
         self.error: str | None = None
         """Why the last removal failed; it is tried again."""
 
+    def drop(self, ledger_ids: Iterable[int]) -> None:
+        """See `LedgerStore.drop_ledgers`."""
+        now = self._now_ms()
+        records, self._unlogged = self._unlogged, []
+        shrunk: set[int] = set()
+        for ledger_id in ledger_ids:
+            info = self._catalogue.forget(ledger_id)
+            if info is None:
+                continue
+            if info.fenced:
+                self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
+            value = Deleted(now, info.fenced).encode()
+            records.append(StateRecord(RecordKind.DELETED, ledger_id, value))
+            shrunk.update(info.sealed_numbers)
+            for part in info.open_parts:
+                part.segment.live_bytes -= sum(run.size_bytes for run in part.runs)
+        if records:
+            self._log_records(records, partial(self._on_deletions, records))
+            self._measure(shrunk)
+            self.collect()
+
+    def _on_deletions(self, records: list[StateRecord], error: StorageError | None) -> None:
+        if error is not None:
+            # No room, not even in the reserve: once more with the next pass.
+            self._unlogged = records
+
+    def retry(self) -> None:
+        """There may be room again."""
+        self.drop(())
+        self.collect()
+
     def collect(self) -> None:
-        """Start the removal of every sealed segment in which no ledger lives."""
+        """Start the removal of every sealed segment in which no ledger lives.
+
+        None may go before the deletions are logged that let it die: a ledger that comes back with
+        a crash must come back with its fence."""
+        if self._unlogged:
+            return
         for segment in list(self._catalogue.segments.values()):
             if (
                 segment.state is SegmentState.SEALED

@@ -194,7 +194,7 @@ class Replayer:
         if damaged:
             self.damaged_blocks += damaged
             self.problems.append(f"{damaged} blocks of {segment_name(number)} are damaged")
-        self._find_lacs(segment, found.file)
+        self.find_lacs(segment)
 
     def _group(self, segment: Segment, group: ScannedGroup) -> None:
         header = group.header
@@ -237,8 +237,10 @@ class Replayer:
             info = self.catalogue.create(run.ledger_id, b"", segment.number)
         self.catalogue.index(run, segment, info)
 
-    def _find_lacs(self, segment: Segment, file: File) -> None:
+    def find_lacs(self, segment: Segment) -> None:
         """The LAC of each ledger's last entry: a lower bound of what was known before the stop."""
+        file = segment.file
+        assert file is not None
         for ledger_id, part in segment.parts.items():
             run = max(part.runs, key=lambda run: run.last)
             size = run.frame_size or (run.sizes[-1] if run.sizes else 0)

@@ -244,15 +244,17 @@ class LedgerInfo:
     """What the store knows of one ledger. Hot state: shared with the bookie, never copied."""
 
     __slots__ = (
-        "explicit_lac", "fence_durable", "fenced", "last_add_confirmed", "last_entry_id",
-        "ledger_id", "master_key", "open_parts", "ordered", "sealed_firsts", "sealed_lasts",
-        "sealed_numbers", "tail", "touched",
+        "explicit_lac", "fence_durable", "fence_queued", "fenced", "last_add_confirmed",
+        "last_entry_id", "ledger_id", "master_key", "open_parts", "ordered", "sealed_firsts",
+        "sealed_lasts", "sealed_numbers", "tail", "touched",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, master_key: bytes, touched: int = 0) -> None:
         self.ledger_id = ledger_id
         self.master_key = master_key
         self.fenced = False
+        self.fence_queued = False
+        """Its fence is on its way into the log, or there."""
         self.fence_durable = False
         self.last_entry_id = -1
         self.last_add_confirmed = -1

@@ -98,3 +98,4 @@ def _write_first_group(recovered: Recovered, segment: Segment, writer: LogWriter
     segment.checksums.extend(group.checksums)
     segment.payload_bytes = segment.live_bytes = batch.size_bytes
     recovered.replayer.apply(batch, list(batch.runs), batch.records, segment)
+    recovered.replayer.find_lacs(segment)

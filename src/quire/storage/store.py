@@ -10,16 +10,16 @@ payload only.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Protocol
 
 from quire.clock import Clock
 from quire.codec.log_format import CleanMark
-from quire.codec.log_parts import Buffer, Deleted, RecordKind, StateRecord, segment_value
+from quire.codec.log_parts import Buffer, RecordKind, StateRecord, segment_value
 from quire.errors import StorageError, UsageError
 from quire.storage.appender import Appender, Done, Schedule
 from quire.storage.batch import Batch
+from quire.storage.blocking import BlockingReader, InlineReader
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.collector import Collector
@@ -37,20 +37,7 @@ from quire.storage.spares import Spares
 from quire.storage.startup import start_log
 from quire.storage.stats import SegmentUsage, StorageStats, collect_stats, collect_usage
 
-__all__ = ["TOMBSTONE_TTL_MS", "LedgerStore"]
-
-
-class BlockingReader(Protocol):
-    """Where reads that wait for the device run: `worker.ThreadReader`."""
-
-    def run(self, call: Callable[[], Buffer | None]) -> Awaitable[Buffer | None]: ...
-
-
-class InlineReader:
-    """Waits on the event loop: for disks that never make one wait, as the simulator's."""
-
-    async def run(self, call: Callable[[], Buffer | None]) -> Buffer | None:
-        return call()
+__all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
 
 
 class LedgerStore:
@@ -144,7 +131,7 @@ class LedgerStore:
         self._appender.on_drained = self._report_drained
         self._collector = Collector(
             self._disk, self._catalogue, self._files, self._maintenance, self._appender.note,
-            self._clock.now_ms,
+            self._sealer.measure, self._clock.now_ms,
         )  # fmt: skip
         self._appender.resume(started.segment, started.sequence)
         self._first_number = started.segment.number
@@ -233,17 +220,17 @@ class LedgerStore:
 
         `NoLedger`: create it first."""
         info = self._info(ledger_id)
-        if info.fenced:
-            if info.fence_durable:
-                done(None)
-            else:
-                self._appender.barrier(done)
+        if info.fence_durable:
+            done(None)
             return
-        info.fenced = True
+        if info.fence_queued:
+            self._appender.barrier(done)
+            return
+        info.fenced = info.fence_queued = True
 
         def durable(error: StorageError | None) -> None:
-            if error is None:
-                info.fence_durable = True
+            # Where there was no room for it, it stays in force, and the next call tries again.
+            info.fence_durable = info.fence_queued = error is None
             done(error)
 
         self._appender.note([StateRecord(RecordKind.FENCE, ledger_id)], durable)
@@ -266,24 +253,7 @@ class LedgerStore:
         """The ledgers are deleted in the metadata store: forget them. One that was fenced stays
         refused for `TOMBSTONE_TTL_MS`. Segments in which nothing lives any more are removed in the
         background. Ids that are not here are ignored."""
-        now = self._clock.now_ms()
-        records = []
-        shrunk: set[int] = set()
-        for ledger_id in ledger_ids:
-            info = self._catalogue.forget(ledger_id)
-            if info is None:
-                continue
-            if info.fenced:
-                self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
-            value = Deleted(now, info.fenced).encode()
-            records.append(StateRecord(RecordKind.DELETED, ledger_id, value))
-            shrunk.update(info.sealed_numbers)
-            for part in info.open_parts:
-                part.segment.live_bytes -= sum(run.size_bytes for run in part.runs)
-        if records:
-            self._appender.note(records, lambda error: None)
-            self._sealer.measure(shrunk)
-            self._collector.collect()
+        self._collector.drop(ledger_ids)
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -371,6 +341,7 @@ class LedgerStore:
         if self._started:
             self._spares.check()
             self._sealer.retry()
+            self._collector.retry()
 
     def _disk_failed(self, error: Exception) -> None:
         """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
@@ -462,7 +433,7 @@ class LedgerStore:
                 data = await self._blocking.run(partial(file.read, missing.offset, missing.size))
             finally:
                 segment.readers -= 1
-                if segment.state is SegmentState.RETIRED:
+                if segment.state is SegmentState.RETIRED or not self._started:
                     self._files.close(segment)
         except OSError:
             data = b""  # Does not match its checksums: damaged.
