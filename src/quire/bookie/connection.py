@@ -39,7 +39,7 @@ from quire.codec.frames import (
     read_response,
     split_word,
 )
-from quire.errors import DiskFullError, ProtocolError, StorageError
+from quire.errors import ProtocolError, StorageError, UsageError
 from quire.net.frame_buffer import FrameBuffer, frame_size
 from quire.storage.batch import Batch, Run
 
@@ -295,8 +295,10 @@ class Connection(asyncio.Protocol):
         done = self._synced if version == 2 else partial(self._synced_old, version)
         try:
             self.service.store.append(batch, done, reserve=urgent)
-        except DiskFullError as error:
+        except StorageError as error:
             done(batch, error)
+        except UsageError as error:  # larger than a segment of this bookie
+            done(batch, StorageError(str(error)))
 
     def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
         run = batch.runs[0]

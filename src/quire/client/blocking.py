@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import polars
     import pyarrow as pa
 
+    from quire.client.blocking_datasets import BlockingDatasets
+
 T = TypeVar("T")
 
 
@@ -176,6 +178,13 @@ class Client:
     def bookies(self) -> Bookies:
         """See `quire.Client.bookies`."""
         return call(self.aio.bookies())
+
+    @property
+    def datasets(self) -> BlockingDatasets:
+        """See `quire.Client.datasets`."""
+        from quire.client.blocking_datasets import BlockingDatasets
+
+        return BlockingDatasets(self)
 
     def close(self) -> None:
         """See `quire.Client.close`."""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import Any
 
+from quire.client.datasets import Datasets
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
 from quire.client.reader import LedgerReader
@@ -178,6 +179,11 @@ class Client:
         """The bookies registered now."""
         self._check_open()
         return await self.metadata.bookies()
+
+    @property
+    def datasets(self) -> Datasets:
+        """Named sets of ledgers, published atomically."""
+        return Datasets(self.metadata, clock=self._clock)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
 from quire.codec.entry import Entry, EntryCodec, EntryRun
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
 from quire.errors import NoSuchEntryError, ReadError, UsageError
 from quire.metadata.base import MetadataStore, Versioned
@@ -167,11 +167,11 @@ class LedgerReader:
         end = self._last_add_confirmed
         if last is None:
             last = end
-        if first < 0 or (last < first - 1):
-            if last < 0 and first <= 0:
-                raise NoSuchEntryError(
-                    f"ledger {self.ledger_id} has no entries yet", ledger_id=self.ledger_id
-                )
+        if first == last == end == NO_ENTRY:  # `read_last`
+            raise NoSuchEntryError(
+                f"ledger {self.ledger_id} has no entries", ledger_id=self.ledger_id
+            )
+        if first < 0 or last < first - 1:
             raise UsageError(f"entries {first}..{last} are no range")
         if last > end or first > end + 1:
             what = f"entry {max(first, last)} of ledger {self.ledger_id}: "

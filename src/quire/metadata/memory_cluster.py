@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 from dataclasses import dataclass
 
 from quire.clock import Clock
@@ -98,9 +99,12 @@ class _Watch(Handle):
         self._cluster = cluster
         self._alive = alive
         self._loop = asyncio.get_running_loop()
+        # A watcher is told as itself, not as who made the change: in the simulator the one may die
+        # and the other live.
+        self._context = copy_context()
 
     def notify(self) -> None:
-        self._loop.call_soon(self._look)
+        self._loop.call_soon(self._look, context=self._context)
 
     def _look(self) -> None:
         if not self.closed and self._alive() and self._cluster.instance_id is not None:
