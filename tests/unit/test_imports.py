@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # -- the rules --------------------------------------------------------------------------------
 
-COMMON = {"errors", "config", "clock", "heap"}
+COMMON = {"errors", "config", "clock", "heap", "tasks"}
 """May be imported by all, and import nothing of ours."""
 
 WIRED = {"codec", "core", "storage", "metadata", "net"}

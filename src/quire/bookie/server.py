@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
 from quire.bookie.connection import Connection
@@ -19,6 +19,7 @@ from quire.net.network import Network, Port
 from quire.storage.config import StorageConfig
 from quire.storage.seams import Disk, Worker
 from quire.storage.store import BlockingReader, LedgerStore
+from quire.tasks import TaskSet
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,7 @@ class Bookie:
         self._registration: Registration | None = None
         self._instance_id = ""
         self._recovered = False
-        self._tasks: list[asyncio.Task[None]] = []
+        self._tasks = TaskSet()
 
     async def start(self) -> None:
         """Check the directory, recover its log, register, then listen.
@@ -112,23 +113,15 @@ class Bookie:
             readonly=not self.store.writable,
         )
         await self._listen(self._port)
-        self._tasks = [
-            asyncio.get_running_loop().create_task(self._every(period, work))
-            for period, work in (
-                (self.config.gc_interval_s, self.collect_garbage),
-                (self.config.check_space_s, self._check_space),
-            )
-        ]
+        self._tasks.start(self._every(self.config.gc_interval_s, self.collect_garbage))
+        self._tasks.start(self._every(self.config.check_space_s, self._check_space))
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
     async def stop(self) -> None:
         """Withdraw, answer what is queued, seal the log. Safe to call twice."""
         if self._port is not None:
             self._port.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._tasks = []
+        await self._tasks.close()
         if self._registration is not None:
             registration, self._registration = self._registration, None
             try:
@@ -172,14 +165,12 @@ class Bookie:
             )
         return StartError(f"cannot listen on {where}: {error.strerror}")
 
-    async def _every(self, period_s: float, work: Callable[[], object]) -> None:
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
         while True:
             await asyncio.sleep(period_s)
-            result = work()
-            if asyncio.iscoroutine(result):
-                await result
+            await work()
 
-    def _check_space(self) -> None:
+    async def _check_space(self) -> None:
         self.store.check_space()
 
     def _on_failure(self, error: StorageError) -> None:
@@ -191,9 +182,7 @@ class Bookie:
         self.service.writable = writable
         self._log("writable" if writable else "read_only", bookie=self.bookie_id)
         if self._registration is not None:
-            self._tasks.append(
-                asyncio.get_running_loop().create_task(self._move(self._registration, writable))
-            )
+            self._tasks.start(self._move(self._registration, writable))
 
     async def _move(self, registration: Registration, writable: bool) -> None:
         try:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from quire.bookie.connection import Connection, ReadOne
 from quire.codec.frames import (
@@ -20,10 +20,7 @@ from quire.errors import DiskFullError, StorageError
 from quire.storage.batch import Batch
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.store import LedgerStore
-
-if TYPE_CHECKING:
-    from collections.abc import Coroutine
-    from typing import Any
+from quire.tasks import TaskSet
 
 
 class EventLog(Protocol):
@@ -57,7 +54,7 @@ class BookieService:
         # Dictionaries as sets that keep their order: the same seed, the same run.
         self.connections: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
-        self._reads: set[asyncio.Task[None]] = set()
+        self._reads = TaskSet()
         store.on_drained = self._drained
 
     # -- connections --------------------------------------------------------------------------
@@ -95,10 +92,7 @@ class BookieService:
     async def close(self) -> None:
         for connection in list(self.connections):
             connection.close()
-        reads = list(self._reads)
-        for task in reads:
-            task.cancel()
-        await asyncio.gather(*reads, return_exceptions=True)
+        await self._reads.close()
 
     # -- adds and fences ----------------------------------------------------------------------
 
@@ -161,7 +155,7 @@ class BookieService:
         try:
             return self._look_up(request)
         except WouldBlock:
-            self._later(self._answer_from_disk(request))
+            self._reads.start(self._answer_from_disk(request))
             return None
 
     def _look_up(self, request: ReadOne) -> bytes:
@@ -211,8 +205,3 @@ class BookieService:
 
     def code_of(self, error: StorageError) -> int:
         return Code.READ_ONLY if isinstance(error, DiskFullError) else Code.IO_ERROR
-
-    def _later(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._reads.add(task)
-        task.add_done_callback(self._reads.discard)

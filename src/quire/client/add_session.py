@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from quire.client.pool import BookiePool
-from quire.client.tasks import TaskSet
 from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.frames import Buffer
 from quire.config import ClientConfig
@@ -34,6 +33,7 @@ from quire.errors import (
     WriteError,
 )
 from quire.net.channel import BookieChannel
+from quire.tasks import TaskSet
 
 TIMEOUT_CHECKS = 10
 """A time-out is noticed at most this part of it late."""

@@ -12,7 +12,6 @@ from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
 from quire.client.reader import LedgerReader
 from quire.client.recovery import Recovery
-from quire.client.tasks import TaskSet
 from quire.client.writer import LedgerWriter
 from quire.clock import Clock, SystemClock
 from quire.codec.digest import DigestType
@@ -23,6 +22,7 @@ from quire.errors import ClientClosedError, UnauthorizedError, UsageError
 from quire.metadata import open_metadata
 from quire.metadata.base import Bookies, MetadataStore
 from quire.net.network import AsyncioNetwork, Network
+from quire.tasks import TaskSet
 
 DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3

@@ -7,13 +7,13 @@ import asyncio
 import random
 from collections.abc import Collection
 
-from quire.client.tasks import TaskSet
 from quire.config import ClientConfig
 from quire.core.placement import choose
 from quire.errors import BookieUnavailableError, NotEnoughBookiesError
 from quire.metadata.base import BookieAddress, Bookies, MetadataStore
 from quire.net.channel import BookieChannel
 from quire.net.network import Network
+from quire.tasks import TaskSet
 
 
 class BookiePool:

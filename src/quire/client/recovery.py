@@ -16,7 +16,6 @@ from quire.client.add_session import AddSession
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
-from quire.client.tasks import TaskSet
 from quire.codec.digest import master_key
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.frames import BATCH_RESPONSE_BYTES, MAX_FRAME_BYTES, Flag
@@ -28,6 +27,7 @@ from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.update import update_ledger
 from quire.net.channel import NoEntryAnswer
+from quire.tasks import TaskSet
 
 FENCED_READ = Flag.DO_FENCING | Flag.HIGH_PRIORITY
 RECOVERY_ADD = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY

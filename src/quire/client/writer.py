@@ -8,7 +8,6 @@ from types import TracebackType
 
 from quire.client.add_session import AddSession
 from quire.client.pool import BookiePool
-from quire.client.tasks import TaskSet
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.codec.frames import Buffer
@@ -17,6 +16,7 @@ from quire.config import ClientConfig
 from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, UsageError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.update import update_ledger
+from quire.tasks import TaskSet
 
 
 class LedgerWriter:

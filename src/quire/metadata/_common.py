@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import random
 import uuid
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 from quire.clock import Clock
 from quire.codec import registration
@@ -155,33 +153,6 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
         logger.warning("bookie %s registered no endpoint for clients", bookie_id)
         return None
     return BookieAddress(bookie_id, endpoint.host, endpoint.port, dict(info.properties))
-
-
-class Tasks:
-    """Background tasks with an owner: they end by themselves or are cancelled by `close`. What
-    they do not handle themselves goes to the loop's exception handler."""
-
-    def __init__(self) -> None:
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    def start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-        return task
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            task.get_loop().call_exception_handler(
-                {"message": "unexpected error in background work", "exception": error, "task": task}
-            )
-
-    async def close(self) -> None:
-        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class Handle:

@@ -23,7 +23,6 @@ from quire.errors import ClientClosedError, KeyExistsError, MetadataError, NoSuc
 from quire.metadata._common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
-    Tasks,
     bookie_exists,
     check_key,
     check_ledger_id,
@@ -52,6 +51,7 @@ from quire.metadata.sqlite_file import BUSY_TIMEOUT_MS, SqliteFile, Work
 from quire.metadata.sqlite_lease import Machine, ThisMachine
 from quire.metadata.sqlite_session import Presence, Session
 from quire.metadata.sqlite_watch import WATCH_POLL_S, Watches
+from quire.tasks import TaskSet
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ class SqliteStore:
         self._claim_initialise = created
         self._session_timeout_ms = session_timeout_ms
         self._session = Session(session_id, session_timeout_ms, machine or ThisMachine())
-        self._tasks = Tasks()
+        self._tasks = TaskSet()
         self._watches = Watches(file, self._session, self._tasks, poll_s=watch_poll_s)
         self._presences: dict[str, Presence] = {}
         self._session_used = False

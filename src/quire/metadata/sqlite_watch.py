@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_metadata_format import decode
 from quire.errors import ClientClosedError, MetadataError
-from quire.metadata._common import Handle, Tasks, logger
+from quire.metadata._common import Handle, logger
 from quire.metadata.base import Bookies, Versioned
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_session import Session
+from quire.tasks import TaskSet
 
 WATCH_POLL_S = 0.1
 LIVENESS_POLL_S = 0.5
@@ -72,7 +73,7 @@ class Watches:
     """The watches of one store and the task that serves them."""
 
     def __init__(
-        self, file: SqliteFile, session: Session, tasks: Tasks, *, poll_s: float = WATCH_POLL_S
+        self, file: SqliteFile, session: Session, tasks: TaskSet, *, poll_s: float = WATCH_POLL_S
     ) -> None:
         self._file = file
         self._session = session

@@ -36,7 +36,6 @@ from quire.errors import (
 from quire.metadata._common import (
     CREATE_ATTEMPTS_MAX,
     SESSION_TIMEOUT_MS,
-    Tasks,
     check_key,
     check_ledger_id,
     check_prefix,
@@ -80,6 +79,7 @@ from quire.metadata.zookeeper_listing import list_ledgers
 from quire.metadata.zookeeper_root import OPERATION_TIMEOUT_S, ZooKeeperRoot
 from quire.metadata.zookeeper_values import Cookies, Values, read_instance_id
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
+from quire.tasks import TaskSet
 
 _CTOKEN_BITS = 63
 _CTOKEN_FORMAT_MIN = 3
@@ -104,7 +104,7 @@ class ZooKeeperStore:
         self._root = ZooKeeperRoot(
             connection, where.root, factory=where.factory, operation_timeout_s=operation_timeout_s
         )
-        self._tasks = Tasks()
+        self._tasks = TaskSet()
         self._ids = LedgerIds(self._root, self._tasks)
         self._cookies = Cookies(self._root)
         self._values = Values(self._root)

@@ -8,7 +8,7 @@ import asyncio
 from collections.abc import Mapping
 
 from quire.errors import ClientClosedError, MetadataError
-from quire.metadata._common import Tasks, bookie_exists, decode_address, logger
+from quire.metadata._common import bookie_exists, decode_address, logger
 from quire.metadata.base import BookieAddress, Bookies
 from quire.metadata.kazoo_adapter import (
     LostConnectionError,
@@ -17,6 +17,7 @@ from quire.metadata.kazoo_adapter import (
     Notify,
 )
 from quire.metadata.zookeeper_root import ZooKeeperRoot
+from quire.tasks import TaskSet
 
 AVAILABLE = "available"
 READONLY = "readonly"
@@ -71,7 +72,7 @@ class ZooKeeperRegistration:
     def __init__(
         self,
         root: ZooKeeperRoot,
-        tasks: Tasks,
+        tasks: TaskSet,
         bookie_id: str,
         payload: bytes,
         readonly: bool,

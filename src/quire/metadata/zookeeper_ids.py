@@ -17,12 +17,12 @@ from quire.codec.ledger_path import (
     sequence_of,
 )
 from quire.errors import MetadataError, QuireError
-from quire.metadata._common import Tasks
 from quire.metadata.kazoo_adapter import (
     NodeError,
     NoNodeError,
 )
 from quire.metadata.zookeeper_root import ZooKeeperRoot
+from quire.tasks import TaskSet
 
 _FIRST_HIGH_ORDER = 1
 HIGH_ORDER_KEPT = 3
@@ -33,7 +33,7 @@ _ATTEMPTS_MAX = 10
 
 
 class LedgerIds:
-    def __init__(self, root: ZooKeeperRoot, tasks: Tasks) -> None:
+    def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks
         self._short = root.at("idgen")

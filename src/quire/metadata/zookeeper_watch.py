@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from quire.errors import ClientClosedError, MetadataError
-from quire.metadata._common import Handle, Tasks, logger
+from quire.metadata._common import Handle, logger
 from quire.metadata.kazoo_adapter import LostConnectionError, NodeError, Notify
 from quire.metadata.zookeeper_root import ZooKeeperRoot
+from quire.tasks import TaskSet
 
 T = TypeVar("T")
 
@@ -28,7 +29,7 @@ class ZooKeeperWatch(Handle, Generic[T]):
     def __init__(
         self,
         root: ZooKeeperRoot,
-        tasks: Tasks,
+        tasks: TaskSet,
         look: Callable[[Notify], Awaitable[T]],
         deliver: Callable[[T], bool],
     ) -> None:
