@@ -13,9 +13,10 @@ from typing import Any, NoReturn
 
 import click
 
+from quire.admin.options import EXIT_INTERRUPTED
+
 EXIT_ERROR = 1
 EXIT_USAGE = 2
-EXIT_INTERRUPTED = 130
 """128 + SIGINT, as shells say it."""
 EXIT_BROKEN_PIPE = 141
 """128 + SIGPIPE: whoever read our output has enough of it."""

@@ -94,9 +94,7 @@ async def _read(
 
 
 def _as_lines(run: EntryRun) -> bytes:
-    payloads = run.payloads()
-    payloads.append(b"")
-    return b"\n".join(payloads)
+    return b"\n".join((*run.payloads(), b""))
 
 
 def _as_json(run: EntryRun) -> bytes:

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
+import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 import click
+
+CLEAN_UP_LIMIT_S = 10.0
+"""Of a command that was interrupted; behind it the process simply ends."""
+EXIT_INTERRUPTED = 130
 
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -116,6 +122,30 @@ def run_async(work: Coroutine[Any, Any, T]) -> T:
     try:
         import uvloop
     except ImportError:
-        return asyncio.run(work)
+        return asyncio.run(_interruptible(work))
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(work)
+        return runner.run(_interruptible(work))
+
+
+async def _interruptible(work: Coroutine[Any, Any, T]) -> T:
+    """Ctrl-C cancels `work`; its cleaning up is bounded, for a terminal must come back."""
+    loop, task = asyncio.get_running_loop(), asyncio.current_task()
+    assert task is not None
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if not interrupted:
+            interrupted = True
+            last_resort = threading.Timer(CLEAN_UP_LIMIT_S, os._exit, (EXIT_INTERRUPTED,))
+            last_resort.daemon = True
+            last_resort.start()
+        task.cancel()
+
+    loop.add_signal_handler(signal.SIGINT, interrupt)
+    try:
+        return await work
+    except asyncio.CancelledError:
+        if interrupted:
+            raise KeyboardInterrupt from None
+        raise
