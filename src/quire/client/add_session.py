@@ -89,9 +89,6 @@ class Member:
 
     # -- AddSink ------------------------------------------------------------------------------
 
-    def expected(self) -> int:
-        return self.session.pipeline.expected(self.index)
-
     def on_acked_run(self, first: int, last: int) -> None:
         if not self.gone:
             self.session.pipeline.acked_run(self.index, first, last)

@@ -136,10 +136,6 @@ class AddPipeline:
 
     # -- acknowledgements ---------------------------------------------------------------------
 
-    def expected(self, index: int) -> int:
-        """The next entry that member `index` should acknowledge."""
-        return self._next[index]
-
     def acked_run(self, index: int, first: int, last: int) -> None:
         """Member `index` has stored first..last (all of them; only where nothing is striped)."""
         if first == self._next[index] and not self._ahead[index] and not self._striped:

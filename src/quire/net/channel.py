@@ -49,10 +49,6 @@ WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 class AddSink(Protocol):
     """Where the answers to the adds of one ledger on one channel go."""
 
-    def expected(self) -> int:
-        """The entry whose answer should come next."""
-        ...
-
     def on_acked_run(self, first: int, last: int) -> None: ...
 
     def on_acked(self, entries: list[int]) -> None: ...
