@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: help demo test check format sim interop soak bench java lock clean
+.PHONY: proto help demo test check format sim interop soak bench java lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -55,6 +55,9 @@ soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MI
 
 bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)
+
+proto: ## remake the v3 messages from src/quire/codec/messages.proto
+	@scripts/make-proto
 
 lock: ## remake requirements/dev.lock (ARGS=--upgrade for the newest versions)
 	@scripts/lock $(ARGS)

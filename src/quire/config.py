@@ -48,6 +48,10 @@ class BookieConfig:
     max_unsent_bytes: int = 16 * MIB
     """Answers that one connection has not taken. Behind it the bookie stops reading from it."""
     max_connections: int = 4_096
+    max_long_polls: int = 65_536
+    """Tailing readers that wait at once; behind it they are told that there are too many."""
+    max_long_poll_ms: int = 60_000
+    """A reader that wants to wait longer is answered after this."""
     segment_bytes: int = 64 * MIB
     min_free_bytes: int = 256 * MIB
     """Less free space than this makes the bookie read-only."""

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.bookie.connection import Connection
-from quire.codec import frames
+from quire.codec import frames, v3
 from quire.codec.frames import FRAME_HEADER_BYTES
 from quire.storage.batch import Batch
 
@@ -36,7 +36,9 @@ class Store:
 
 def connection(ledgers: list[int]) -> tuple[Connection, Store]:
     store = Store(ledgers)
-    service: Any = SimpleNamespace(store=store, writable=True, count_adds=lambda batch: None)
+    service: Any = SimpleNamespace(
+        store=store, writable=True, long_polls=(), count_adds=lambda batch: None
+    )
     return Connection(service), store
 
 
@@ -88,6 +90,28 @@ def test_every_mixture_of_ledgers_ids_and_sizes(
     assert entries_of(store) == sent
 
 
+@given(adds, st.data())
+def test_every_mixture_over_protocol_v3(
+    steps: list[tuple[int, int, int]], data: st.DataObject
+) -> None:
+    """What came as a protobuf message lies in the log as a v2 frame."""
+    upcoming = {1: 0, 2: 0, 3: 0}
+    sent = []
+    for ledger, jump, size in steps:
+        sent.append((ledger, upcoming[ledger], entry(ledger, upcoming[ledger], size)))
+        upcoming[ledger] += 1 if jump < 5 else jump
+    stream = b"".join(
+        v3.add_request(txn, KEY, body, ledger, entry_id)
+        for txn, (ledger, entry_id, body) in enumerate(sent)
+    )
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=5)))
+    peer, store = connection([1, 2, 3])
+    for a, b in zip([0, *cuts], [*cuts, len(stream)]):
+        if a < b:
+            peer.data_received(stream[a:b])
+    assert entries_of(store) == sent
+
+
 def test_mixed_sizes_of_one_ledger_are_one_run() -> None:
     peer, store = connection([1])
     bodies = [entry(1, k, k * 7 % 90) for k in range(500)]
@@ -109,7 +133,7 @@ def test_mixed_sizes_cost_no_more_than_a_few_looks_a_frame(
         unpacked += len(view) // size
         return frames.add_columns(view, size)
 
-    monkeypatch.setattr("quire.bookie.connection.add_columns", counting)
+    monkeypatch.setattr("quire.bookie.protocol_v2.add_columns", counting)
     bodies = [entry(1, k, 20 + k // 2 % 2 * 5 + k % 3) for k in range(2_000)]
     peer.data_received(b"".join(frames.add_request(KEY, body) for body in bodies))
     assert len(entries_of(store)) == 2_000

@@ -69,7 +69,7 @@ class Bookie:
             schedule=asyncio.get_running_loop().call_later,
             reader=reader,
         )
-        self.service = BookieService(self.store, config, log)
+        self.service = BookieService(self.store, config, clock, log)
         self._port: Port | None = None
         self._registration: Registration | None = None
         self._instance_id = ""
@@ -140,6 +140,9 @@ class Bookie:
         """One pass now; an error is logged and changes nothing."""
         try:
             await collect_garbage(self.store, self.metadata, self._instance_id, self._log)
+            for ledger_id in self.service.long_polls.ledger_ids():
+                if ledger_id not in self.store.ledgers:
+                    self.service.long_polls.release(ledger_id)
         except (QuireError, CookieError) as error:
             self._log("garbage_collection_skipped", error=str(error))
 

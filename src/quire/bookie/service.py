@@ -4,14 +4,18 @@ down."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from quire.bookie.connection import Connection, ReadOne
+from quire.bookie.connection import Connection
+from quire.bookie.long_polls import LongPolls
+from quire.clock import Clock
 from quire.codec.frames import (
     BATCH_READ_BASE_BYTES,
+    KEY_BYTES,
     LAST_ENTRY,
+    Buffer,
     Code,
     Flag,
 )
@@ -27,6 +31,25 @@ class EventLog(Protocol):
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
+class PendingRead(Protocol):
+    """A read of either protocol that waits for its answer."""
+
+    connection: Connection
+    ledger_id: int
+    entry_id: int
+    """LAST_ENTRY: the last one there is."""
+
+    @property
+    def max_count(self) -> int: ...
+
+    @property
+    def max_bytes(self) -> int: ...
+
+    def failed(self, code: int) -> bytes: ...
+
+    def found(self, entries: Sequence[Buffer]) -> bytes: ...
+
+
 @dataclass(slots=True)
 class Counters:
     """What this bookie did since it started; plain numbers, read by metrics."""
@@ -40,15 +63,22 @@ class Counters:
     reads_from_disk: int = 0
     reads_failed: int = 0
     fences: int = 0
+    long_polls: int = 0
+    """Tailing readers that had to wait."""
+    forces: int = 0
     holds: int = 0
     """Times a connection was paused because too much was queued for the disk."""
 
 
 class BookieService:
-    def __init__(self, store: LedgerStore, config: BookieConfig, log: EventLog) -> None:
+    def __init__(
+        self, store: LedgerStore, config: BookieConfig, clock: Clock, log: EventLog
+    ) -> None:
         self.store = store
         self.config = config
+        self.clock = clock
         self.log = log
+        self.long_polls = LongPolls(config.max_long_polls)
         self.counters = Counters()
         self.writable = True
         # Dictionaries as sets that keep their order: the same seed, the same run.
@@ -67,6 +97,9 @@ class BookieService:
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self._held.pop(connection, None)
+        for poll in list(connection.polls):
+            poll.cancel()
+        connection.polls.clear()
 
     def hold(self, connection: Connection) -> None:
         """Too much waits for the disk: this connection is read again once it is written."""
@@ -82,6 +115,7 @@ class BookieService:
 
     async def drain(self) -> None:
         """Take no more requests and wait until what was taken is durable and answered."""
+        self.long_polls.release_all()
         for connection in self.connections:
             connection.pause("stopping")
         if self.store.failed is None and self.connections:
@@ -135,9 +169,9 @@ class BookieService:
         if store.failed is not None:
             return Code.IO_ERROR
         info = store.ledgers.get(ledger_id)
+        if len(key) != KEY_BYTES:
+            return Code.UNAUTHORIZED
         if info is None:
-            if len(key) == 0:
-                return Code.UNAUTHORIZED
             if store.is_refused(ledger_id):
                 return Code.NO_LEDGER
             store.create_ledger(ledger_id, key)
@@ -145,11 +179,59 @@ class BookieService:
             return Code.UNAUTHORIZED
         self.counters.fences += 1
         store.fence(ledger_id, lambda error: answer(self.code_of(error) if error else int(Code.OK)))
+        self.long_polls.release(ledger_id)
         return Code.OK
+
+    def write_lac(
+        self, ledger_id: int, lac: int, key: bytes, packet: bytes, answer: Callable[[int], None]
+    ) -> int:
+        """Keep an explicit LAC, and call `answer` once it is durable. A code returned at once is a
+        refusal. Fenced ledgers take it, unknown ones are created (wire-protocol spec, 6.1, 6.3)."""
+        store = self.store
+        if store.failed is not None:
+            return Code.IO_ERROR
+        if not self.writable:
+            return Code.READ_ONLY
+        info = store.ledgers.get(ledger_id)
+        if len(key) != KEY_BYTES:
+            return Code.UNAUTHORIZED
+        if info is None:
+            if store.is_refused(ledger_id):
+                return Code.NO_LEDGER
+            info = store.create_ledger(ledger_id, key)
+        elif info.master_key != key:
+            return Code.UNAUTHORIZED
+        try:
+            store.write_explicit_lac(
+                ledger_id,
+                packet,
+                lambda error: answer(self.code_of(error) if error else int(Code.OK)),
+            )
+        except StorageError as error:
+            return self.code_of(error)
+        if lac > info.last_add_confirmed:
+            info.last_add_confirmed = lac
+            self.long_polls.wake(ledger_id, lac)
+        return Code.OK
+
+    def last_add_confirmed(self, ledger_id: int) -> int:
+        info = self.store.ledgers.get(ledger_id)
+        return -1 if info is None else info.last_add_confirmed
+
+    async def entry_ranges(self, ledger_id: int) -> tuple[int, list[tuple[int, int]]]:
+        """(code, ascending ranges of the entries that are here)."""
+        try:
+            return Code.OK, await self.store.entry_ranges(ledger_id)
+        except (NoLedger, StorageError) as error:
+            return self._read_code(error), []
+
+    def background(self, work: Coroutine[None, None, None]) -> None:
+        """Answer a request that takes a while."""
+        self._reads.start(work)
 
     # -- reads --------------------------------------------------------------------------------
 
-    def answer(self, request: ReadOne) -> bytes | None:
+    def answer(self, request: PendingRead) -> bytes | None:
         """The answer frame; None when the disk has to be waited for: it is written later."""
         self.counters.reads += 1
         try:
@@ -158,7 +240,7 @@ class BookieService:
             self._reads.start(self._answer_from_disk(request))
             return None
 
-    def _look_up(self, request: ReadOne) -> bytes:
+    def _look_up(self, request: PendingRead) -> bytes:
         try:
             entry_id = self._entry_id(request)
             if entry_id < 0:
@@ -171,7 +253,7 @@ class BookieService:
             return request.failed(self._read_code(error))
         return request.found(entries)
 
-    async def _answer_from_disk(self, request: ReadOne) -> None:
+    async def _answer_from_disk(self, request: PendingRead) -> None:
         self.counters.reads_from_disk += 1
         try:
             entries = await self.store.read_blocking(
@@ -185,13 +267,13 @@ class BookieService:
             answer = request.failed(self._read_code(error))
         request.connection.write(answer)
 
-    def _entry_id(self, request: ReadOne) -> int:
+    def _entry_id(self, request: PendingRead) -> int:
         if request.entry_id != LAST_ENTRY:
             return request.entry_id
         last: int = self.store.last_entry_id(request.ledger_id)
         return last
 
-    def _budget(self, request: ReadOne) -> int:
+    def _budget(self, request: PendingRead) -> int:
         return max(request.max_bytes - BATCH_READ_BASE_BYTES, 0)
 
     def _read_code(self, error: Exception) -> int:
@@ -199,6 +281,10 @@ class BookieService:
             self.counters.reads_failed += 1
             self.log("read_failed", error=str(error))
             return Code.IO_ERROR
+        return self.code_of_missing(error)
+
+    def code_of_missing(self, error: Exception) -> int:
+        """The answer for what is not here: "no", or "unknown" while that cannot be known."""
         if self.store.negatives_unknown:
             return Code.UNKNOWN_LEDGER_STATE
         return Code.NO_LEDGER if isinstance(error, NoLedger) else Code.NO_ENTRY

@@ -460,6 +460,14 @@ class LedgerStore:
             info.master_key = key
             self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
 
+    def total_bytes(self) -> int:
+        """Of the file system under the directory. `OSError`."""
+        return self._disk.total_bytes()
+
+    def free_bytes(self) -> int:
+        """Not used on that file system. `OSError`."""
+        return self._disk.free_bytes()
+
     # -- repair and numbers -----------------------------------------------------------------------
 
     def mark_repaired(self, done: Done) -> None:

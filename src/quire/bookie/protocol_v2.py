@@ -1,0 +1,279 @@
+"""Requests of protocol v2 on one connection (wire-protocol spec, section 2).
+
+Adds take the fast path: a stretch of ADD frames of one size becomes columns, the columns become
+runs, and the bytes go to the log as they came. What does not fit goes frame by frame.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
+from quire.codec.frames import (
+    ADD_HEAD,
+    ADD_WORD,
+    BATCH_READ_REQUEST,
+    FRAME_HEADER_BYTES,
+    KEY_BYTES,
+    LAST_ENTRY,
+    MAX_VERSION,
+    READ_REQUEST,
+    RESPONSE,
+    Buffer,
+    Code,
+    Flag,
+    Opcode,
+    add_columns,
+    add_response,
+    add_responses,
+    add_responses_of,
+    auth_frame,
+    auth_message,
+    batch_read_response,
+    read_response,
+    split_word,
+)
+from quire.errors import ProtocolError, StorageError
+from quire.storage.batch import Batch
+
+if TYPE_CHECKING:
+    from quire.bookie.connection import Connection
+
+ADD_KIND = ADD_WORD >> 16
+"""Version 2, opcode ADD, whatever the flags."""
+MIN_ANSWERABLE_BYTES = 16
+LAC_AT = FRAME_HEADER_BYTES + 16
+AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
+AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
+
+
+class RequestsV2:
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._service = connection.service
+        self._intake = Intake(connection.service)
+        self._spans: list[tuple[int, int]] = []
+        """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
+        self._view = memoryview(b"")
+
+    def begin(self, view: memoryview) -> None:
+        """The buffer that the offsets of the other calls mean."""
+        self._view = view
+
+    # -- adds ---------------------------------------------------------------------------------
+
+    def adds(self, at: int, end: int, size: int) -> int:
+        """Take the ADD frames of `size` bytes that stand back to back from `at` on; the offset
+        behind them."""
+        count = self._equal_frames(at, end, size)
+        if count == 1:
+            _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
+            self._take(word, key, ledger, (entry,), at, size)
+            return at + size
+        lengths, words, keys, ledgers, entries = add_columns(
+            self._view[at : at + count * size], size
+        )
+        first, word, key, ledger = entries[0], words[0], keys[0], ledgers[0]
+        if (
+            entries[-1] - first == count - 1
+            and lengths.count(size - 4) == count
+            and words.count(word) == count
+            and ledgers.count(ledger) == count
+            and keys.count(key) == count
+            and entries == tuple(range(first, first + count))
+        ):
+            self._take(word, key, ledger, range(first, first + count), at, size)
+            return at + count * size
+        start = 0
+        for row in range(1, count + 1):
+            if row < count and (
+                ledgers[row] == ledger
+                and entries[row] > entries[row - 1]
+                and words[row] == word
+                and lengths[row] == size - 4
+                and keys[row] == key
+            ):
+                continue
+            self._take(word, key, ledger, entries[start:row], at + start * size, size)
+            if row == count or lengths[row] != size - 4 or words[row] >> 16 != ADD_KIND:
+                return at + row * size
+            start, word, key, ledger = row, words[row], keys[row], ledgers[row]
+        raise AssertionError("unreachable")
+
+    def _equal_frames(self, at: int, end: int, size: int) -> int:
+        """A guess how many frames of one size stand here, from a few length words: at most as
+        many as fit, and 1 where the next one has another size. Cheap also for mixed sizes."""
+        view, count = self._view, (end - at) // size
+        length = view[at : at + 4]
+        if count > 1 and view[at + size : at + size + 4] != length:
+            return 1
+        while count > 2 and view[at + (count - 1) * size : at + (count - 1) * size + 4] != length:
+            count //= 2
+        return count
+
+    def _take(
+        self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
+    ) -> None:
+        """Accept or refuse ascending entries of one ledger, whose frames begin at `at`."""
+        stop = at + len(entries) * size
+        last_lac = stop - size + LAC_AT
+        lac = int.from_bytes(self._view[last_lac : last_lac + 8], "big", signed=True)
+        code = self._intake.take(word & 0xFFFF, key, ledger, entries, size, lac)
+        if code:
+            self._connection.out.append(add_responses_of(ledger, entries, code))
+            return
+        spans = self._spans
+        if spans and spans[-1][1] == at:
+            spans[-1] = (spans[-1][0], stop)
+        else:
+            spans.append((at, stop))
+
+    def _short_add(self, version: int, flags: int, at: int, size: int) -> None:
+        """An ADD that the fast path does not take: an old version, or too short to be an entry."""
+        if size < FRAME_HEADER_BYTES + MIN_ANSWERABLE_BYTES:
+            raise ProtocolError(f"an add request of {size} bytes is too short")
+        _, _, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
+        out = self._connection.out
+        if version > MAX_VERSION:
+            out.append(add_response(Code.BAD_VERSION, ledger, entry, version))
+        elif size < FRAME_HEADER_BYTES + MIN_ENTRY_BYTES:
+            out.append(add_response(Code.BAD_REQUEST, ledger, entry, version))
+        else:
+            self._take(ADD_WORD | flags, key, ledger, (entry,), at, size)
+            self.submit(version)
+
+    def submit(self, version: int = 2) -> None:
+        """Hand what was accepted so far to the store."""
+        if not self._intake.runs:
+            return
+        view = self._view
+        buffers = [view[start:stop] for start, stop in self._spans]
+        self._spans = []
+        done = self._synced if version == 2 else partial(self._synced_old, version)
+        self._intake.submit(buffers, done)
+
+    def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
+        run = batch.runs[0]
+        code = self._service.code_of(error) if error else Code.OK
+        self._connection.write(add_response(code, run.ledger_id, run.first, version))
+
+    def _synced(self, batch: Batch, error: StorageError | None) -> None:
+        """The batch is durable (or failed): its answers, in one write."""
+        parts: list[bytes] = []
+        for run in batch.runs:
+            if error is None and run.count == 1:
+                parts.append(RESPONSE.pack(24, ADD_WORD, 0, run.ledger_id, run.first))
+            elif error is not None:
+                code = self._service.code_of(error)
+                entries = run.ids or range(run.first, run.first + run.count)
+                parts.append(add_responses_of(run.ledger_id, entries, code))
+            elif run.ids is None:
+                parts.append(add_responses(run.ledger_id, run.first, run.count))
+            else:
+                parts.append(add_responses_of(run.ledger_id, run.ids))
+        self._connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+    # -- everything else ----------------------------------------------------------------------
+
+    def other(self, word: int, at: int, size: int) -> None:
+        """One frame at `at` that `adds` does not take."""
+        version, opcode, flags = split_word(word)
+        if opcode not in (Opcode.ADD, Opcode.READ, Opcode.BATCH_READ, Opcode.AUTH):
+            raise ProtocolError(f"unknown request (header word {word:#010x})")
+        if opcode == Opcode.AUTH:
+            self._connection.out.append(auth_frame(AUTH_DISABLED))
+            return
+        if opcode == Opcode.ADD:
+            self._short_add(version, flags, at, size)
+            return
+        minimum = READ_REQUEST.size if opcode == Opcode.READ else BATCH_READ_REQUEST.size
+        if size < minimum:
+            raise ProtocolError(f"a read request of {size} bytes is too short")
+        key = bytes(self._view[at + minimum : min(at + minimum + KEY_BYTES, at + size)])
+        if version < 2:
+            key = b""
+        elif flags & Flag.DO_FENCING and len(key) < KEY_BYTES:
+            raise ProtocolError("a fencing read without a master key")
+        self._read(version, opcode, flags, key, at)
+
+    def _read(self, version: int, opcode: int, flags: int, key: bytes, at: int) -> None:
+        connection = self._connection
+        if opcode == Opcode.READ:
+            _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
+            request = ReadOne(connection, version, ledger, entry)
+        else:
+            _, _, ledger, entry, request_id, count, size = BATCH_READ_REQUEST.unpack_from(
+                self._view, at
+            )
+            request = ReadBatch(connection, version, ledger, entry, request_id, count, size)
+        if version > MAX_VERSION:
+            connection.out.append(request.failed(Code.BAD_VERSION))
+        elif flags & Flag.DO_FENCING:
+            code = self._service.fence(ledger, key, request.answer_fenced)
+            if code:
+                connection.out.append(request.failed(code))
+        else:
+            answer = self._service.answer(request)
+            if answer is not None:
+                connection.out.append(answer)
+
+
+class ReadOne:
+    """A READ request that waits for its answer."""
+
+    __slots__ = ("connection", "entry_id", "ledger_id", "version")
+
+    max_count = 1
+    max_bytes = 0
+
+    def __init__(self, connection: Connection, version: int, ledger_id: int, entry_id: int) -> None:
+        self.connection = connection
+        self.version = version
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+
+    def failed(self, code: int) -> bytes:
+        return read_response(code, self.ledger_id, self.entry_id, version=self.version)
+
+    def found(self, entries: Sequence[Buffer]) -> bytes:
+        return read_response(
+            Code.OK, self.ledger_id, self.entry_id, entries[0], version=self.version
+        )
+
+    def answer_fenced(self, code: int) -> None:
+        """The fence is durable (code 0), or it failed: now the read may be answered."""
+        service = self.connection.service
+        answer = self.failed(code) if code else service.answer(self)
+        if answer is not None:
+            self.connection.write(answer)
+
+
+class ReadBatch(ReadOne):
+    """A BATCH_READ request that waits for its answer."""
+
+    __slots__ = ("max_bytes", "max_count", "request_id")
+
+    def __init__(
+        self,
+        connection: Connection,
+        version: int,
+        ledger_id: int,
+        first: int,
+        request_id: int,
+        max_count: int,
+        max_size: int,
+    ) -> None:
+        super().__init__(connection, version, ledger_id, first)
+        self.request_id = request_id
+        self.max_count = max_count if max_count > 0 else 2**31
+        self.max_bytes = min(max_size, connection.service.config.max_batch_read_bytes)
+        if first == LAST_ENTRY:
+            self.max_count = 1
+
+    def failed(self, code: int) -> bytes:
+        return batch_read_response(code, self.ledger_id, self.entry_id, self.request_id)
+
+    def found(self, entries: Sequence[Buffer]) -> bytes:
+        return batch_read_response(Code.OK, self.ledger_id, self.entry_id, self.request_id, entries)

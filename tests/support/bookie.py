@@ -1,0 +1,107 @@
+"""A bookie in the event loop of a test: on a real directory, with metadata in memory."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import secrets
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from quire.bookie.server import Address, Bookie
+from quire.clock import SystemClock
+from quire.config import BookieConfig
+from quire.metadata.base import MetadataStore
+from quire.metadata.memory import MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+from quire.net.network import AsyncioNetwork
+from quire.storage.disk import RealDisk
+from quire.storage.worker import ThreadReader, ThreadWorker
+
+ANSWER_S = 20.0
+SMALL = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)
+
+
+def memory_metadata() -> MemoryStore:
+    return MemoryStore(MemoryCluster("test", clock=SystemClock(), rng=random.Random(0)))
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+        return port
+
+
+@asynccontextmanager
+async def running_bookie(
+    directory: Path,
+    config: BookieConfig = SMALL,
+    metadata: MetadataStore | None = None,
+    port: int = 0,
+) -> AsyncIterator[Bookie]:
+    """`metadata`: to be handed in where the bookie is to be started again."""
+    loop = asyncio.get_running_loop()
+    metadata = metadata or memory_metadata()
+    if not await metadata.is_initialised():
+        await metadata.initialise()
+    reader = ThreadReader(loop)
+    bookie = Bookie(
+        disk=RealDisk(str(directory)),
+        log_worker=ThreadWorker(loop, "log"),
+        maintenance_worker=ThreadWorker(loop, "maintenance"),
+        metadata=metadata,
+        network=AsyncioNetwork(),
+        clock=SystemClock(),
+        address=Address("127.0.0.1", port, "127.0.0.1"),
+        config=config,
+        log=lambda event, **fields: None,
+        random_bytes=secrets.token_bytes,
+        reader=reader,
+    )
+    try:
+        await bookie.start()
+        yield bookie
+    finally:
+        await bookie.stop()
+        reader.close()
+
+
+class Peer:
+    """A raw connection to a bookie."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader = reader
+        self.writer = writer
+
+    def send(self, data: bytes) -> None:
+        self.writer.write(data)
+
+    async def receive(self) -> bytes:
+        """One frame; b"" when the connection was closed."""
+        async with asyncio.timeout(ANSWER_S):
+            try:
+                head = await self.reader.readexactly(4)
+                return head + await self.reader.readexactly(int.from_bytes(head, "big"))
+            except (asyncio.IncompleteReadError, ConnectionError):
+                return b""
+
+    async def ask(self, data: bytes) -> bytes:
+        self.send(data)
+        return await self.receive()
+
+
+@asynccontextmanager
+async def peer_of(bookie: Bookie) -> AsyncIterator[Peer]:
+    host, _, port = bookie.bookie_id.rpartition(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    try:
+        yield Peer(reader, writer)
+    finally:
+        writer.close()
+        try:
+            await writer.wait_closed()
+        except ConnectionError:
+            pass
