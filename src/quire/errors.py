@@ -67,6 +67,10 @@ class MetadataUnavailableError(MetadataError):
     remedy = "Check that the store is running and that the URI names it"
 
 
+class MetadataDeniedError(MetadataError):
+    """The metadata store does not let us: no identity was given, or one without the right."""
+
+
 class MetadataURIError(MetadataError):
     """The metadata URI cannot be used."""
 
@@ -210,6 +214,14 @@ class BookieUnavailableError(BookieError):
     code = -8
 
 
+class TlsError(BookieUnavailableError):
+    """The connection to the bookie could not be secured, or the bookie does not accept who the
+    client is. Nothing was sent to it; clear text is never tried instead."""
+
+    code = -24
+    outcome_known = True
+
+
 class BookieTimeoutError(BookieError):
     """The bookie did not answer in time."""
 
@@ -266,6 +278,12 @@ class DamagedError(StorageError):
 
 class CookieError(QuireError):
     """The data directory and the cluster do not belong together."""
+
+
+class TlsConfigError(QuireError):
+    """A certificate, key or authority file cannot be used, or the options contradict each other."""
+
+    code = -24
 
 
 class StartError(QuireError):

@@ -6,18 +6,23 @@ import asyncio
 import itertools
 import os
 import random
+import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
+from kazoo.client import KazooClient
 
 from quire.clock import SystemClock
 from quire.metadata import open_metadata
-from quire.metadata.base import MetadataStore
+from quire.metadata._common import encode_address
+from quire.metadata.base import BookieAddress, MetadataStore
+from quire.metadata.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.memory import MemoryStore, forget_memory
 from quire.metadata.sqlite import SqliteStore
-from quire.metadata.uri import parse_uri
+from quire.metadata.uri import MetadataURI, parse_uri
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.metadata.zookeeper_server import ZooKeeperServer
 
@@ -39,6 +44,12 @@ class Backend(Protocol):
         ...
 
     async def initialise(self) -> None: ...
+
+    async def take_id(
+        self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
+    ) -> None:
+        """The session of `loser` ends, and `winner` has the id of its bookie before it is back."""
+        ...
 
     async def close(self) -> None: ...
 
@@ -63,6 +74,11 @@ class _Stores:
     async def open(self, session_timeout_ms: int) -> MetadataStore:
         raise NotImplementedError
 
+    async def take_id(
+        self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
+    ) -> None:
+        raise NotImplementedError
+
     async def close(self) -> None:
         for store in self.opened:
             await store.close()
@@ -73,6 +89,14 @@ class MemoryBackend(_Stores):
         attached = await open_metadata(self.uri)
         assert isinstance(attached, MemoryStore)
         return MemoryStore(attached.cluster, session_timeout_ms=session_timeout_ms)
+
+    async def take_id(
+        self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
+    ) -> None:
+        assert isinstance(loser, MemoryStore)
+        loser.expire_session(back=False)
+        await winner.register_bookie(address)
+        loser.restore_session()
 
     async def close(self) -> None:
         await super().close()
@@ -90,6 +114,20 @@ class SqliteBackend(_Stores):
             watch_poll_s=0.02,
         )
 
+    async def take_id(
+        self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
+    ) -> None:
+        assert isinstance(winner, SqliteStore)
+        await winner.register_bookie(replace(address, bookie_id="other"))  # begins its session
+        connection = sqlite3.connect(parse_uri(self.uri).path, isolation_level=None)
+        try:
+            connection.execute(
+                "UPDATE bookies SET session_id = ?, payload = ? WHERE bookie_id = ?",
+                (winner._session._session_id, encode_address(address), address.bookie_id),
+            )
+        finally:
+            connection.close()
+
 
 class ZooKeeperBackend(_Stores):
     async def open(self, session_timeout_ms: int) -> MetadataStore:
@@ -100,8 +138,58 @@ class ZooKeeperBackend(_Stores):
             session_timeout_ms=session_timeout_ms,
         )
 
+    async def take_id(
+        self, loser: MetadataStore, winner: MetadataStore, address: BookieAddress
+    ) -> None:
+        assert isinstance(loser, ZooKeeperStore)
+        assert isinstance(winner, ZooKeeperStore)
+        path = winner._root.at(f"available/{address.bookie_id}")
+
+        def swap(client: KazooClient) -> Any:
+            both = client.transaction()
+            both.delete(path)
+            both.create(path, encode_address(address), ephemeral=True)
+            return both.commit_async()
+
+        assert path in (await winner._zk._ask(path, swap))
+        await asyncio.to_thread(end_session, loser)
+
+
+def end_session(store: ZooKeeperStore) -> None:
+    """As a second client of the same session, close it: the server drops what is ephemeral, and
+    the first client is told that its session has expired."""
+    thief = KazooClient(hosts=store._zk.servers, client_id=store._zk._client.client_id)
+    thief.start()
+    thief.stop()
+    thief.close()
+
+
+async def connect(where: MetadataURI, **options: Any) -> ZooKeeperStore:
+    """A store that the test closes itself."""
+    return await ZooKeeperStore.connect(where, clock=SystemClock(), rng=random.Random(), **options)
+
+
+async def ids_of(store: MetadataStore) -> list[int]:
+    return [i for ledgers in [r async for r in store.list_ledgers()] for i in ledgers.ledger_ids]
+
+
+async def tree(raw: ZooKeeperConnection, path: str) -> dict[str, bytes]:
+    """Every node below `path`, by its path relative to it."""
+    found: dict[str, bytes] = {}
+    todo = [path]
+    while todo:
+        node = todo.pop()
+        found[node.removeprefix(path)] = (await raw.get(node))[0]
+        todo += [f"{node}/{name}" for name in await raw.children(node)]
+    return found
+
 
 _roots = itertools.count()
+
+
+def next_root() -> str:
+    """A ledgers root that no other test uses."""
+    return f"/test-{os.getpid()}-{next(_roots)}/ledgers"
 
 
 @pytest.fixture(scope="session")
@@ -116,7 +204,9 @@ def make_backend(name: str, request: pytest.FixtureRequest, tmp_path: Path) -> _
     if name == "sqlite":
         return SqliteBackend(name, f"sqlite:///{tmp_path / 'metadata.db'}")
     server: ZooKeeperServer = request.getfixturevalue("zookeeper_server")
-    return ZooKeeperBackend(name, server.uri(f"/test-{os.getpid()}-{next(_roots)}/ledgers"))
+    uri = server.uri(next_root())
+    name, _, manager = name.partition("-")
+    return ZooKeeperBackend(name, uri.replace("hierarchical", manager) if manager else uri)
 
 
 DRIVERS = [
@@ -124,6 +214,12 @@ DRIVERS = [
     pytest.param("sqlite", id="sqlite"),
     pytest.param("zookeeper", id="zookeeper", marks=pytest.mark.zookeeper),
 ]
+LEDGER_DRIVERS = [
+    *DRIVERS,
+    pytest.param("zookeeper-longhierarchical", id="zookeeper-long", marks=pytest.mark.zookeeper),
+    pytest.param("zookeeper-flat", id="zookeeper-flat", marks=pytest.mark.zookeeper),
+]
+"""With each way to arrange ledgers."""
 
 
 @pytest.fixture(params=DRIVERS)
@@ -143,9 +239,23 @@ async def backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await backend.close()
 
 
+@pytest.fixture(params=LEDGER_DRIVERS)
+async def ledger_backend(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Backend]:
+    """The same, for tests about ledgers."""
+    backend = make_backend(request.param, request, tmp_path)
+    await backend.initialise()
+    yield backend
+    await backend.close()
+
+
 @pytest.fixture
 async def store(backend: Backend) -> MetadataStore:
     return await backend.store()
+
+
+@pytest.fixture
+async def ledger_store(ledger_backend: Backend) -> MetadataStore:
+    return await ledger_backend.store()
 
 
 @pytest.fixture
@@ -154,6 +264,19 @@ async def zookeeper(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIter
     await backend.initialise()
     yield backend
     await backend.close()
+
+
+@pytest.fixture
+def where(zookeeper: Backend) -> MetadataURI:
+    return parse_uri(zookeeper.uri)
+
+
+@pytest.fixture
+async def raw(where: MetadataURI) -> AsyncIterator[ZooKeeperConnection]:
+    """A look behind the store's back."""
+    connection = await ZooKeeperConnection.connect(where.servers, session_timeout_ms=4_000)
+    yield connection
+    await connection.close()
 
 
 @pytest.fixture

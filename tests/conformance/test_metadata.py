@@ -12,6 +12,7 @@ import pytest
 from quire.codec.digest import DigestType
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.registration import Endpoint
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
@@ -26,7 +27,7 @@ from quire.errors import (
 from quire.metadata import _common, memory, open_metadata, sqlite
 from quire.metadata.base import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
 from quire.metadata.update import update_ledger
-from tests.conformance.conftest import SESSION_TIMEOUT_MS, Backend, Eventually
+from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, Eventually
 
 METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
@@ -116,6 +117,19 @@ async def test_open_with_create(empty_backend: Backend) -> None:
             await two.close()
 
 
+async def test_only_zookeeper_has_ledger_managers(empty_backend: Backend) -> None:
+    store = await open_metadata(empty_backend.uri, create=True)
+    try:
+        if empty_backend.name == "zookeeper":
+            await store.initialise("hierarchical")
+        else:
+            with pytest.raises(UsageError, match="ledger managers"):
+                await store.initialise("hierarchical")
+            await store.initialise()
+    finally:
+        await store.close()
+
+
 async def test_closed_store(backend: Backend) -> None:
     store = await backend.store()
     await store.close()
@@ -131,30 +145,35 @@ async def test_closed_store(backend: Backend) -> None:
 # -- ledgers ----------------------------------------------------------------------------------
 
 
-async def test_create_and_read(store: MetadataStore) -> None:
-    ledger_id, created = await store.create_ledger(METADATA)
+async def test_create_and_read(ledger_store: MetadataStore) -> None:
+    ledger_id, created = await ledger_store.create_ledger(METADATA)
     assert created.version == 0
     assert created.value.ctime_ms > 0
-    assert await store.read_ledger(ledger_id) == created
+    assert await ledger_store.read_ledger(ledger_id) == created
     wanted = replace(METADATA, ctime_ms=created.value.ctime_ms, ctoken=created.value.ctoken)
     assert created.value == wanted
     with pytest.raises(NoSuchLedgerError, match="77"):
-        await store.read_ledger(77)
+        await ledger_store.read_ledger(77)
 
 
 @pytest.mark.parametrize("version", [1, 2, 3])
-async def test_formats(store: MetadataStore, version: int) -> None:
+async def test_formats(ledger_store: MetadataStore, version: int) -> None:
     metadata = replace(METADATA, format_version=version)
     if version == 1:
         metadata = replace(metadata, digest=None, password=None)
-    ledger_id, created = await store.create_ledger(metadata)
+    ledger_id, created = await ledger_store.create_ledger(metadata)
     assert created.value.format_version == version
-    closed = await store.write_ledger(ledger_id, created.value.with_close(9, 900), 0)
-    assert closed.value == created.value.with_close(9, 900)
-    assert await store.read_ledger(ledger_id) == closed
+    recovering = await ledger_store.write_ledger(
+        ledger_id, created.value.with_state(LedgerState.IN_RECOVERY), 0
+    )
+    moved = recovering.value.with_ensemble_from(5, ("a:1", "b:1", "d:1"))
+    closed = await ledger_store.write_ledger(ledger_id, moved.with_close(9, 900), 1)
+    assert closed.value == moved.with_close(9, 900)
+    assert closed.value.format_version == version
+    assert await ledger_store.read_ledger(ledger_id) == closed
 
 
-async def test_all_of_the_metadata_is_kept(store: MetadataStore) -> None:
+async def test_all_of_the_metadata_is_kept(ledger_store: MetadataStore) -> None:
     metadata = replace(
         METADATA,
         segments=(Segment(0, ("a:1", "b:1", "c:1")), Segment(70, ("a:1", "d-é", "c:1"))),
@@ -165,20 +184,20 @@ async def test_all_of_the_metadata_is_kept(store: MetadataStore) -> None:
         ctime_ms=1234,
         ctoken=99,
     )
-    ledger_id, created = await store.create_ledger(metadata)
+    ledger_id, created = await ledger_store.create_ledger(metadata)
     assert created.value == metadata
-    assert (await store.read_ledger(ledger_id)).value == metadata
+    assert (await ledger_store.read_ledger(ledger_id)).value == metadata
 
 
-async def test_a_creation_time_to_store_is_filled_in(store: MetadataStore) -> None:
-    ledger_id, created = await store.create_ledger(replace(METADATA, ctime_stored=True))
+async def test_a_creation_time_to_store_is_filled_in(ledger_store: MetadataStore) -> None:
+    ledger_id, created = await ledger_store.create_ledger(replace(METADATA, ctime_stored=True))
     assert created.value.ctime_stored
     assert created.value.ctime_ms > 0
-    assert await store.read_ledger(ledger_id) == created
+    assert await ledger_store.read_ledger(ledger_id) == created
 
 
-async def test_new_ids_are_unique_and_ascend(backend: Backend) -> None:
-    one, two = await backend.store(), await backend.store()
+async def test_new_ids_are_unique_and_ascend(ledger_backend: Backend) -> None:
+    one, two = await ledger_backend.store(), await ledger_backend.store()
     first = [(await one.create_ledger(METADATA))[0] for _ in range(3)]
     assert first == sorted(first)
     created = await asyncio.gather(*(s.create_ledger(METADATA) for s in (one, two) * 10))
@@ -187,58 +206,58 @@ async def test_new_ids_are_unique_and_ascend(backend: Backend) -> None:
     assert_cover(await ranges_of(two), 0, ids)
 
 
-async def test_chosen_ids(store: MetadataStore) -> None:
+async def test_chosen_ids(ledger_store: MetadataStore) -> None:
     for ledger_id in (0, 2**31 - 2, 2**31 - 1, LEDGER_ID_MAX):
-        created_id, created = await store.create_ledger(METADATA, ledger_id)
+        created_id, created = await ledger_store.create_ledger(METADATA, ledger_id)
         assert created_id == ledger_id
-        assert await store.read_ledger(ledger_id) == created
+        assert await ledger_store.read_ledger(ledger_id) == created
         with pytest.raises(LedgerExistsError, match=str(ledger_id)):
-            await store.create_ledger(METADATA, ledger_id)
-    made, _ = await store.create_ledger(METADATA)
+            await ledger_store.create_ledger(METADATA, ledger_id)
+    made, _ = await ledger_store.create_ledger(METADATA)
     assert made not in (0, 2**31 - 2, 2**31 - 1, LEDGER_ID_MAX)
     for bad in (-1, LEDGER_ID_MAX + 1):
         with pytest.raises(UsageError):
-            await store.create_ledger(METADATA, bad)
+            await ledger_store.create_ledger(METADATA, bad)
 
 
-async def test_creating_again_with_the_same_token_is_success(store: MetadataStore) -> None:
+async def test_creating_again_with_the_same_token_is_success(ledger_store: MetadataStore) -> None:
     mine = replace(METADATA, ctoken=12345)
-    _, created = await store.create_ledger(mine, 7)
-    assert await store.create_ledger(mine, 7) == (7, created)
+    _, created = await ledger_store.create_ledger(mine, 7)
+    assert await ledger_store.create_ledger(mine, 7) == (7, created)
     with pytest.raises(LedgerExistsError):
-        await store.create_ledger(replace(METADATA, ctoken=54321), 7)
+        await ledger_store.create_ledger(replace(METADATA, ctoken=54321), 7)
 
 
-async def test_compare_and_swap(store: MetadataStore) -> None:
-    ledger_id, created = await store.create_ledger(METADATA)
+async def test_compare_and_swap(ledger_store: MetadataStore) -> None:
+    ledger_id, created = await ledger_store.create_ledger(METADATA)
     recovering = created.value.with_state(LedgerState.IN_RECOVERY)
-    written = await store.write_ledger(ledger_id, recovering, 0)
+    written = await ledger_store.write_ledger(ledger_id, recovering, 0)
     assert written == Versioned(recovering, 1)
     with pytest.raises(VersionConflictError, match=str(ledger_id)):
-        await store.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
-    assert await store.read_ledger(ledger_id) == written
+        await ledger_store.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+    assert await ledger_store.read_ledger(ledger_id) == written
     with pytest.raises(VersionConflictError):
-        await store.write_ledger(ledger_id, recovering, 2)
+        await ledger_store.write_ledger(ledger_id, recovering, 2)
     with pytest.raises(UsageError):
-        await store.write_ledger(ledger_id, recovering, -1)
+        await ledger_store.write_ledger(ledger_id, recovering, -1)
     with pytest.raises(NoSuchLedgerError):
-        await store.write_ledger(ledger_id + 1000, recovering, 0)
+        await ledger_store.write_ledger(ledger_id + 1000, recovering, 0)
 
 
-async def test_what_cannot_be_stored_is_refused(store: MetadataStore) -> None:
+async def test_what_cannot_be_stored_is_refused(ledger_store: MetadataStore) -> None:
     with pytest.raises(UsageError):
-        await store.create_ledger(replace(METADATA, format_version=1))
+        await ledger_store.create_ledger(replace(METADATA, format_version=1))
     large = replace(METADATA, custom={"k": bytes(_common.NODE_BYTES_MAX)})
     with pytest.raises(UsageError, match="too large"):
-        await store.create_ledger(large)
+        await ledger_store.create_ledger(large)
     with pytest.raises(UsageError, match="too large"):
-        await store.write_value(("v",), bytes(_common.NODE_BYTES_MAX + 1), None)
-    assert await store.write_value(("v",), bytes(_common.NODE_BYTES_MAX), None) == 0
+        await ledger_store.write_value(("v",), bytes(_common.NODE_BYTES_MAX + 1), None)
+    assert await ledger_store.write_value(("v",), bytes(_common.NODE_BYTES_MAX), None) == 0
 
 
-async def test_two_stores_race(backend: Backend) -> None:
+async def test_two_stores_race(ledger_backend: Backend) -> None:
     """Each adds 20 segments; none is lost, though they write the same ledger."""
-    stores = [await backend.store(), await backend.store()]
+    stores = [await ledger_backend.store(), await ledger_backend.store()]
     ledger_id, created = await stores[0].create_ledger(METADATA)
     rounds = 20
 
@@ -260,8 +279,8 @@ async def test_two_stores_race(backend: Backend) -> None:
     assert sorted(names) == sorted(f"{who}-{n}" for who in "xy" for n in range(rounds))
 
 
-async def test_update_ledger(backend: Backend) -> None:
-    mine, other = await backend.store(), await backend.store()
+async def test_update_ledger(ledger_backend: Backend) -> None:
+    mine, other = await ledger_backend.store(), await ledger_backend.store()
     ledger_id, created = await mine.create_ledger(METADATA)
     assert await update_ledger(mine, ledger_id, created, lambda now: None) == created
     await other.write_ledger(ledger_id, created.value.with_close(5, 50), 0)
@@ -279,48 +298,53 @@ async def test_update_ledger(backend: Backend) -> None:
         await update_ledger(mine, ledger_id, created, lambda now: now.with_close(1, 1))
 
 
-async def test_delete_is_idempotent(store: MetadataStore) -> None:
-    ids = [(await store.create_ledger(METADATA))[0] for _ in range(2)]
-    await store.delete_ledger(ids[0])
-    await store.delete_ledger(ids[0])
-    await store.delete_ledger(4711)
+async def test_delete_is_idempotent(ledger_store: MetadataStore) -> None:
+    ids = [(await ledger_store.create_ledger(METADATA))[0] for _ in range(2)]
+    await ledger_store.delete_ledger(ids[0])
+    await ledger_store.delete_ledger(ids[0])
+    await ledger_store.delete_ledger(4711)
     with pytest.raises(NoSuchLedgerError):
-        await store.read_ledger(ids[0])
-    assert_cover(await ranges_of(store), 0, ids[1:])
-    await store.delete_ledger(ids[1])
-    assert_cover(await ranges_of(store), 0, [])
+        await ledger_store.read_ledger(ids[0])
+    assert_cover(await ranges_of(ledger_store), 0, ids[1:])
+    await ledger_store.delete_ledger(ids[1])
+    assert_cover(await ranges_of(ledger_store), 0, [])
     # Its parents may be gone as well: they come back.
-    assert (await store.create_ledger(METADATA, ids[0]))[0] == ids[0]
+    assert (await ledger_store.create_ledger(METADATA, ids[0]))[0] == ids[0]
 
 
-async def test_lists_cover_gaps(store: MetadataStore) -> None:
+async def test_lists_cover_gaps(ledger_store: MetadataStore) -> None:
     chosen = [
         0, 1, 9_999, 10_000, 123_456, 99_999_999, 100_000_000, 2**31 - 2,
         2**31 - 1, 2**31, 2**40 + 7, 2**40 + 8, LEDGER_ID_MAX - 1, LEDGER_ID_MAX,
     ]  # fmt: skip
     shuffled = random.Random(1).sample(chosen, len(chosen))
     for ledger_id in shuffled:
-        await store.create_ledger(METADATA, ledger_id)
-    assert_cover(await ranges_of(store), 0, chosen)
+        await ledger_store.create_ledger(METADATA, ledger_id)
+    assert_cover(await ranges_of(ledger_store), 0, chosen)
     for first in (1, 2, 9_999, 123_457, 2**31 - 2, 2**31 - 1, 2**40 + 8, LEDGER_ID_MAX):
-        assert_cover(await ranges_of(store, first), first, [i for i in chosen if i >= first])
+        assert_cover(await ranges_of(ledger_store, first), first, [i for i in chosen if i >= first])
 
 
-async def test_lists_of_many_ledgers(store: MetadataStore, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_lists_of_many_ledgers(
+    ledger_store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Several ranges, full and empty ones."""
     for module in (memory, sqlite):
         monkeypatch.setattr(module, "LIST_RANGE_LEDGERS", 50)
     chosen = [*range(150), *range(10_000, 10_100), *range(30_000, 30_001)]
     for at in range(0, len(chosen), 50):
         some = chosen[at : at + 50]
-        await asyncio.gather(*(store.create_ledger(METADATA, ledger_id) for ledger_id in some))
-    ranges = await ranges_of(store)
+        await asyncio.gather(
+            *(ledger_store.create_ledger(METADATA, ledger_id) for ledger_id in some)
+        )
+    ranges = await ranges_of(ledger_store)
     assert_cover(ranges, 0, chosen)
-    assert len(ranges) > 1
+    # The flat manager has one list of all.
+    assert len(ranges) > 1 or ledger_store.uri.startswith("zk+flat:")
 
 
-async def test_watch_ledger(backend: Backend, eventually: Eventually) -> None:
-    writer, reader = await backend.store(), await backend.store()
+async def test_watch_ledger(ledger_backend: Backend, eventually: Eventually) -> None:
+    writer, reader = await ledger_backend.store(), await ledger_backend.store()
     ledger_id, created = await writer.create_ledger(METADATA)
     seen: list[Versioned[LedgerMetadata] | None] = []
     own: list[Versioned[LedgerMetadata] | None] = []
@@ -342,9 +366,11 @@ async def test_watch_ledger(backend: Backend, eventually: Eventually) -> None:
     assert closed == [created]
 
 
-async def test_watch_of_a_missing_ledger(store: MetadataStore, eventually: Eventually) -> None:
+async def test_watch_of_a_missing_ledger(
+    ledger_store: MetadataStore, eventually: Eventually
+) -> None:
     seen: list[Versioned[LedgerMetadata] | None] = []
-    store.watch_ledger(4711, seen.append)
+    ledger_store.watch_ledger(4711, seen.append)
     await eventually(lambda: seen == [None])
 
 
@@ -433,8 +459,46 @@ async def test_waiting_for_an_id(backend: Backend) -> None:
     assert (await holder.bookies()).writable == {ONE.bookie_id: moved}
 
 
+async def test_what_a_bookie_registers(backend: Backend) -> None:
+    """TLS, other endpoints and any id reach the clients; an id need not be HOST:PORT."""
+    one, two = await backend.store(), await backend.store()
+    web = Endpoint("httpserver", "10.0.0.3", 8080, "http")
+    other = Endpoint("x", "h", 1, "something-new", ("a",), ("b", "c"))
+    for bookie_id in ("bookie-3", "rack:1;bookie=3", "[::1]:3181", "Read.Only_3"):
+        address = BookieAddress(bookie_id, "::1", 3181, {"k": ""}, tls=True, others=(web, other))
+        registration = await one.register_bookie(address)
+        assert (await two.bookies()).find(bookie_id) == address
+        await registration.close()
+    bad = replace(address, others=(Endpoint("second", "h", 1),))
+    with pytest.raises(UsageError, match="second endpoint"):
+        await one.register_bookie(bad)
+
+
+async def test_losing_an_id_to_another_process(backend: Backend) -> None:
+    """After a lost session: told once it has been so for a while, and not tried again."""
+    loser, winner = await backend.store(session_timeout_ms=500), await backend.store()
+    registration = await loser.register_bookie(ONE)
+    assert not registration.lost.done()
+    moved = replace(ONE, port=99)
+    await backend.take_id(loser, winner, moved)
+    async with asyncio.timeout(PATIENCE_S):
+        error = await registration.lost
+    assert isinstance(error, KeyExistsError)
+    assert ONE.bookie_id in str(error)
+    with pytest.raises(KeyExistsError):
+        await registration.set_readonly(True)
+    await registration.close()
+    await registration.close()
+    assert (await loser.bookies()).writable[ONE.bookie_id] == moved
+    await winner.close()
+    again = await loser.register_bookie(ONE)
+    assert (await loser.bookies()).writable[ONE.bookie_id] == ONE
+    await again.close()
+    assert not again.lost.done()
+
+
 async def test_bookie_ids_are_checked(store: MetadataStore) -> None:
-    for bad in ("readonly", "a/b", ""):
+    for bad in ("readonly", "a/b", "", ".", ".."):
         with pytest.raises(UsageError):
             await store.register_bookie(BookieAddress(bad, "h", 1))
         with pytest.raises(UsageError):

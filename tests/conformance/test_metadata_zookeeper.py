@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import random
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from kazoo.client import KazooClient
 
-from quire.clock import SystemClock
-from quire.codec import layout
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClientClosedError,
@@ -30,13 +26,22 @@ from quire.errors import (
     StartError,
     VersionConflictError,
 )
-from quire.metadata import zookeeper_ids, zookeeper_server
+from quire.metadata import zookeeper_server
 from quire.metadata.base import BookieAddress, Bookies, Versioned
 from quire.metadata.kazoo_adapter import LostConnectionError, ZooKeeperConnection
 from quire.metadata.uri import MetadataURI, parse_uri
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.metadata.zookeeper_server import ZooKeeperServer
-from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, Eventually
+from tests.conformance.conftest import (
+    PATIENCE_S,
+    SESSION_TIMEOUT_MS,
+    Backend,
+    Eventually,
+    connect,
+    end_session,
+    ids_of,
+    tree,
+)
 
 pytestmark = pytest.mark.zookeeper
 
@@ -46,34 +51,10 @@ GOLDEN = Path(__file__).parents[1] / "golden" / "metadata.json"
 
 
 @pytest.fixture
-def where(zookeeper: Backend) -> MetadataURI:
-    return parse_uri(zookeeper.uri)
-
-
-@pytest.fixture
-async def raw(where: MetadataURI) -> AsyncIterator[ZooKeeperConnection]:
-    """A look behind the store's back."""
-    connection = await ZooKeeperConnection.connect(where.servers, session_timeout_ms=4_000)
-    yield connection
-    await connection.close()
-
-
-@pytest.fixture
 async def store(zookeeper: Backend) -> ZooKeeperStore:
     opened = await zookeeper.store()
     assert isinstance(opened, ZooKeeperStore)
     return opened
-
-
-async def tree(raw: ZooKeeperConnection, path: str) -> dict[str, bytes]:
-    """Every node below `path`, by its path relative to it."""
-    found: dict[str, bytes] = {}
-    todo = [path]
-    while todo:
-        node = todo.pop()
-        found[node.removeprefix(path)] = (await raw.get(node))[0]
-        todo += [f"{node}/{name}" for name in await raw.children(node)]
-    return found
 
 
 def live_tree(name: str) -> dict[str, bytes]:
@@ -187,7 +168,7 @@ async def test_a_missing_layout_is_an_error(
     await store.create_ledger(METADATA, 5)
     assert [r async for r in store.list_ledgers()]
     await raw.delete(f"{where.root}/LAYOUT")
-    for call in (store.read_ledger(6), store.bookies(), store.list_cookies(), _list(store)):
+    for call in (store.read_ledger(6), store.bookies(), store.list_cookies(), ids_of(store)):
         with pytest.raises(ClusterNotInitialisedError):
             await call
     with pytest.raises(KeyExistsError, match="without a LAYOUT"):
@@ -210,48 +191,6 @@ async def test_a_root_that_vanishes_during_a_listing(
         await anext(listing)
 
 
-async def test_ledgers_where_none_can_be(
-    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
-) -> None:
-    """Written through another ledger manager: to leave them out would delete them."""
-    for path in ("/000/0000/0000/0000/L0007", "/42/0000/L0000"):
-        parts = path.split("/")[1:]
-        for end in range(1, len(parts) + 1):
-            await raw.create(where.root + "/" + "/".join(parts[:end]))
-        with pytest.raises(MetadataError, match="cannot be listed"):
-            await _list(store)
-        for end in range(len(parts), 0, -1):
-            await raw.delete(where.root + "/" + "/".join(parts[:end]))
-        assert await _list(store) == []
-
-
-async def _list(store: ZooKeeperStore) -> list[int]:
-    return [i for ledgers in [r async for r in store.list_ledgers()] for i in ledgers.ledger_ids]
-
-
-@pytest.mark.parametrize(
-    ("content", "usable"),
-    [
-        (layout.encode(layout.Layout(layout.HIERARCHICAL)) + b"\n", True),
-        (b"1\nhierarchical:1", True),
-        (layout.encode(layout.Layout(layout.FLAT)), False),
-        (layout.encode(layout.Layout(layout.LONG_HIERARCHICAL)), False),
-        (layout.encode(layout.Layout(layout.HIERARCHICAL, 2)), False),
-        (b"nonsense", False),
-    ],
-)
-async def test_layouts(
-    zookeeper: Backend, where: MetadataURI, raw: ZooKeeperConnection, content: bytes, usable: bool
-) -> None:
-    await raw.set(f"{where.root}/LAYOUT", content, 0)
-    store = await zookeeper.store()
-    if usable:
-        assert await store.list_cookies() == []
-    else:
-        with pytest.raises(MetadataError):
-            await store.list_cookies()
-
-
 async def test_initialising_an_empty_root(where: MetadataURI, raw: ZooKeeperConnection) -> None:
     """A root that an administrator made beforehand, with nothing in it, is ours to fill."""
     await raw.create(f"{where.root}-2")
@@ -264,10 +203,6 @@ async def test_initialising_an_empty_root(where: MetadataURI, raw: ZooKeeperConn
         await store.close()
 
 
-async def connect(where: MetadataURI, **options: Any) -> ZooKeeperStore:
-    return await ZooKeeperStore.connect(where, clock=SystemClock(), rng=random.Random(), **options)
-
-
 # -- Quire's own values -----------------------------------------------------------------------
 
 
@@ -278,11 +213,22 @@ async def test_values_lie_outside_of_the_ledgers_root(
     await store.write_value(("datasets", "flights"), b"{}", None)
     assert await tree(raw, where.root) == before
     found = await tree(raw, f"/quire{where.root}")
-    assert found == {
-        "": (await store.instance_id()).encode(),
-        "/datasets": b"",
-        "/datasets/flights": b"={}",
-    }
+    flights = found.pop("/datasets/flights")
+    assert found == {"": (await store.instance_id()).encode(), "/datasets": b""}
+    assert (flights[:1], len(flights[1:9]), flights[9:]) == (b"#", 8, b"{}")
+
+
+async def test_values_in_the_form_of_before(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """Without the mark that a writer knows its write by; and one that nobody has written yet."""
+    await store.write_value(("a",), b"1", None)
+    await raw.set(f"/quire{where.root}/a", b"=old", 0)
+    assert await store.read_value(("a",)) == Versioned(b"old", 1)
+    assert await store.write_value(("a",), b"new", 1) == 2
+    await raw.set(f"/quire{where.root}/a", b"?", 2)
+    with pytest.raises(MetadataError, match="not known"):
+        await store.read_value(("a",))
 
 
 async def test_values_of_an_earlier_cluster(
@@ -313,37 +259,6 @@ async def test_a_parent_left_behind_is_no_value(
     assert await store.list_values(()) == []
     with pytest.raises(NoSuchKeyError):
         await store.read_value(("a",))
-
-
-# -- ids --------------------------------------------------------------------------------------
-
-
-async def test_long_ids(
-    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
-) -> None:
-    assert (await store.create_ledger(METADATA))[0] == 0
-    await raw.create(f"{where.root}/idgen-long")  # as an administrator does
-    ids = [(await store.create_ledger(METADATA))[0] for _ in range(2)]
-    assert ids == [2**32, 2**32 + 1]
-    await raw.create(f"{where.root}/idgen-long/HOB-0000000007")
-    assert (await store.create_ledger(METADATA))[0] == 30064771072
-
-
-async def test_ids_overflow(
-    where: MetadataURI,
-    raw: ZooKeeperConnection,
-    store: ZooKeeperStore,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With three short ids, and three below each high half: each step to the next."""
-    monkeypatch.setattr(zookeeper_ids, "SHORT_ID_END", 3)
-    ids = [(await store.create_ledger(METADATA))[0] for _ in range(3 + 3 * 5)]
-    wanted = [0, 1, 2, *(high << 32 | low for high in range(1, 6) for low in range(3))]
-    assert ids == wanted
-    async with asyncio.timeout(PATIENCE_S):  # old ones are cleared away in the background
-        while len(names := await raw.children(f"{where.root}/idgen-long")) != 3:
-            await asyncio.sleep(0.01)
-    assert sorted(names) == [f"HOB-000000000{high}" for high in (3, 4, 5)]
 
 
 # -- lost answers -----------------------------------------------------------------------------
@@ -392,23 +307,12 @@ async def test_lost_answers_to_ledger_changes(store: ZooKeeperStore) -> None:
         await store.read_ledger(2)
 
 
-async def test_a_lost_create_of_an_old_format_is_not_guessed_at(store: ZooKeeperStore) -> None:
-    """Format 2 has no token: whose ledger it is cannot be told."""
-    await store.create_ledger(METADATA, 1)
-    with (
-        lost_answer(store._zk, "create"),
-        pytest.raises(MetadataUnavailableError, match="ledger 2") as raised,
-    ):
-        await store.create_ledger(replace(METADATA, format_version=2), 2)
-    assert not raised.value.outcome_known
-
-
 async def test_lost_answers_to_new_ids(store: ZooKeeperStore) -> None:
     """An id may be left unused, but is never given twice."""
     await store.create_ledger(METADATA)
     with lost_answer(store._zk, "create"):
         ledger_id, _ = await store.create_ledger(METADATA)
-    assert await _list(store) == [0, ledger_id]
+    assert await ids_of(store) == [0, ledger_id]
 
 
 async def test_lost_answers_to_other_changes(store: ZooKeeperStore) -> None:
@@ -452,15 +356,6 @@ async def test_a_lost_answer_to_initialise(where: MetadataURI) -> None:
 
 
 # -- lost sessions ----------------------------------------------------------------------------
-
-
-def end_session(store: ZooKeeperStore) -> None:
-    """As a second client of the same session, close it: the server drops what is ephemeral, and
-    the first client is told that its session has expired."""
-    thief = KazooClient(hosts=store._zk.servers, client_id=store._zk._client.client_id)
-    thief.start()
-    thief.stop()
-    thief.close()
 
 
 async def test_after_a_lost_session_all_is_set_up_again(
@@ -509,7 +404,7 @@ async def test_operations_go_on_over_a_lost_session(store: ZooKeeperStore) -> No
         ids.append((await store.create_ledger(METADATA))[0])
     await ending
     assert sorted(set(ids)) == sorted(ids)
-    assert set(ids) <= set(await _list(store))
+    assert set(ids) <= set(await ids_of(store))
 
 
 async def test_a_client_that_stopped_is_replaced(
@@ -524,36 +419,6 @@ async def test_a_client_that_stopped_is_replaced(
     store.watch_bookies(seen.append)
     await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
     assert (await store.create_ledger(METADATA))[0] == 0
-
-
-async def test_another_takes_the_id_during_a_lost_session(
-    zookeeper: Backend,
-    store: ZooKeeperStore,
-    eventually: Eventually,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The loser says so and keeps trying; once the other has gone it is back."""
-    other = await zookeeper.store()
-    registration = await store.register_bookie(ONE)
-    taking = asyncio.ensure_future(other.register_bookie(replace(ONE, port=99)))
-    await asyncio.sleep(0)
-    ensure = registration._ensure  # type: ignore[attr-defined]
-
-    async def late(again: bool) -> None:
-        await taking  # the new session is slower than the other bookie
-        await ensure(again)
-
-    registration._ensure = late  # type: ignore[attr-defined]
-    await asyncio.to_thread(end_session, store)
-    taken = await taking
-    assert (await other.bookies()).writable[ONE.bookie_id].port == 99
-    await eventually(lambda: "is not registered" in caplog.text)
-    with pytest.raises(KeyExistsError):
-        await registration.set_readonly(True)
-    await taken.close()
-    seen: list[Bookies] = []
-    other.watch_bookies(seen.append)
-    await eventually(lambda: seen[-1:] == [Bookies({}, {ONE.bookie_id: ONE})])
 
 
 async def test_a_cancelled_registration(store: ZooKeeperStore, eventually: Eventually) -> None:
@@ -651,7 +516,7 @@ async def test_a_server_that_stays_away(
             await store.create_ledger(METADATA)
         assert own_server.address in str(raised.value)
         with pytest.raises(MetadataUnavailableError):
-            await _list(store)
+            await ids_of(store)
         with pytest.raises(MetadataUnavailableError):
             await registration.set_readonly(True)
         waiting = asyncio.ensure_future(store.read_ledger(1))

@@ -21,6 +21,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 METADATA_VARIABLE = "QUIRE_METADATA"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
+LEDGER_MANAGERS = ("hierarchical", "longhierarchical", "flat")
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 
 
@@ -49,6 +50,15 @@ def metadata_option(command: Command) -> Command:
         callback=_uri,
         help=f"The cluster: sqlite:///FILE or zk+hierarchical://HOST:PORT/ledgers. "
         f"[default: {METADATA_VARIABLE}]",
+    )(command)
+
+
+def ledger_manager_option(command: Command) -> Command:
+    return click.option(
+        "--ledger-manager",
+        type=click.Choice(LEDGER_MANAGERS),
+        help="How ZooKeeper arranges the ledgers, for good. [default: what the URI names, else "
+        "hierarchical]",
     )(command)
 
 

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.codec import ledger_path
+from quire.codec.ledger_path import LedgerManager
 from quire.errors import MetadataError
 
 FORMAT_VERSION = 2
@@ -19,7 +21,18 @@ HIERARCHICAL = _PACKAGE + "HierarchicalLedgerManagerFactory"
 FLAT = _PACKAGE + "FlatLedgerManagerFactory"
 LONG_HIERARCHICAL = _PACKAGE + "LongHierarchicalLedgerManagerFactory"
 LEGACY_HIERARCHICAL = _PACKAGE + "LegacyHierarchicalLedgerManagerFactory"
-_HIERARCHICAL_FORMAT_1 = "hierarchical"
+
+_MANAGERS = {
+    HIERARCHICAL: ledger_path.HIERARCHICAL,
+    FLAT: ledger_path.FLAT,
+    LONG_HIERARCHICAL: ledger_path.LONG_HIERARCHICAL,
+    LEGACY_HIERARCHICAL: ledger_path.LEGACY_HIERARCHICAL,
+}
+_MANAGERS_FORMAT_1 = {"hierarchical": ledger_path.HIERARCHICAL, "flat": ledger_path.FLAT}
+
+_CREATED = (HIERARCHICAL, LONG_HIERARCHICAL, FLAT)
+FACTORIES = {_MANAGERS[factory].name: factory for factory in _CREATED}
+"""The Java class of each manager that a URI or a new cluster may name, by that name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +41,16 @@ class Layout:
     manager_version: int = MANAGER_VERSION
     format_version: int = FORMAT_VERSION
 
-    @property
-    def hierarchical(self) -> bool:
-        """Whether this is the default arrangement, by its name in either format."""
-        names = {1: _HIERARCHICAL_FORMAT_1, 2: HIERARCHICAL}
-        return names.get(self.format_version) == self.factory
+    def manager(self) -> LedgerManager:
+        """`MetadataError` if it is none that we know."""
+        known = _MANAGERS_FORMAT_1 if self.format_version == 1 else _MANAGERS
+        if self.factory not in known or self.manager_version != MANAGER_VERSION:
+            raise MetadataError(
+                f"LAYOUT names the ledger manager {self.factory} version {self.manager_version}, "
+                "which is not known",
+                remedy=f"Known are version {MANAGER_VERSION} of {', '.join(known)}",
+            )
+        return known[self.factory]
 
 
 def encode(layout: Layout) -> bytes:

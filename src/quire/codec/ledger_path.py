@@ -1,10 +1,13 @@
 """Ledger ids <-> paths below the ledgers root, and ids <-> names of sequence nodes
-(metadata spec, 1.7 and 1.8). The default, hierarchical arrangement:
+(metadata spec, 1.7 and 1.8). How they lie is the ledger manager's choice:
 
-| id          | digits             | path                     |
-|-------------|--------------------|--------------------------|
-| < 2**31 - 1 | 10, cut 2-4-4      | `00/0001/L2345`          |
-| others      | 19, cut 3-4-4-4-4  | `000/0000/0021/4748/L3647` |
+| manager              | id          | digits              | path                       |
+|----------------------|-------------|---------------------|----------------------------|
+| hierarchical         | < 2**31 - 1 | 10, cut 2-4-4       | `00/0001/L2345`            |
+|                      | others      | 19, cut 3-4-4-4-4   | `000/0000/0021/4748/L3647` |
+| longhierarchical     | all         | 19, cut 3-4-4-4-4   | `000/0000/0000/0001/L2345` |
+| legacyhierarchical   | < 10**10    | 10, cut 2-4-4       | `00/0001/L2345`            |
+| flat                 | all         | 10 or more, not cut | `L0000012345`              |
 
 Ids are handed out by sequence nodes: `ID-<10 digits>` is a short id; below a node
 `HOB-<10 digits>` (high order bits) it is the low half of a long one.
@@ -13,12 +16,13 @@ Ids are handed out by sequence nodes: `ID-<10 digits>` is a short id; below a no
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
-from quire.errors import MetadataError
+from quire.errors import MetadataError, UsageError
 
 LEDGER_ID_MAX = 2**63 - 1
 SHORT_ID_END = 2**31 - 1
-"""Ids from here on have the long path and are not made by the short generator."""
+"""Ids from here on are not made by the short generator."""
 LEAF_CAPACITY = 10_000
 """Ids below one lowest parent: its leaves have four digits."""
 
@@ -27,34 +31,117 @@ HIGH_ORDER_PREFIX = "HOB-"
 HIGH_ORDER_MAX = 2**31 - 1
 _SEQUENCE_DIGITS = 10
 
-_SHORT_PATH = re.compile(r"(\d{2})/(\d{4})/L(\d{4})", re.ASCII)
-_LONG_PATH = re.compile(r"(\d{3})/(\d{4})/(\d{4})/(\d{4})/L(\d{4})", re.ASCII)
+_PART_DIGITS = 4
+_LEAF_PREFIX = "L"
 _LEAF = re.compile(r"L(\d{4})", re.ASCII)
+_FLAT_DIGITS_MIN = 10
+_FLAT = re.compile(r"L(\d{10,19})", re.ASCII)
 
 
-def path_of(ledger_id: int) -> str:
-    """The path below the root, without a leading '/'."""
-    if not 0 <= ledger_id <= LEDGER_ID_MAX:
-        raise ValueError(f"{ledger_id} is not a ledger id: use 0 to 2**63-1")
-    if ledger_id < SHORT_ID_END:
-        digits = f"{ledger_id:010d}"
-        return f"{digits[:2]}/{digits[2:6]}/L{digits[6:]}"
-    digits = f"{ledger_id:019d}"
-    return f"{digits[:3]}/{digits[3:7]}/{digits[7:11]}/{digits[11:15]}/L{digits[15:]}"
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """The paths of the ids `first` to `last`: `digits` digits, cut in fours from their end."""
+
+    digits: int
+    first: int
+    last: int
+
+    @property
+    def top_digits(self) -> int:
+        """Of the part right below the root: what is left over by the fours."""
+        return self.digits % _PART_DIGITS
+
+    def path_of(self, ledger_id: int) -> str:
+        digits = f"{ledger_id:0{self.digits}d}"
+        cuts = range(self.top_digits, self.digits - _PART_DIGITS, _PART_DIGITS)
+        parts = [digits[: self.top_digits], *(digits[at : at + _PART_DIGITS] for at in cuts)]
+        return "/".join((*parts, _LEAF_PREFIX + digits[-_PART_DIGITS:]))
 
 
-def ledger_id_of(path: str) -> int:
-    """The id of a path below the root; `MetadataError` if it is not the path of a ledger."""
-    match = _SHORT_PATH.fullmatch(path) or _LONG_PATH.fullmatch(path)
-    if match is None or (ledger_id := int("".join(match.groups()))) > LEDGER_ID_MAX:
-        raise MetadataError(f"{path!r} is not the path of a ledger")
-    return ledger_id
+_SHORT_DIGITS = 10
+_LONG_DIGITS = 19
+TOP_DIGITS = tuple(digits % _PART_DIGITS for digits in (_SHORT_DIGITS, _LONG_DIGITS))
+"""Of the parts right below the root in all trees that some manager has."""
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerManager:
+    """One way to arrange ledgers. Use the four below."""
+
+    name: str
+    """As in metadata URIs."""
+    trees: tuple[Tree, ...]
+    """In the order of their ids. None: every ledger lies right below the root."""
+    long_ids: bool
+    """Whether ids go on, past the short ones, with `idgen-long`."""
+    sequence_parent: str
+    """Below the root, of the nodes that number short ids; '' is the root itself."""
+
+    @property
+    def id_max(self) -> int:
+        return self.trees[-1].last if self.trees else LEDGER_ID_MAX
+
+    def path_of(self, ledger_id: int) -> str:
+        """The path below the root, without a leading '/'. `UsageError` if there is none."""
+        if not 0 <= ledger_id <= self.id_max:
+            raise UsageError(
+                f"the {self.name} ledger manager has no place for ledger {ledger_id}: its ids are "
+                f"0 to {self.id_max}"
+            )
+        if not self.trees:
+            return f"{_LEAF_PREFIX}{ledger_id:0{_FLAT_DIGITS_MIN}d}"
+        return next(tree for tree in self.trees if ledger_id <= tree.last).path_of(ledger_id)
+
+    def ledger_id_of(self, path: str) -> int:
+        """The id of a path below the root; `MetadataError` if no ledger has this path."""
+        if self.trees:
+            *parents, leaf = path.split("/")
+            digits = "".join(parents) + leaf.removeprefix(_LEAF_PREFIX)
+        else:
+            digits = path.removeprefix(_LEAF_PREFIX)
+        found = int(digits) if digits.isascii() and digits.isdigit() else -1
+        if not 0 <= found <= self.id_max or self.path_of(found) != path:
+            raise MetadataError(f"{path!r} is not the path of a ledger ({self.name})")
+        return found
+
+
+HIERARCHICAL = LedgerManager(
+    "hierarchical",
+    (
+        Tree(_SHORT_DIGITS, 0, SHORT_ID_END - 1),
+        Tree(_LONG_DIGITS, SHORT_ID_END, LEDGER_ID_MAX),
+    ),
+    long_ids=True,
+    sequence_parent="idgen",
+)
+"""The default."""
+
+LONG_HIERARCHICAL = LedgerManager(
+    "longhierarchical",
+    (Tree(_LONG_DIGITS, 0, LEDGER_ID_MAX),),
+    long_ids=True,
+    sequence_parent="idgen",
+)
+
+LEGACY_HIERARCHICAL = LedgerManager(
+    "legacyhierarchical",
+    (Tree(_SHORT_DIGITS, 0, 10**_SHORT_DIGITS - 1),),
+    long_ids=False,
+    sequence_parent="idgen",
+)
+
+FLAT = LedgerManager("flat", (), long_ids=False, sequence_parent="")
 
 
 def leaf_digits(name: str) -> int | None:
     """The last four digits of the id whose node has this name; None if it is no ledger's."""
     match = _LEAF.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def is_flat_name(name: str) -> bool:
+    """Whether a node right below the root looks like a ledger of the flat manager."""
+    return _FLAT.fullmatch(name) is not None
 
 
 def parents_of(path: str) -> list[str]:

@@ -47,6 +47,8 @@ _PORT_MAX = 65535
 # ':' to '_' is a range in Java's expression, so that ; < = > ? @ [ \ ] ^ are allowed as well.
 _BOOKIE_ID = re.compile(r"[a-zA-Z0-9:-_.\-]+")
 _RESERVED_ID = "readonly"
+_NO_NAMES = (".", "..")
+"""Java lets them pass; no node of ZooKeeper can have such a name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,10 @@ def _legacy(bookie_id: str) -> BookieServiceInfo:
 
 
 def is_bookie_id(bookie_id: str) -> bool:
-    return _BOOKIE_ID.fullmatch(bookie_id) is not None and bookie_id.lower() != _RESERVED_ID
+    """Whether a bookie can have this id."""
+    if bookie_id.lower() == _RESERVED_ID or bookie_id in _NO_NAMES:
+        return False
+    return _BOOKIE_ID.fullmatch(bookie_id) is not None
 
 
 def check_bookie_id(bookie_id: str) -> None:

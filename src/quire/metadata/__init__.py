@@ -9,8 +9,9 @@ from quire.clock import Clock, SystemClock
 from quire.metadata._common import SESSION_TIMEOUT_MS
 from quire.metadata.base import MetadataStore
 from quire.metadata.uri import Driver, parse_uri
+from quire.metadata.zookeeper_options import ZooKeeperOptions
 
-__all__ = ["MetadataStore", "open_metadata"]
+__all__ = ["MetadataStore", "ZooKeeperOptions", "open_metadata"]
 
 
 async def open_metadata(
@@ -20,6 +21,7 @@ async def open_metadata(
     clock: Clock | None = None,
     rng: random.Random | None = None,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    zookeeper: ZooKeeperOptions | None = None,
 ) -> MetadataStore:
     """Connect to the store that `uri` names (see `uri`); `close` it in the end.
 
@@ -27,10 +29,12 @@ async def open_metadata(
     `initialise` of the store then returns the new instance id. A ZooKeeper root is only ever made
     by `initialise`. Without `create`, a missing SQLite file is `ClusterNotInitialisedError` and
     stays missing. `session_timeout_ms` after it was last heard of, a process has lost what is
-    ephemeral.
+    ephemeral. `zookeeper` says who we are to ZooKeeper; None: what the environment says
+    (`zookeeper_options`).
 
     Raises MetadataURIError, MetadataUnavailableError where nothing answers in time, MetadataError
-    where what is there cannot be used. Cancelling leaves nothing open.
+    where what is there cannot be used, UsageError for an identity that cannot be read. Cancelling
+    leaves nothing open.
     """
     where = parse_uri(uri)
     clock = clock or SystemClock()
@@ -59,5 +63,9 @@ async def open_metadata(
     from quire.metadata.zookeeper import ZooKeeperStore
 
     return await ZooKeeperStore.connect(
-        where, clock=clock, rng=rng, session_timeout_ms=session_timeout_ms
+        where,
+        clock=clock,
+        rng=rng,
+        session_timeout_ms=session_timeout_ms,
+        options=zookeeper or ZooKeeperOptions.from_environment(),
     )

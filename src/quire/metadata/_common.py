@@ -92,13 +92,19 @@ def ledger_exists(ledger_id: int) -> LedgerExistsError:
     )
 
 
-def conflict(what: str, version: int, found: int | None = None) -> VersionConflictError:
-    """`found` is the version stored, where the store tells."""
+def conflict(
+    what: str, version: int, found: int | None = None, *, unknown: bool = False
+) -> VersionConflictError:
+    """`found` is the version stored, where the store tells. `unknown`: this write may have been
+    done before the others, whose changes hide it."""
     now = "" if found is None else f", now it is {found}"
-    return VersionConflictError(
-        f"{what} was changed by someone else: version {version} was expected{now}",
+    before = " (perhaps after this very write, whose answer was lost)" if unknown else ""
+    error = VersionConflictError(
+        f"{what} was changed by someone else{before}: version {version} was expected{now}",
         remedy="Read it again and decide again",
     )
+    error.outcome_known = not unknown
+    return error
 
 
 def bookie_exists(bookie_id: str, waited_ms: int) -> KeyExistsError:
@@ -114,6 +120,15 @@ def registered_here(bookie_id: str) -> KeyExistsError:
         f"bookie {bookie_id} is registered by this process already",
         remedy="Close the first registration",
     )
+
+
+def no_ledger_manager(store: str, ledger_manager: str | None) -> None:
+    """`UsageError` if one is asked for where there is none."""
+    if ledger_manager is not None:
+        raise UsageError(
+            f"{store} has no ledger managers: {ledger_manager!r} cannot be chosen",
+            remedy="Only ZooKeeper arranges ledgers in different ways",
+        )
 
 
 def new_instance_id(rng: random.Random) -> str:
@@ -134,9 +149,19 @@ def encode_address(address: BookieAddress) -> bytes:
         raise UsageError(
             f"bookie {address.bookie_id} cannot listen at {address.host!r}, port {address.port}"
         )
-    endpoint = registration.Endpoint(registration.RPC_ENDPOINT, address.host, address.port)
+    endpoint = registration.Endpoint(
+        registration.RPC_ENDPOINT,
+        address.host,
+        address.port,
+        extensions=(registration.TLS_EXTENSION,) if address.tls else (),
+    )
+    if any(other.protocol == registration.RPC_PROTOCOL for other in address.others):
+        raise UsageError(
+            f"bookie {address.bookie_id} cannot register a second endpoint for clients",
+            remedy="Clients take any one of them; register one",
+        )
     return registration.encode(
-        registration.BookieServiceInfo((endpoint,), dict(address.properties))
+        registration.BookieServiceInfo((endpoint, *address.others), dict(address.properties))
     )
 
 
@@ -152,7 +177,14 @@ def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:
     if endpoint is None:
         logger.warning("bookie %s registered no endpoint for clients", bookie_id)
         return None
-    return BookieAddress(bookie_id, endpoint.host, endpoint.port, dict(info.properties))
+    return BookieAddress(
+        bookie_id,
+        endpoint.host,
+        endpoint.port,
+        dict(info.properties),
+        tls=registration.TLS_EXTENSION in endpoint.extensions,
+        others=tuple(e for e in info.endpoints if e.protocol != registration.RPC_PROTOCOL),
+    )
 
 
 class Handle:

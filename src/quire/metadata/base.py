@@ -10,11 +10,14 @@ raise `ClusterNotInitialisedError` (all but `initialise` and `is_initialised`).
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.registration import Endpoint
+from quire.errors import KeyExistsError
 
 T = TypeVar("T")
 
@@ -37,6 +40,10 @@ class BookieAddress:
     host: str
     port: int
     properties: Mapping[str, str] = field(default_factory=dict)
+    tls: bool = False
+    """Whether clients may begin TLS on their connections."""
+    others: tuple[Endpoint, ...] = ()
+    """What it serves besides the protocol of clients, such as HTTP."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +68,20 @@ class LedgerRange:
 
 
 class Registration(Protocol):
-    """A bookie's presence: ephemeral, kept alive in the background until `close`."""
+    """A bookie's presence: ephemeral, kept alive in the background until `close`. A session that
+    was lost is followed by another, in which the bookie is registered again with the same data."""
+
+    @property
+    def lost(self) -> asyncio.Future[KeyExistsError]:
+        """Done when another process has the bookie's id, and has kept it for a session time-out
+        (ours must have lost its session first). The registration is over then: it is not tried
+        again, and the bookie should stop. Never done by `close`."""
+        ...
 
     async def set_readonly(self, readonly: bool) -> None:
         """Move between the lists: the new entry is made before the old one is removed. After an
-        error it is tried again in the background, until the next call or `close`."""
+        error it is tried again in the background, until the next call or `close`.
+        `KeyExistsError` once `lost`."""
         ...
 
     async def close(self) -> None:
@@ -83,8 +99,10 @@ class MetadataStore(Protocol):
     async def close(self) -> None: ...
 
     # -- cluster ------------------------------------------------------------------------------
-    async def initialise(self) -> str:
-        """Make a new, empty cluster and return its instance id. `KeyExistsError` if one exists."""
+    async def initialise(self, ledger_manager: str | None = None) -> str:
+        """Make a new, empty cluster and return its instance id. `KeyExistsError` if one exists.
+        `ledger_manager` says how ZooKeeper arranges its ledgers: 'hierarchical' (also where neither
+        this nor the URI says anything), 'longhierarchical' or 'flat'."""
         ...
 
     async def is_initialised(self) -> bool: ...
@@ -98,9 +116,10 @@ class MetadataStore(Protocol):
     async def create_ledger(
         self, metadata: LedgerMetadata, ledger_id: int | None = None
     ) -> tuple[int, Versioned[LedgerMetadata]]:
-        """Store `metadata` under a new id (or the given one: `LedgerExistsError` if taken).
-        Idempotent under lost answers by the metadata's ctoken. The value returned has its
-        creation time."""
+        """Store `metadata` under a new id (or the given one: `LedgerExistsError` if taken), in
+        its `format_version`. Idempotent under lost answers by the metadata's ctoken. Formats 1 and
+        2 store none: there an answer that was lost may leave an empty ledger behind, and with an id
+        that was given it is MetadataUnavailableError. The value returned has its creation time."""
         ...
 
     async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
@@ -110,7 +129,9 @@ class MetadataStore(Protocol):
     async def write_ledger(
         self, ledger_id: int, metadata: LedgerMetadata, version: int
     ) -> Versioned[LedgerMetadata]:
-        """Compare-and-swap. `VersionConflictError`, `NoSuchLedgerError`."""
+        """Compare-and-swap. `VersionConflictError`, `NoSuchLedgerError`. A conflict whose
+        `outcome_known` is False may hide that this write was done, and others after it: decide
+        again by the content (`update.update_ledger` does)."""
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -133,8 +154,8 @@ class MetadataStore(Protocol):
 
     # -- bookies ------------------------------------------------------------------------------
     async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
-        """Announce a bookie. If another live session holds the id: wait for it to go, at most the
-        session time-out, then `KeyExistsError`."""
+        """Announce a bookie. If another live session holds the id: wait for it to go, for about
+        the session time-out, then `KeyExistsError`."""
         ...
 
     async def bookies(self) -> Bookies: ...
@@ -169,9 +190,10 @@ class MetadataStore(Protocol):
 
     async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
         """Create (version None: `KeyExistsError` if there) or compare-and-swap
-        (`VersionConflictError`, `NoSuchKeyError`). Returns the new version. Versions begin anew
-        when a value is deleted and created again: put a name of your own into a value that may
-        come back."""
+        (`VersionConflictError`, `NoSuchKeyError`). Returns the new version. A conflict whose
+        `outcome_known` is False may hide that this write was done, and others after it. Versions
+        begin anew when a value is deleted and created again: put a name of your own into a value
+        that may come back."""
         ...
 
     async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:

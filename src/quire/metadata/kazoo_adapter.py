@@ -9,6 +9,7 @@ so that what was ephemeral or watched can be set up again.
 from __future__ import annotations
 
 import asyncio
+import enum
 import logging
 import threading
 from collections.abc import Callable, MutableMapping, Sequence
@@ -20,8 +21,15 @@ from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
 from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
+from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl
 
-from quire.errors import ClientClosedError, MetadataError, MetadataUnavailableError
+from quire.errors import (
+    ClientClosedError,
+    MetadataDeniedError,
+    MetadataError,
+    MetadataUnavailableError,
+)
+from quire.metadata.zookeeper_options import AUTH_FILE_VARIABLE, ZooKeeperOptions
 
 CONNECT_TIMEOUT_S = 10.0
 """For the first connection; later ones are tried for ever, operations wait for them in bounds."""
@@ -35,6 +43,19 @@ REQUESTS_IN_FLIGHT_MAX = 256
 """Of one session; behind them callers wait."""
 
 ANY_VERSION = -1
+
+_AUTH_SCHEME = "digest"
+
+
+class Access(enum.Enum):
+    """Who may touch a node that we create, in a cluster whose nodes belong to their creator."""
+
+    OWN = "own"
+    """We alone."""
+    SHARED = "shared"
+    """Others may create nodes of their own below it: it stands above several clusters."""
+    OPEN = "open"
+    """Everyone may do everything."""
 
 
 class NodeError(Exception):
@@ -131,8 +152,11 @@ _logger = logging.getLogger("quire.metadata.zookeeper")
 class ZooKeeperConnection:
     """Use `connect`. All methods are for the event loop it was called on."""
 
-    def __init__(self, servers: Sequence[str], *, session_timeout_ms: int) -> None:
+    def __init__(
+        self, servers: Sequence[str], *, session_timeout_ms: int, options: ZooKeeperOptions
+    ) -> None:
         self.servers = ",".join(servers)
+        self._options = options
         self._session_timeout_s = session_timeout_ms / 1000
         self._attempt_timeout_s = self._session_timeout_s / 3 / len(servers)
         self._loop = asyncio.get_running_loop()
@@ -142,6 +166,7 @@ class ZooKeeperConnection:
         self._listeners: list[Notify] = []
         self._waiting: set[asyncio.Future[Any]] = set()
         self._in_flight = asyncio.Semaphore(REQUESTS_IN_FLIGHT_MAX)
+        self._refused = False
         self._closed = False
 
     @classmethod
@@ -151,10 +176,13 @@ class ZooKeeperConnection:
         *,
         session_timeout_ms: int,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        options: ZooKeeperOptions | None = None,
     ) -> ZooKeeperConnection:
         """`MetadataUnavailableError` if no server answers in time. Cancelling leaves nothing
         open."""
-        connection = cls(servers, session_timeout_ms=session_timeout_ms)
+        connection = cls(
+            servers, session_timeout_ms=session_timeout_ms, options=options or ZooKeeperOptions()
+        )
         connection._client.start_async()
         try:
             async with asyncio.timeout(connect_timeout_s):
@@ -192,13 +220,17 @@ class ZooKeeperConnection:
 
     @property
     def session_id(self) -> int:
-        """Of the last session that was connected."""
-        return self._session_id
+        """Of the last session that was connected. From kazoo, not from what the loop was told: a
+        node that the newest session has made must never look like another's."""
+        client_id = self._client.client_id
+        return self._session_id if client_id is None else int(client_id[0])
 
     async def wait_connected(self) -> None:
         while not self.connected:
             if self._closed:
                 raise self._closed_error()
+            if self._refused:
+                raise self._refusal()
             self._connected.clear()
             await self._connected.wait()
 
@@ -215,6 +247,7 @@ class ZooKeeperConnection:
 
     def _new_client(self) -> tuple[Any, _Handler]:
         handler = _Handler(self._attempt_timeout_s)
+        digest = self._options.digest
         client = KazooClient(
             hosts=self.servers,
             timeout=self._session_timeout_s,
@@ -224,6 +257,8 @@ class ZooKeeperConnection:
                 "delay": RECONNECT_DELAY_S,
                 "max_delay": RECONNECT_DELAY_MAX_S,
             },
+            # Told to the server on each new connection, before any request.
+            auth_data=[] if digest is None else [(_AUTH_SCHEME, digest)],
             logger=_QuietLogger(_logger, {}),
         )
         client.add_listener(partial(self._state_changed, client))
@@ -245,6 +280,9 @@ class ZooKeeperConnection:
             self._connected.set()
             for notify in list(self._listeners):
                 notify()
+        elif state == KazooState.LOST and keeper_state == KeeperState.AUTH_FAILED:
+            self._refused = True
+            self._connected.set()  # those who wait for it look, and are told
         elif state == KazooState.LOST and keeper_state == KeeperState.CLOSED:
             # kazoo's loop has ended on something that it did not expect: only a new client helps.
             _logger.warning("the ZooKeeper client has stopped; it is started again")
@@ -279,43 +317,72 @@ class ZooKeeperConnection:
     # -- requests -----------------------------------------------------------------------------
 
     async def create(
-        self, path: str, data: bytes = b"", *, ephemeral: bool = False, sequence: bool = False
+        self,
+        path: str,
+        data: bytes = b"",
+        *,
+        ephemeral: bool = False,
+        sequence: bool = False,
+        access: Access = Access.OWN,
     ) -> tuple[str, Stat]:
         """The path, with its number if it is a sequence node. `NodeExistsError`, `NoNodeError`."""
+        acl = self._acl(access)
         real_path, stat = await self._ask(
+            path,
             lambda client: client.create_async(
-                path, data, ephemeral=ephemeral, sequence=sequence, include_data=True
-            )
+                path, data, acl=acl, ephemeral=ephemeral, sequence=sequence, include_data=True
+            ),
         )
         return real_path, _stat(stat)
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes]]) -> None:
+    async def create_all(self, nodes: Sequence[tuple[str, bytes, Access]]) -> None:
         """All of the persistent nodes or none. `NodeExistsError`, `NoNodeError`."""
 
         def start(client: Any) -> Any:
             transaction = client.transaction()
-            for path, data in nodes:
-                transaction.create(path, data)
+            for path, data, access in nodes:
+                transaction.create(path, data, acl=self._acl(access))
             return transaction.commit_async()
 
-        for result in await self._ask(start):
+        results = await self._ask(nodes[-1][0], start)
+        for (path, _, _), result in zip(nodes, results, strict=True):
             if isinstance(result, kazoo_errors.RolledBackError):
                 continue  # not the one that failed
             if isinstance(result, BaseException):
-                _raise_translated(result)
+                self._raise_translated(path, result)
+
+    def _acl(self, access: Access) -> Any:
+        if access is Access.OPEN or not self._options.private:
+            return OPEN_ACL_UNSAFE
+        if access is Access.SHARED:
+            return [*CREATOR_ALL_ACL, make_acl("world", "anyone", read=True, create=True)]
+        return CREATOR_ALL_ACL
 
     async def get(self, path: str, notify: Notify | None = None) -> tuple[bytes, Stat]:
         """`NoNodeError`: and then nothing is watched."""
-        data, stat = await self._ask(lambda client: client.get_async(path, self._watch(notify)))
+        data, stat = await self._ask(
+            path, lambda client: client.get_async(path, self._watch(notify))
+        )
         return data, _stat(stat)
 
+    async def get_or_sync(self, path: str) -> tuple[bytes, Stat]:
+        """As `get`; a node that is missing is looked for again as of now, for the server asked may
+        lag behind whoever has just made it."""
+        try:
+            return await self.get(path)
+        except NoNodeError:
+            await self.sync(path)
+            return await self.get(path)
+
     async def exists(self, path: str, notify: Notify | None = None) -> Stat | None:
-        stat = await self._ask(lambda client: client.exists_async(path, self._watch(notify)))
+        stat = await self._ask(path, lambda client: client.exists_async(path, self._watch(notify)))
         return None if stat is None else _stat(stat)
 
     async def children(self, path: str, notify: Notify | None = None) -> list[str]:
         """`NoNodeError`."""
-        names = await self._ask(lambda client: client.get_children_async(path, self._watch(notify)))
+        names = await self._ask(
+            path, lambda client: client.get_children_async(path, self._watch(notify))
+        )
         return [str(name) for name in names]
 
     async def children_synced(self, path: str) -> list[str]:
@@ -328,16 +395,16 @@ class ZooKeeperConnection:
 
     async def set(self, path: str, data: bytes, version: int) -> Stat:
         """`BadVersionError`, `NoNodeError`."""
-        return _stat(await self._ask(lambda client: client.set_async(path, data, version)))
+        return _stat(await self._ask(path, lambda client: client.set_async(path, data, version)))
 
     async def delete(self, path: str, version: int = ANY_VERSION) -> None:
         """`BadVersionError`, `NoNodeError`, `NotEmptyError`."""
-        await self._ask(lambda client: client.delete_async(path, version))
+        await self._ask(path, lambda client: client.delete_async(path, version))
 
     async def sync(self, path: str) -> None:
-        await self._ask(lambda client: client.sync_async(path))
+        await self._ask(path, lambda client: client.sync_async(path))
 
-    async def _ask(self, start: Callable[[Any], Any]) -> Any:
+    async def _ask(self, path: str, start: Callable[[Any], Any]) -> Any:
         async with self._in_flight:
             if self._closed:
                 raise self._closed_error()
@@ -348,12 +415,57 @@ class ZooKeeperConnection:
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
-            start(self._client).rawlink(partial(self._answered, future))
+            start(self._client).rawlink(partial(self._answered, path, future))
             return await future
 
-    def _answered(self, future: asyncio.Future[Any], result: Any) -> None:
+    def _answered(self, path: str, future: asyncio.Future[Any], result: Any) -> None:
         """On a thread of kazoo's."""
-        self._to_loop(_settle, future, result)
+        self._to_loop(self._settle, path, future, result)
+
+    def _settle(self, path: str, future: asyncio.Future[Any], result: Any) -> None:
+        if future.done():
+            return
+        if result.exception is None:
+            future.set_result(result.value)
+            return
+        try:
+            self._raise_translated(path, result.exception)
+        except (NodeError, MetadataError) as error:
+            future.set_exception(error)
+
+    def _raise_translated(self, path: str, error: BaseException) -> NoReturn:
+        for kind in type(error).__mro__:
+            if kind in _TRANSLATED:
+                raise _TRANSLATED[kind](str(error)) from None
+        if isinstance(error, kazoo_errors.NoAuthError):
+            raise self._denied(path) from None
+        if isinstance(error, kazoo_errors.AuthFailedError):
+            raise self._refusal() from None
+        name = type(error).__name__.removesuffix("Error")
+        raise MetadataError(
+            f"ZooKeeper refused the request about {path}: {name} {error}".rstrip()
+        ) from error
+
+    def _refusal(self) -> MetadataDeniedError:
+        return MetadataDeniedError(
+            f"ZooKeeper at {self.servers} refuses the identity {self._options.user!r}: it does not "
+            f"take the scheme {_AUTH_SCHEME!r}",
+            remedy="Allow digest authentication in the server's configuration",
+        )
+
+    def _denied(self, path: str) -> MetadataDeniedError:
+        user = self._options.user
+        if user is None:
+            return MetadataDeniedError(
+                f"ZooKeeper at {self.servers} denies access to {path}: the cluster's nodes belong "
+                "to an identity, and this process has given none",
+                remedy=f"Put user:password into a file and name the file in {AUTH_FILE_VARIABLE}, "
+                "or pass ZooKeeperOptions(digest=...)",
+            )
+        return MetadataDeniedError(
+            f"ZooKeeper at {self.servers} denies access to {path} to the identity {user!r}",
+            remedy=f"Check user and password ({AUTH_FILE_VARIABLE}), or the ACL of the node",
+        )
 
     def _watch(self, notify: Notify | None) -> Callable[[object], None] | None:
         return None if notify is None else _Watcher(self._to_loop, notify)
@@ -372,26 +484,6 @@ class _Watcher:
 
     def __call__(self, event: object) -> None:
         self.to_loop(self.notify)
-
-
-def _settle(future: asyncio.Future[Any], result: Any) -> None:
-    if future.done():
-        return
-    if result.exception is None:
-        future.set_result(result.value)
-        return
-    try:
-        _raise_translated(result.exception)
-    except (NodeError, MetadataError) as error:
-        future.set_exception(error)
-
-
-def _raise_translated(error: BaseException) -> NoReturn:
-    for kind in type(error).__mro__:
-        if kind in _TRANSLATED:
-            raise _TRANSLATED[kind](str(error)) from None
-    name = type(error).__name__.removesuffix("Error")
-    raise MetadataError(f"ZooKeeper refused the request: {name} {error}".rstrip()) from error
 
 
 def _stop_client(client: Any) -> None:

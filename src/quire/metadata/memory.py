@@ -37,6 +37,7 @@ from quire.metadata._common import (
     conflict,
     encode_address,
     ledger_exists,
+    no_ledger_manager,
     no_such_ledger,
     registered_here,
     stamped,
@@ -50,13 +51,8 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
-from quire.metadata.memory_cluster import (
-    BookieWatch,
-    LedgerWatch,
-    MemoryCluster,
-    Node,
-    Presence,
-)
+from quire.metadata.memory_cluster import BookieWatch, LedgerWatch, MemoryCluster, Node
+from quire.metadata.memory_registration import MemoryRegistration
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
@@ -86,10 +82,10 @@ class MemoryStore:
     ) -> None:
         self.cluster = cluster
         self.uri = f"memory://{cluster.name}"
-        self._session_timeout_ms = session_timeout_ms
+        self.session_timeout_ms = session_timeout_ms
         self._hook = hook
         self._watches: list[LedgerWatch | BookieWatch] = []
-        self._registrations: dict[str, _MemoryRegistration] = {}
+        self._registrations: dict[str, MemoryRegistration] = {}
         self._session_lives = True
         self._closed = False
         self._claim_initialise = False
@@ -101,7 +97,8 @@ class MemoryStore:
         for watch in self._watches:
             watch.close()
         self._drop_presences()
-        self._registrations.clear()
+        for registration in list(self._registrations.values()):
+            registration.abandon()
 
     # -- for tests ----------------------------------------------------------------------------
 
@@ -140,14 +137,16 @@ class MemoryStore:
 
     # -- cluster ------------------------------------------------------------------------------
 
-    async def initialise(self) -> str:
+    async def initialise(self, ledger_manager: str | None = None) -> str:
+        no_ledger_manager(self.uri, ledger_manager)
+
         def work() -> str:
             if self._claim_initialise:
                 self._claim_initialise = False
                 return self.cluster.require()
             return self.cluster.initialise()
 
-        return await self._call("initialise", work)
+        return await self.call("initialise", work)
 
     def create_if_missing(self) -> None:
         """Initialise the cluster unless it is; the first `initialise` of this store then only
@@ -157,10 +156,10 @@ class MemoryStore:
             self._claim_initialise = True
 
     async def is_initialised(self) -> bool:
-        return await self._call("is_initialised", lambda: self.cluster.instance_id is not None)
+        return await self.call("is_initialised", lambda: self.cluster.instance_id is not None)
 
     async def instance_id(self) -> str:
-        return await self._call("instance_id", self.cluster.require)
+        return await self.call("instance_id", self.cluster.require)
 
     # -- ledgers ------------------------------------------------------------------------------
 
@@ -189,7 +188,7 @@ class MemoryStore:
             insort(cluster.ledger_ids, found)
             return found, cluster.ledger(found)
 
-        return await self._call("create_ledger", work)
+        return await self.call("create_ledger", work)
 
     async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
@@ -198,7 +197,7 @@ class MemoryStore:
             self.cluster.require()
             return self.cluster.ledger(ledger_id)
 
-        return await self._call("read_ledger", work)
+        return await self.call("read_ledger", work)
 
     async def write_ledger(
         self, ledger_id: int, metadata: LedgerMetadata, version: int
@@ -219,7 +218,7 @@ class MemoryStore:
             cluster.ledger_changed(ledger_id)
             return cluster.ledger(ledger_id)
 
-        return await self._call("write_ledger", work)
+        return await self.call("write_ledger", work)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         check_ledger_id(ledger_id)
@@ -231,7 +230,7 @@ class MemoryStore:
                 del cluster.ledger_ids[bisect_left(cluster.ledger_ids, ledger_id)]
                 cluster.ledger_changed(ledger_id)
 
-        await self._call("delete_ledger", work)
+        await self.call("delete_ledger", work)
 
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
@@ -246,7 +245,7 @@ class MemoryStore:
             return LedgerRange(start, found[-1] if full else LEDGER_ID_MAX, found)
 
         while start <= LEDGER_ID_MAX:
-            ledgers = await self._call("list_ledgers", work)
+            ledgers = await self.call("list_ledgers", work)
             yield ledgers
             start = ledgers.last + 1
 
@@ -269,11 +268,11 @@ class MemoryStore:
                 raise registered_here(bookie_id)
             return bookie_id not in self.cluster.presences
 
-        if not await self._call("register_bookie", work):
+        if not await self.call("register_bookie", work):
             await self._wait_for_absence(bookie_id)
         if bookie_id in self._registrations:
             raise registered_here(bookie_id)
-        registration = _MemoryRegistration(self, bookie_id, payload, readonly)
+        registration = MemoryRegistration(self, bookie_id, payload, readonly)
         self._registrations[bookie_id] = registration
         registration.ensure()
         return registration
@@ -287,12 +286,12 @@ class MemoryStore:
 
         watch = self.watch_bookies(look)
         try:
-            async with asyncio.timeout(self._session_timeout_ms / 1000):
+            async with asyncio.timeout(self.session_timeout_ms / 1000):
                 while bookie_id in self.cluster.presences:
                     gone.clear()
                     await gone.wait()
         except TimeoutError:
-            raise bookie_exists(bookie_id, self._session_timeout_ms) from None
+            raise bookie_exists(bookie_id, self.session_timeout_ms) from None
         finally:
             watch.close()
         self._check_open("register_bookie")
@@ -302,7 +301,7 @@ class MemoryStore:
             self.cluster.require()
             return self.cluster.bookies()
 
-        return await self._call("bookies", work)
+        return await self.call("bookies", work)
 
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
         self._check_open("watch_bookies")
@@ -328,7 +327,7 @@ class MemoryStore:
             self.cluster.require()
             return sorted(self.cluster.cookies)
 
-        return await self._call("list_cookies", work)
+        return await self.call("list_cookies", work)
 
     async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
         parts = check_key(key)
@@ -352,7 +351,7 @@ class MemoryStore:
             keys = (key for key in self.cluster.values if len(key) > depth)
             return sorted({key[depth] for key in keys if key[:depth] == parts})
 
-        return await self._call("list_values", work)
+        return await self.call("list_values", work)
 
     async def _read(self, nodes: dict[K, Node], key: K, what: str) -> Versioned[bytes]:
         def work() -> Versioned[bytes]:
@@ -362,7 +361,7 @@ class MemoryStore:
                 raise NoSuchKeyError(f"{what} does not exist")
             return Versioned(node.data, node.version)
 
-        return await self._call("read", work)
+        return await self.call("read", work)
 
     async def _write(
         self, nodes: dict[K, Node], key: K, data: bytes, version: int | None, what: str
@@ -386,7 +385,7 @@ class MemoryStore:
             node.data, node.version = data, version + 1
             return node.version
 
-        return await self._call("write", work)
+        return await self.call("write", work)
 
     async def _delete(self, nodes: dict[K, Node], key: K, version: int, what: str) -> None:
         def work() -> None:
@@ -396,9 +395,9 @@ class MemoryStore:
                 raise conflict(what, version, node.version)
             nodes.pop(key, None)
 
-        await self._call("delete", work)
+        await self.call("delete", work)
 
-    async def _call(self, name: str, work: Callable[[], T]) -> T:
+    async def call(self, name: str, work: Callable[[], T]) -> T:
         self._check_open(name)
         await self._hook(name, False)
         self._check_open(name)
@@ -414,48 +413,6 @@ class MemoryStore:
 
     def registration_closed(self, bookie_id: str) -> None:
         self._registrations.pop(bookie_id, None)
-
-
-class _MemoryRegistration:
-    def __init__(self, store: MemoryStore, bookie_id: str, payload: bytes, readonly: bool) -> None:
-        self._store = store
-        self._bookie_id = bookie_id
-        self._payload = payload
-        self._readonly = readonly
-        self._closed = False
-        self._watch = store.watch_bookies(lambda bookies: self.ensure())
-
-    def ensure(self) -> None:
-        """Be registered as wished, unless another session took the id meanwhile: then once that
-        has gone (the watch looks after it)."""
-        cluster = self._store.cluster
-        there = cluster.presences.get(self._bookie_id)
-        if there is None or there.owner is self._store:
-            wanted = Presence(self._store, self._payload, self._readonly)
-            if wanted != there:
-                cluster.presences[self._bookie_id] = wanted
-                cluster.bookies_changed()
-
-    async def set_readonly(self, readonly: bool) -> None:
-        def work() -> None:
-            self._readonly = readonly
-            self.ensure()
-
-        if self._closed:
-            raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
-        await self._store._call("set_readonly", work)
-
-    async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._watch.close()
-        self._store.registration_closed(self._bookie_id)
-        cluster = self._store.cluster
-        there = cluster.presences.get(self._bookie_id)
-        if there is not None and there.owner is self._store:
-            del cluster.presences[self._bookie_id]
-            cluster.bookies_changed()
 
 
 _CLUSTERS: dict[str, MemoryCluster] = {}

@@ -34,6 +34,7 @@ from quire.metadata._common import (
     ledger_exists,
     logger,
     new_instance_id,
+    no_ledger_manager,
     no_such_ledger,
     registered_here,
     stamped,
@@ -85,6 +86,7 @@ class SqliteStore:
         self._tasks = TaskSet()
         self._watches = Watches(file, self._session, self._tasks, poll_s=watch_poll_s)
         self._presences: dict[str, Presence] = {}
+        self._registrations: dict[str, _SqliteRegistration] = {}
         self._session_used = False
         self._renewing = False
         self._closed = False
@@ -135,7 +137,8 @@ class SqliteStore:
 
     # -- cluster ------------------------------------------------------------------------------
 
-    async def initialise(self) -> str:
+    async def initialise(self, ledger_manager: str | None = None) -> str:
+        no_ledger_manager(self.uri, ledger_manager)
         instance_id = await self.instance_id()
         if not self._claim_initialise:
             raise KeyExistsError(f"{self._file.path} holds a cluster already")
@@ -255,7 +258,9 @@ class SqliteStore:
         if not self._renewing:
             self._renewing = True
             self._tasks.start(self._renew())
-        return _SqliteRegistration(self, address.bookie_id)
+        registration = _SqliteRegistration(self, address.bookie_id)
+        self._registrations[address.bookie_id] = registration
+        return registration
 
     async def _take_in_time(self, presence: Presence) -> None:
         loop = asyncio.get_running_loop()
@@ -277,8 +282,11 @@ class SqliteStore:
                     logger.warning("the session's lease could not be renewed: %s", error)
                 failing = True
                 continue
-            for bookie_id in taken:
-                logger.error("another process has registered bookie %s", bookie_id)
+            for bookie_id, registration in list(self._registrations.items()):
+                if bookie_id not in taken:
+                    registration.held_until = None
+                elif registration.held(self._session_timeout_ms):
+                    del self._presences[bookie_id], self._registrations[bookie_id]
 
     async def _renew_now(self, presences: Sequence[Presence]) -> list[str]:
         def work(connection: sqlite3.Connection) -> list[str]:
@@ -293,6 +301,7 @@ class SqliteStore:
             raise bookie_exists(bookie_id, 0)
 
     async def withdraw(self, bookie_id: str) -> None:
+        self._registrations.pop(bookie_id, None)
         if self._presences.pop(bookie_id, None) is not None and not self._closed:
             await self._withdraw_row(bookie_id)
 
@@ -422,8 +431,24 @@ class _SqliteRegistration:
         self._store = store
         self._bookie_id = bookie_id
         self._closed = False
+        self.held_until: float | None = None
+        """On the loop's clock, since another session was seen to hold the id."""
+        self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
+
+    def held(self, timeout_ms: int) -> bool:
+        """Another session holds the id. True once it has done so for too long: then it is lost."""
+        now = asyncio.get_running_loop().time()
+        if self.held_until is None:
+            logger.error("another process has registered bookie %s", self._bookie_id)
+            self.held_until = now + timeout_ms / 1000
+        if now < self.held_until:
+            return False
+        self.lost.set_result(bookie_exists(self._bookie_id, timeout_ms))
+        return True
 
     async def set_readonly(self, readonly: bool) -> None:
+        if self.lost.done():
+            raise self.lost.result()
         if self._closed:
             raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
         await self._store.set_readonly(self._bookie_id, readonly)
@@ -431,7 +456,8 @@ class _SqliteRegistration:
     async def close(self) -> None:
         if not self._closed:
             self._closed = True
-            await self._store.withdraw(self._bookie_id)
+            if not self.lost.done():
+                await self._store.withdraw(self._bookie_id)
 
 
 def _ledger(connection: sqlite3.Connection, ledger_id: int) -> Versioned[LedgerMetadata] | None:

@@ -4,7 +4,8 @@
 |-------------------------------------------------|---------------------------------------------|
 | `sqlite:////absolute/file.db`, `sqlite:///file` | one file, for the processes of one machine  |
 | `zk://HOST:PORT;HOST:PORT/ledgers`, `zk+null:`  | ZooKeeper; its LAYOUT says how ledgers lie  |
-| `zk+hierarchical://HOST:PORT,HOST:PORT/ledgers` | the same, and LAYOUT must be the default    |
+| `zk+hierarchical://HOST:PORT,HOST:PORT/ledgers` | the same, and LAYOUT must name that manager |
+| `zk+longhierarchical:`, `zk+flat:`              | likewise                                    |
 | `memory://NAME`                                 | this process alone, for tests               |
 """
 
@@ -24,7 +25,6 @@ VALUES_ROOT = "/quire"
 _RESERVED_ROOTS = ("zookeeper", VALUES_ROOT[1:])
 _SERVER = re.compile(r"(?P<host>\[[0-9A-Fa-f:.%]+\]|[^\s:@\[\]]+)(?::(?P<port>\d{1,5}))?")
 _PORT_MAX = 65535
-_LATER_MANAGERS = ("flat", "longhierarchical")
 _MEMORY_REMEDY = "Use memory://NAME"
 
 
@@ -84,13 +84,12 @@ def _parse_sqlite(uri: str, rest: str) -> MetadataURI:
 
 def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
     manager = scheme.partition("+")[2] if "+" in scheme else "null"
-    if manager in _LATER_MANAGERS:
+    if manager != "null" and manager not in layout.FACTORIES:
         raise MetadataURIError(
-            f"{uri!r} asks for the ledger manager {manager!r}, which Quire does not support yet",
-            remedy="Use a cluster with the default, zk+hierarchical",
+            f"{uri!r} names the unknown ledger manager {manager!r}",
+            remedy="Use zk:// for whichever the cluster has, or "
+            + ", ".join(f"zk+{name}://" for name in layout.FACTORIES),
         )
-    if manager not in ("null", "hierarchical"):
-        raise MetadataURIError(f"{uri!r} names the unknown ledger manager {manager!r}")
     authority, slash, path = rest.partition("/")
     servers = tuple(
         _server(uri, part) for part in re.split("[;,]", authority) if part.strip() != ""
@@ -106,8 +105,9 @@ def _parse_zookeeper(uri: str, scheme: str, rest: str) -> MetadataURI:
         )
     if parts[0] in _RESERVED_ROOTS:
         raise MetadataURIError(f"{uri!r} has a ledgers root below /{parts[0]}, which is reserved")
-    factory = layout.HIERARCHICAL if manager == "hierarchical" else None
-    return MetadataURI(uri, Driver.ZOOKEEPER, servers=servers, root=root, factory=factory)
+    return MetadataURI(
+        uri, Driver.ZOOKEEPER, servers=servers, root=root, factory=layout.FACTORIES.get(manager)
+    )
 
 
 def _server(uri: str, text: str) -> str:

@@ -6,7 +6,7 @@
 | `available/<id>`, `.../readonly` | ephemeral: who is there (`zookeeper_bookies`) |
 | `cookies/<id>`                   | cookies (`zookeeper_values`)                  |
 | `idgen`, `idgen-long`            | new ledger ids (`zookeeper_ids`)              |
-| `00/0001/L2345`, ...             | ledger metadata                               |
+| `00/0001/L2345`, ...             | ledger metadata (`zookeeper_ledgers`)         |
 
 Quire's own values lie outside: below `/quire` + the root. Operations are repeated over lost
 connections for at most `OPERATION_TIMEOUT_S`.
@@ -22,30 +22,18 @@ from dataclasses import replace
 from quire.clock import Clock
 from quire.codec import layout
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode, encode
-from quire.codec.ledger_path import parents_of, path_of
+from quire.codec.ledger_metadata_format import encode
 from quire.codec.registration import check_bookie_id
-from quire.errors import (
-    ClientClosedError,
-    KeyExistsError,
-    LedgerExistsError,
-    MetadataError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-)
+from quire.errors import ClientClosedError, KeyExistsError, UsageError
 from quire.metadata._common import (
-    CREATE_ATTEMPTS_MAX,
     SESSION_TIMEOUT_MS,
     check_key,
     check_ledger_id,
     check_prefix,
     check_size,
     check_version,
-    conflict,
     encode_address,
-    ledger_exists,
     new_instance_id,
-    no_such_ledger,
     registered_here,
     stamped,
 )
@@ -60,11 +48,9 @@ from quire.metadata.base import (
 )
 from quire.metadata.kazoo_adapter import (
     CONNECT_TIMEOUT_S,
-    BadVersionError,
+    Access,
     NodeExistsError,
     NoNodeError,
-    NotEmptyError,
-    Notify,
     ZooKeeperConnection,
 )
 from quire.metadata.uri import MetadataURI
@@ -74,8 +60,9 @@ from quire.metadata.zookeeper_bookies import (
     ZooKeeperRegistration,
     read_bookies,
 )
-from quire.metadata.zookeeper_ids import LedgerIds
+from quire.metadata.zookeeper_ledgers import Ledgers
 from quire.metadata.zookeeper_listing import list_ledgers
+from quire.metadata.zookeeper_options import ZooKeeperOptions
 from quire.metadata.zookeeper_root import OPERATION_TIMEOUT_S, ZooKeeperRoot
 from quire.metadata.zookeeper_values import Cookies, Values, read_instance_id
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
@@ -101,13 +88,14 @@ class ZooKeeperStore:
         self._clock = clock
         self._rng = rng
         self._session_timeout_ms = session_timeout_ms
+        self._factory = where.factory
         self._root = ZooKeeperRoot(
             connection, where.root, factory=where.factory, operation_timeout_s=operation_timeout_s
         )
         self._tasks = TaskSet()
-        self._ids = LedgerIds(self._root, self._tasks)
+        self._ledgers = Ledgers(self._root, self._tasks)
         self._cookies = Cookies(self._root)
-        self._values = Values(self._root)
+        self._values = Values(self._root, rng)
         self._registrations: dict[str, ZooKeeperRegistration] = {}
         self._withdrawing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -122,12 +110,15 @@ class ZooKeeperStore:
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
         operation_timeout_s: float = OPERATION_TIMEOUT_S,
+        options: ZooKeeperOptions | None = None,
     ) -> ZooKeeperStore:
-        """See `open_metadata`. `MetadataUnavailableError` if no server answers in time."""
+        """See `open_metadata`. `MetadataUnavailableError` if no server answers in time. Without
+        `options` we are nobody in particular: the environment is not looked at."""
         connection = await ZooKeeperConnection.connect(
             where.servers,
             session_timeout_ms=session_timeout_ms,
             connect_timeout_s=connect_timeout_s,
+            options=options,
         )
         return cls(
             where,
@@ -149,8 +140,9 @@ class ZooKeeperStore:
 
     # -- cluster ------------------------------------------------------------------------------
 
-    async def initialise(self) -> str:
+    async def initialise(self, ledger_manager: str | None = None) -> str:
         self._check_open()
+        factory = self._factory_of(ledger_manager)
         instance_id = new_instance_id(self._rng)
 
         async def work(again: bool) -> str:
@@ -158,7 +150,7 @@ class ZooKeeperStore:
                 return instance_id
             await self._values.refuse_leftovers()
             try:
-                await self._zk.create_all(await self._nodes_to_initialise(instance_id))
+                await self._zk.create_all(await self._nodes_to_initialise(instance_id, factory))
             except NodeExistsError:
                 whole = await self._zk.exists(self._root.at("LAYOUT")) is not None
                 state = "" if whole else ", but without a LAYOUT: it is no complete cluster"
@@ -169,21 +161,41 @@ class ZooKeeperStore:
 
         return await self._root.do(f"initialise {self._root}", work, check=False)
 
-    async def _nodes_to_initialise(self, instance_id: str) -> list[tuple[str, bytes]]:
+    def _factory_of(self, ledger_manager: str | None) -> str:
+        if ledger_manager is None:
+            return self._factory or layout.HIERARCHICAL
+        factory = layout.FACTORIES.get(ledger_manager)
+        if factory is None:
+            raise UsageError(
+                f"{ledger_manager!r} is no ledger manager: use one of {', '.join(layout.FACTORIES)}"
+            )
+        if self._factory not in (None, factory):
+            raise UsageError(
+                f"the ledger manager {ledger_manager} is asked for, but the metadata URI "
+                f"{self.uri} names another",
+                remedy="Use zk:// in the URI",
+            )
+        return factory
+
+    async def _nodes_to_initialise(
+        self, instance_id: str, factory: str
+    ) -> list[tuple[str, bytes, Access]]:
         root = self._root
         stat = await self._zk.exists(root.path)
         parts = root.path.split("/")[1:-1]
         parents = ["/" + "/".join(parts[:end]) for end in range(1, len(parts) + 1)]
-        nodes = [(path, b"") for path in parents if await self._zk.exists(path) is None]
+        nodes = [
+            (path, b"", Access.SHARED) for path in parents if await self._zk.exists(path) is None
+        ]
         if stat is None or stat.children:
             # A root with children is somebody's: making it fails, and all with it.
-            nodes.append((root.path, b""))
+            nodes.append((root.path, b"", Access.OWN))
         return [
             *nodes,
-            (root.at(AVAILABLE), b""),
-            (root.at(READONLY_PATH), b""),
-            (root.at("INSTANCEID"), instance_id.encode()),
-            (root.at("LAYOUT"), layout.encode(layout.Layout())),
+            (root.at(AVAILABLE), b"", Access.OWN),
+            (root.at(READONLY_PATH), b"", Access.OWN),
+            (root.at("INSTANCEID"), instance_id.encode(), Access.OWN),
+            (root.at("LAYOUT"), layout.encode(layout.Layout(factory)), Access.OWN),
         ]
 
     async def _has_instance_id(self, instance_id: str) -> bool:
@@ -216,101 +228,33 @@ class ZooKeeperStore:
         if ledger_id is not None:
             check_ledger_id(ledger_id)
         metadata = stamped(metadata, self._clock)
-        if not metadata.ctoken and metadata.format_version >= _CTOKEN_FORMAT_MIN:
+        has_ctoken = metadata.format_version >= _CTOKEN_FORMAT_MIN
+        if not metadata.ctoken and has_ctoken:
             metadata = replace(metadata, ctoken=self._rng.getrandbits(_CTOKEN_BITS) or 1)
         data = check_size(encode(metadata), "ledger metadata")
-        for _ in range(CREATE_ATTEMPTS_MAX):
-            found = ledger_id
-            if found is None:
-                found = await self._root.do("make a ledger id", self._ids.next)
-            try:
-                return found, await self._create_at(found, metadata, data)
-            except LedgerExistsError:
-                if ledger_id is not None:
-                    raise
-        raise MetadataError(f"{CREATE_ATTEMPTS_MAX} new ledger ids in a row were taken already")
-
-    async def _create_at(
-        self, ledger_id: int, metadata: LedgerMetadata, data: bytes
-    ) -> Versioned[LedgerMetadata]:
-        path = self._ledger_path(ledger_id)
-
-        async def work(again: bool) -> Versioned[LedgerMetadata]:
-            try:
-                stat = await self._root.create(path, data)
-                return Versioned(decode(data, stat.ctime_ms), stat.version)
-            except NodeExistsError:
-                pass
-            try:
-                there, stat = await self._zk.get(path)
-            except NoNodeError:
-                raise ledger_exists(ledger_id) from None  # it did, a moment ago
-            value = decode(there, stat.ctime_ms)
-            if metadata.ctoken and value.ctoken == metadata.ctoken:
-                return Versioned(value, stat.version)
-            if again and metadata.format_version < _CTOKEN_FORMAT_MIN:
-                raise MetadataUnavailableError(
-                    f"ledger {ledger_id} was created while the connection to ZooKeeper was lost, "
-                    "perhaps by this call",
-                    remedy="Open the ledger and look, or create it under another id",
-                )
-            raise ledger_exists(ledger_id)
-
-        return await self._root.do(f"create ledger {ledger_id}", work)
+        ctoken = metadata.ctoken if has_ctoken else 0
+        if ledger_id is None:
+            return await self._ledgers.create(data, ctoken)
+        return ledger_id, await self._ledgers.create_at(ledger_id, data, ctoken)
 
     async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
         self._check_open()
-        path = self._ledger_path(ledger_id)
-
-        async def work(again: bool) -> Versioned[LedgerMetadata]:
-            try:
-                data, stat = await self._zk.get(path)
-            except NoNodeError:
-                raise await self._missing(ledger_id) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
-
-        return await self._root.do(f"read the metadata of ledger {ledger_id}", work)
+        check_ledger_id(ledger_id)
+        return await self._ledgers.read(ledger_id)
 
     async def write_ledger(
         self, ledger_id: int, metadata: LedgerMetadata, version: int
     ) -> Versioned[LedgerMetadata]:
         self._check_open()
+        check_ledger_id(ledger_id)
         check_version(version)
-        path = self._ledger_path(ledger_id)
         data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
-
-        async def work(again: bool) -> Versioned[LedgerMetadata]:
-            try:
-                stat = await self._zk.set(path, data, version)
-            except NoNodeError:
-                raise await self._missing(ledger_id) from None
-            except BadVersionError:
-                try:
-                    there, stat = await self._zk.get(path)
-                except NoNodeError:
-                    raise await self._missing(ledger_id) from None
-                if not (again and there == data and stat.version == version + 1):
-                    raise conflict(f"ledger {ledger_id}", version, stat.version) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
-
-        return await self._root.do(f"write the metadata of ledger {ledger_id}", work)
+        return await self._ledgers.write(ledger_id, data, version)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         self._check_open()
-        path = self._ledger_path(ledger_id)
-
-        async def work(again: bool) -> None:
-            try:
-                await self._zk.delete(path)
-            except NoNodeError:
-                await self._root.check_layout()
-            for parent in parents_of(path_of(ledger_id)):
-                try:
-                    await self._zk.delete(self._root.at(parent))
-                except (NotEmptyError, NoNodeError):
-                    return
-
-        await self._root.do(f"delete ledger {ledger_id}", work)
+        check_ledger_id(ledger_id)
+        await self._ledgers.delete(ledger_id)
 
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
         self._check_open()
@@ -322,27 +266,8 @@ class ZooKeeperStore:
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
         self._check_open()
-        path = self._ledger_path(ledger_id)
-        seen = -1
-
-        async def look(notify: Notify) -> Versioned[LedgerMetadata] | None:
-            try:
-                data, stat = await self._zk.get(path, notify)
-            except NoNodeError:
-                await self._root.check_layout()
-                return None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
-
-        def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
-            nonlocal seen
-            if found is None:
-                changed(None)
-            elif found.version != seen:
-                seen = found.version
-                changed(found)
-            return found is not None
-
-        return ZooKeeperWatch(self._root, self._tasks, look, deliver)
+        check_ledger_id(ledger_id)
+        return self._ledgers.watch(ledger_id, changed)
 
     # -- bookies ------------------------------------------------------------------------------
 
@@ -355,7 +280,7 @@ class ZooKeeperStore:
             await asyncio.wait([self._withdrawing[bookie_id]])
             self._withdrawing.pop(bookie_id, None)
         known = self._registrations.get(bookie_id)
-        if known is not None and not known.closed:
+        if known is not None and not known.over:
             raise registered_here(bookie_id)
         registration = ZooKeeperRegistration(
             self._root,
@@ -430,17 +355,6 @@ class ZooKeeperStore:
     async def list_values(self, prefix: Sequence[str]) -> list[str]:
         self._check_open()
         return await self._values.list(check_prefix(prefix))
-
-    # -- helpers ------------------------------------------------------------------------------
-
-    def _ledger_path(self, ledger_id: int) -> str:
-        check_ledger_id(ledger_id)
-        return self._root.at(path_of(ledger_id))
-
-    async def _missing(self, ledger_id: int) -> NoSuchLedgerError:
-        """Only a cluster that is there can lack a ledger: without it that would be a guess."""
-        await self._root.check_layout()
-        return no_such_ledger(ledger_id)
 
     def _check_open(self) -> None:
         if self._closed:

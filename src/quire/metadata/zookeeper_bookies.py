@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
-from quire.errors import ClientClosedError, MetadataError
+from quire.errors import ClientClosedError, KeyExistsError, MetadataError
 from quire.metadata._common import bookie_exists, decode_address, logger
 from quire.metadata.base import BookieAddress, Bookies
 from quire.metadata.kazoo_adapter import (
@@ -25,6 +25,10 @@ READONLY_PATH = f"{AVAILABLE}/{READONLY}"
 
 KEEP_RETRY_S = 1.0
 """Between two attempts to register again after a lost session."""
+
+HELD_TIMEOUT_FACTOR = 1.5
+"""How long another session may go on holding the id, in session time-outs. More than one: a server
+ends a session that is silent at a tick of its own, up to one tick after the time-out."""
 
 WITHDRAW_TIMEOUT_S = 5.0
 """How long closing a registration waits for ZooKeeper; afterwards the session's end does it."""
@@ -67,7 +71,7 @@ class _HeldError(Exception):
 
 class ZooKeeperRegistration:
     """One bookie's presence. A task keeps it: it alone changes the nodes, when it is told to and
-    after each reconnection."""
+    after each reconnection. It ends when another session keeps the id: `lost` then says so."""
 
     def __init__(
         self,
@@ -84,27 +88,26 @@ class ZooKeeperRegistration:
         self._bookie_id = bookie_id
         self._payload = payload
         self._readonly = readonly
-        self._session_timeout_ms = session_timeout_ms
+        self._held_timeout_ms = int(session_timeout_ms * HELD_TIMEOUT_FACTOR)
+        self._held_until: float | None = None
+        """On the loop's clock, since another session was seen to hold the id."""
         self._wake = asyncio.Event()
         self._changes: list[asyncio.Future[None]] = []
         self._forget = root.zk.on_connected(self._wake.set)
         self._keeper: asyncio.Task[None] | None = None
+        self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
         self.withdrawing: asyncio.Task[None] | None = None
         """After a failed `begin`: clears away what it may have made."""
-        self.closed = False
+        self._closed = False
+
+    @property
+    def over(self) -> bool:
+        return self._closed or self.lost.done()
 
     async def begin(self) -> None:
         """Register, waiting for another session to go. `KeyExistsError` if it stays."""
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._session_timeout_ms / 1000
         try:
-            while True:
-                gone = asyncio.Event()
-                try:
-                    await self._root.do(f"register bookie {self._bookie_id}", self._ensure)
-                    break
-                except _HeldError:
-                    await self._wait_for_change(gone, deadline)
+            await self._register()
         except BaseException:
             self._forget()
             # Whatever was made meanwhile, as by a request whose answer was not waited for.
@@ -112,7 +115,26 @@ class ZooKeeperRegistration:
             raise
         self._keeper = self._tasks.start(self._keep())
 
-    async def _wait_for_change(self, gone: asyncio.Event, deadline: float) -> None:
+    async def _register(self) -> None:
+        """`KeyExistsError` if another session has kept the id for too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._root.do(f"register bookie {self._bookie_id}", self._ensure)
+                self._held_until = None
+                return
+            except _HeldError:
+                if self._held_until is None:
+                    logger.warning("bookie %s waits: another session has its id", self._bookie_id)
+                    self._held_until = loop.time() + self._held_timeout_ms / 1000
+                elif loop.time() >= self._held_until:
+                    raise bookie_exists(self._bookie_id, self._held_timeout_ms) from None
+                await self._wait_for_change(self._held_until)
+
+    async def _wait_for_change(self, deadline: float) -> None:
+        """Until one of the nodes changes, or may have: a reconnection counts."""
+        gone = asyncio.Event()
+
         async def watch(again: bool) -> bool:
             there = [await self._root.zk.exists(path, gone.set) for path in self._paths()]
             return any(there)
@@ -123,11 +145,13 @@ class ZooKeeperRegistration:
             async with asyncio.timeout_at(deadline):
                 await gone.wait()
         except TimeoutError:
-            raise bookie_exists(self._bookie_id, self._session_timeout_ms) from None
+            pass  # the caller looks once more
 
     async def set_readonly(self, readonly: bool) -> None:
         """After an error it is still wanted: the task goes on trying."""
-        if self.closed:
+        if self.lost.done():
+            raise self.lost.result()
+        if self._closed:
             raise self._closed_error()
         self._readonly = readonly
         done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -136,21 +160,21 @@ class ZooKeeperRegistration:
         await done
 
     async def close(self) -> None:
-        if self.closed:
+        if self._closed:
             return
-        self.closed = True
+        self._closed = True
         self._forget()
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.wait([self._keeper])
-        self._answer_waiting()
+        self._answer_waiting(self._closed_error())
         await self._withdraw()
 
     def abandon(self) -> None:
         """The session is over, and the node with it."""
-        self.closed = True
+        self._closed = True
         self._forget()
-        self._answer_waiting()
+        self._answer_waiting(self._closed_error())
 
     async def _keep(self) -> None:
         failing = False
@@ -159,15 +183,17 @@ class ZooKeeperRegistration:
             self._wake.clear()
             changes, self._changes = self._changes, []
             try:
-                await self._root.do(f"register bookie {self._bookie_id}", self._ensure)
+                await self._register()
                 failing = False
                 _answer(changes, None)
             except ClientClosedError as error:
                 _answer(changes, error)
                 return
-            except (MetadataError, _HeldError) as error:
-                if isinstance(error, _HeldError):
-                    error = bookie_exists(self._bookie_id, 0)
+            except KeyExistsError as error:
+                _answer(changes, error)
+                self._lose(error)
+                return
+            except MetadataError as error:
                 if not failing:
                     logger.error("bookie %s is not registered: %s", self._bookie_id, error)
                 failing = True
@@ -177,6 +203,13 @@ class ZooKeeperRegistration:
             except asyncio.CancelledError:
                 self._changes = changes + self._changes
                 raise
+
+    def _lose(self, error: KeyExistsError) -> None:
+        """Two processes under one id would each answer for the other's data."""
+        logger.error("the registration of bookie %s is lost: %s", self._bookie_id, error)
+        self._forget()
+        self._answer_waiting(error)
+        self.lost.set_result(error)
 
     def _paths(self) -> tuple[str, str]:
         """Where the node is to be, and where it is not to be."""
@@ -189,6 +222,8 @@ class ZooKeeperRegistration:
     async def _ensure(self, again: bool) -> None:
         """The new entry is made before the old one is removed, so that readers find one."""
         wanted, other = self._paths()
+        if again:
+            await self._root.zk.sync(wanted)  # another server may lag behind what was done
         owner = await self._owner_of(other)
         if owner not in (None, self._root.zk.session_id):
             raise _HeldError
@@ -230,9 +265,9 @@ class ZooKeeperRegistration:
             return True
         return False
 
-    def _answer_waiting(self) -> None:
+    def _answer_waiting(self, error: Exception) -> None:
         changes, self._changes = self._changes, []
-        _answer(changes, self._closed_error())
+        _answer(changes, error)
 
     def _closed_error(self) -> ClientClosedError:
         return ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")

@@ -1,8 +1,12 @@
 """New ledger ids from ZooKeeper's sequence nodes (metadata spec, 1.7).
 
-Short ids, below 2**31 - 1, are the numbers of `idgen/ID-`. When they are used up, or as soon as
-`idgen-long` exists, ids are (number of the greatest `idgen-long/HOB-`) << 32 | (number of a
-sequence node below it). Ids are handed out once; some are never used.
+Short ids, below 2**31 - 1, are the numbers of `idgen/ID-` (flat manager: of `ID-` below the root).
+When they are used up, or as soon as `idgen-long` exists, ids are (number of the greatest
+`idgen-long/HOB-`) << 32 | (number of a sequence node below it); the flat and the legacy manager
+have no such ids. Ids are handed out once; some are never used.
+
+Whether `idgen-long` exists is asked for every id. Java remembers that it does not, so that for a
+while some clients make long ids and others short ones: no harm, the two never meet.
 """
 
 from __future__ import annotations
@@ -17,10 +21,7 @@ from quire.codec.ledger_path import (
     sequence_of,
 )
 from quire.errors import MetadataError, QuireError
-from quire.metadata.kazoo_adapter import (
-    NodeError,
-    NoNodeError,
-)
+from quire.metadata.kazoo_adapter import Access, NodeError, NoNodeError
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.tasks import TaskSet
 
@@ -36,15 +37,22 @@ class LedgerIds:
     def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
         self._root = root
         self._tasks = tasks
-        self._short = root.at("idgen")
         self._long = root.at("idgen-long")
 
     async def next(self, again: bool) -> int:
         """An id that was never handed out. May be repeated: that only leaves an id unused."""
-        if await self._root.zk.exists(self._long) is None:
-            number = await self._sequence(self._short)
+        manager = self._root.manager
+        if not manager.long_ids or await self._root.zk.exists(self._long) is None:
+            below = manager.sequence_parent
+            number = await self._sequence(self._root.at(below) if below else self._root.path)
             if 0 <= number < SHORT_ID_END:
                 return number
+        if not manager.long_ids:
+            raise MetadataError(
+                f"no ledger id is left: the {manager.name} ledger manager has none from "
+                f"{SHORT_ID_END} on",
+                remedy="Use a new cluster with the hierarchical ledger manager, or choose ids",
+            )
         return await self._next_long()
 
     async def _next_long(self) -> int:
@@ -75,7 +83,8 @@ class LedgerIds:
     async def _make_high_order(self, high: int) -> None:
         if high > HIGH_ORDER_MAX:
             raise MetadataError("no ledger id is left")
-        await self._root.make(f"{self._long}/{high_order_name(high)}")
+        # Open to all in a cluster with access control too, as Java has it.
+        await self._root.make(f"{self._long}/{high_order_name(high)}", Access.OPEN)
 
     async def _sequence(self, parent: str, *, make: bool = True) -> int:
         prefix = f"{parent}/{SEQUENCE_PREFIX}"

@@ -9,8 +9,10 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from quire.codec import layout
+from quire.codec.ledger_path import LedgerManager
 from quire.errors import ClusterNotInitialisedError, MetadataError, MetadataUnavailableError
 from quire.metadata.kazoo_adapter import (
+    Access,
     LostConnectionError,
     NodeError,
     NodeExistsError,
@@ -42,12 +44,24 @@ class ZooKeeperRoot:
         self._factory = factory
         self._operation_timeout_s = operation_timeout_s
         self._layout_seen = False
+        self._manager: LedgerManager | None = None
 
     def __str__(self) -> str:
         return f"zk://{self.zk.servers}{self.path}"
 
     def at(self, below: str) -> str:
         return f"{self.path}/{below}"
+
+    @property
+    def manager(self) -> LedgerManager:
+        """Known once LAYOUT was read: within `do`, unless that was told not to check."""
+        assert self._manager is not None
+        return self._manager
+
+    def ledger_path(self, ledger_id: int) -> str:
+        """Where the ledger lies. As `manager`, known once LAYOUT was read. `UsageError` if the
+        manager has no place for such an id."""
+        return self.at(self.manager.path_of(ledger_id))
 
     async def do(self, what: str, work: Callable[[bool], Awaitable[T]], *, check: bool = True) -> T:
         """The result of `work`, repeated for as long as connections get lost.
@@ -63,8 +77,8 @@ class ZooKeeperRoot:
                 while True:
                     await self.zk.wait_connected()
                     try:
-                        if check and not self._layout_seen:
-                            await self.check_layout()
+                        if check:
+                            await self.know_layout()
                         return await work(again)
                     except LostConnectionError:
                         again = True
@@ -82,23 +96,33 @@ class ZooKeeperRoot:
                 f"{self._operation_timeout_s:g} s: {what}"
             ) from None
 
+    async def know_layout(self) -> None:
+        """As `check_layout`, unless LAYOUT was seen before."""
+        if not self._layout_seen:
+            await self.check_layout()
+
     async def check_layout(self) -> None:
         """`ClusterNotInitialisedError` without root or LAYOUT; `MetadataError` if ledgers are
-        arranged in a way that we do not know."""
+        arranged in a way that we do not know, or otherwise than the URI says."""
         try:
-            data, _ = await self.zk.get(self.at("LAYOUT"))
+            data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))
         except NoNodeError:
             self._layout_seen = False
             raise self.not_initialised() from None
-        found = layout.decode(data)
-        if not found.hierarchical or found.manager_version != layout.MANAGER_VERSION:
+        found = layout.decode(data).manager()
+        if self._factory is not None and found is not layout.Layout(self._factory).manager():
             raise MetadataError(
-                f"{self} arranges ledgers by {found.factory} version {found.manager_version}, "
-                "which Quire does not support yet",
-                remedy=f"Use a cluster with {layout.HIERARCHICAL}",
+                f"{self} has the {found.name} ledger manager, but the metadata URI asks for "
+                f"{layout.Layout(self._factory).manager().name}",
+                remedy="Use zk:// in the URI, which takes what the cluster has",
             )
-        if self._factory not in (None, layout.HIERARCHICAL):
-            raise MetadataError(f"the metadata URI asks for {self._factory}, LAYOUT has another")
+        if self._manager not in (None, found):
+            raise MetadataError(
+                f"the ledger manager of {self} was changed to {found.name} under our hands: this "
+                "is another cluster now",
+                remedy="Start this process again",
+            )
+        self._manager = found
         self._layout_seen = True
 
     def not_initialised(self) -> ClusterNotInitialisedError:
@@ -119,7 +143,7 @@ class ZooKeeperRoot:
                 return stat
         raise MetadataError(f"{path} could not be created: its parents vanish again and again")
 
-    async def make(self, path: str) -> None:
+    async def make(self, path: str, access: Access = Access.OWN) -> None:
         """Make the persistent node `path` and its parents, up to the root of the cluster, which
         must exist. Success if they are there."""
         if path == self.path:
@@ -127,11 +151,11 @@ class ZooKeeperRoot:
             return
         for _ in range(PARENT_ATTEMPTS_MAX):
             try:
-                await self.zk.create(path)
+                await self.zk.create(path, access=access)
             except NodeExistsError:
                 return
             except NoNodeError:
-                await self.make(path.rpartition("/")[0])
+                await self.make(path.rpartition("/")[0], access)
             else:
                 return
         raise MetadataError(f"{path} could not be created: its parents vanish again and again")

@@ -4,21 +4,24 @@ Values lie below `/quire` + the ledgers root, outside of what Apache's tools loo
 holds the cluster's instance id: the values of an earlier cluster on the same root name ledgers that
 are not those of today, and are refused.
 
-| payload    | meaning                                     |
-|------------|---------------------------------------------|
-| empty      | no value: only a parent of others           |
-| '=' + data | the value `data`, which may itself be empty |
+| payload           | meaning                                                            |
+|-------------------|--------------------------------------------------------------------|
+| empty             | no value: only a parent of others                                  |
+| '=' + data        | the value `data`, which may itself be empty                        |
+| '#' + mark + data | the same, with 8 random bytes that the writer knows its write by   |
 """
 
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Sequence
 
 from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
 from quire.metadata._common import check_version, conflict
 from quire.metadata.base import ANY_VERSION, Versioned
 from quire.metadata.kazoo_adapter import (
+    Access,
     BadVersionError,
     NodeError,
     NodeExistsError,
@@ -28,7 +31,9 @@ from quire.metadata.kazoo_adapter import (
 from quire.metadata.uri import VALUES_ROOT
 from quire.metadata.zookeeper_root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
 
-_MARK = b"="
+_PLAIN = b"="
+_MARKED = b"#"
+_MARK_BYTES = 8
 _ATTEMPTS_MAX = 100
 """Of one change against others that change the same node in between."""
 
@@ -42,7 +47,7 @@ class Cookies:
     async def read(self, bookie_id: str) -> Versioned[bytes]:
         async def work(again: bool) -> Versioned[bytes]:
             try:
-                data, stat = await self._root.zk.get(self._path(bookie_id))
+                data, stat = await self._root.zk.get_or_sync(self._path(bookie_id))
             except NoNodeError:
                 raise await self._missing(bookie_id) from None
             return Versioned(data, stat.version)
@@ -68,9 +73,14 @@ class Cookies:
             except NoNodeError:
                 raise await self._missing(bookie_id) from None
             except BadVersionError:
-                if again and await _holds(self._root, path, data, version + 1):
-                    return version + 1
-                raise conflict(what, version) from None
+                try:
+                    there, stat = await self._root.zk.get(path)
+                except NoNodeError:
+                    raise await self._missing(bookie_id) from None
+                if again and there == data and stat.version == version + 1:
+                    return stat.version
+                unknown = again and stat.version > version + 1
+                raise conflict(what, version, stat.version, unknown=unknown) from None
 
         if version is not None:
             check_version(version)
@@ -108,8 +118,9 @@ class Cookies:
 class Values:
     """`/quire<root>/<key>/<key>...`."""
 
-    def __init__(self, root: ZooKeeperRoot) -> None:
+    def __init__(self, root: ZooKeeperRoot, rng: random.Random) -> None:
         self._root = root
+        self._rng = rng
         self._base = VALUES_ROOT + root.path
         self._base_checked = False
 
@@ -117,18 +128,19 @@ class Values:
         async def work(again: bool) -> Versioned[bytes]:
             if await self._base_exists():
                 try:
-                    payload, stat = await self._root.zk.get(self._path(key))
+                    payload, stat = await self._root.zk.get_or_sync(self._path(key))
                 except NoNodeError:
                     pass
                 else:
                     if payload:
-                        return Versioned(payload[len(_MARK) :], stat.version)
+                        return Versioned(_value_of(payload, key), stat.version)
             raise _no_value(key)
 
         return await self._root.do(f"read the value {'/'.join(key)}", work)
 
     async def write(self, key: Sequence[str], value: bytes, version: int | None) -> int:
-        path, payload = self._path(key), _MARK + value
+        path = self._path(key)
+        payload = _MARKED + self._rng.randbytes(_MARK_BYTES) + value
         what = f"the value {'/'.join(key)}"
 
         async def create(again: bool) -> int:
@@ -144,9 +156,11 @@ class Values:
                         return (await self._root.zk.set(path, payload, stat.version)).version
                 except (NoNodeError, BadVersionError):
                     continue
-                if again and there == payload:
-                    return stat.version
-                raise KeyExistsError(f"{what} exists already")
+                if there == payload:
+                    return stat.version  # our own, whose answer was lost
+                error = KeyExistsError(f"{what} exists already")
+                error.outcome_known = not again or stat.version == 0
+                raise error
             raise conflict(what, 0)
 
         async def update(again: bool) -> int:
@@ -160,11 +174,16 @@ class Values:
             except NoNodeError:
                 raise _no_value(key) from None
             except BadVersionError:
-                if again and await _holds(self._root, path, payload, version + 1):
-                    return version + 1
-                if await _holds(self._root, path, b"", None):
+                try:
+                    there, stat = await self._root.zk.get(path)
+                except NoNodeError:
                     raise _no_value(key) from None
-                raise conflict(what, version) from None
+                if there == payload:
+                    return stat.version  # our own, whose answer was lost
+                if not there:
+                    raise _no_value(key) from None
+                unknown = again and stat.version > version + 1
+                raise conflict(what, version, stat.version, unknown=unknown) from None
 
         if version is not None:
             check_version(version)
@@ -234,13 +253,13 @@ class Values:
                 await self._make_parents(path.rpartition("/")[0])
         raise MetadataError(f"{path} could not be created: its parents vanish again and again")
 
-    async def _make_parents(self, path: str) -> None:
+    async def _make_parents(self, path: str, access: Access = Access.OWN) -> None:
         missing = [path]
         for _ in range(PARENT_ATTEMPTS_MAX):
             if not missing:
                 return
             try:
-                await self._root.zk.create(missing[-1])
+                await self._root.zk.create(missing[-1], access=access)
                 missing.pop()
             except NodeExistsError:
                 missing.pop()
@@ -303,7 +322,8 @@ class Values:
             except NodeExistsError:
                 await self._claim_base(instance_id)
             except NoNodeError:
-                await self._make_parents(self._base.rpartition("/")[0])
+                # Other clusters, with other identities, may have their values below these.
+                await self._make_parents(self._base.rpartition("/")[0], Access.SHARED)
                 continue
             if await self._base_exists():
                 return
@@ -336,6 +356,14 @@ async def _holds(root: ZooKeeperRoot, path: str, data: bytes, version: int | Non
     except NodeError:
         return False
     return there == data and version in (None, stat.version)
+
+
+def _value_of(payload: bytes, key: Sequence[str]) -> bytes:
+    if payload.startswith(_MARKED) and len(payload) > _MARK_BYTES:
+        return payload[len(_MARKED) + _MARK_BYTES :]
+    if payload.startswith(_PLAIN):
+        return payload[len(_PLAIN) :]
+    raise MetadataError(f"the value {'/'.join(key)} is of a form that is not known")
 
 
 def _no_value(key: Sequence[str]) -> NoSuchKeyError:

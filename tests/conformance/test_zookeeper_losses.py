@@ -1,0 +1,492 @@
+"""Connections and sessions that are lost at the worst moment: nothing is done twice, nothing is
+forgotten.
+
+A proxy between the store and a real ZooKeeper cuts the connection when the server has carried out a
+request and its answer is on its way; or before the server got it; or it also ends the session.
+`test_a_loss_at_any_request` does that at every single request of a run over all operations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.errors import (
+    KeyExistsError,
+    LedgerExistsError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from quire.metadata.base import BookieAddress, Bookies, Versioned
+from quire.metadata.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.update import update_ledger
+from quire.metadata.uri import MetadataURI
+from quire.metadata.zookeeper import ZooKeeperStore
+from quire.metadata.zookeeper_server import ZooKeeperServer
+from tests.conformance.conftest import (
+    PATIENCE_S,
+    SESSION_TIMEOUT_MS,
+    Backend,
+    Eventually,
+    connect,
+    ids_of,
+)
+from tests.conformance.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
+
+pytestmark = pytest.mark.zookeeper
+
+METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
+ONE = BookieAddress("bookie-1", "127.0.0.1", 23181, {"zone": "a"}, tls=True)
+
+
+@pytest.fixture
+async def proxy(zookeeper_server: ZooKeeperServer) -> AsyncIterator[Proxy]:
+    async with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(where: MetadataURI, proxy: Proxy) -> AsyncIterator[ZooKeeperStore]:
+    """Behind the proxy."""
+    opened = await behind(proxy, where)
+    yield opened
+    proxy.open.set()
+    await opened.close()
+
+
+@pytest.fixture
+async def other(zookeeper: Backend) -> ZooKeeperStore:
+    """Not behind it: another process."""
+    opened = await zookeeper.store()
+    assert isinstance(opened, ZooKeeperStore)
+    return opened
+
+
+async def behind(
+    proxy: Proxy, where: MetadataURI, session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> ZooKeeperStore:
+    servers = (f"127.0.0.1:{proxy.port}",)
+    return await connect(replace(where, servers=servers), session_timeout_ms=session_timeout_ms)
+
+
+def nth(number: int) -> Callable[[Request], bool]:
+    """The request after `number` others."""
+    left = number
+
+    def wanted(request: Request) -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    return wanted
+
+
+# -- every operation, every request -----------------------------------------------------------
+
+
+async def all_operations(store: ZooKeeperStore) -> list[int]:
+    """Each kind of change, with its answer checked. Returns the ids of the ledgers it made."""
+    made, created = await store.create_ledger(METADATA)
+    assert created.version == 0
+    chosen = await store.create_ledger(METADATA, 2**40 + 7)
+    assert chosen[0] == 2**40 + 7
+    recovering = await store.write_ledger(
+        made, created.value.with_state(LedgerState.IN_RECOVERY), 0
+    )
+    assert recovering.version == 1
+    closed = await update_ledger(store, made, recovering, lambda now: now.with_close(9, 99))
+    assert closed.version == 2
+    assert await store.read_ledger(made) == closed
+    gone, _ = await store.create_ledger(METADATA, 123_456)
+    await store.delete_ledger(gone)
+
+    assert await store.write_cookie(ONE.bookie_id, b"5\n", None) == 0
+    assert await store.write_cookie(ONE.bookie_id, b"6\n", 0) == 1
+    assert await store.write_cookie("gone", b"5\n", None) == 0
+    await store.delete_cookie("gone", 0)
+
+    assert await store.write_value(("counter",), b"0", None) == 0
+    for number in (1, 2):
+        now = await store.read_value(("counter",))
+        assert await store.write_value(("counter",), b"%d" % number, now.version) == number
+    assert await store.write_value(("gone", "below"), b"", None) == 0
+    await store.delete_value(("gone", "below"), 0)
+
+    registration = await store.register_bookie(ONE)
+    await registration.set_readonly(True)
+    await registration.set_readonly(False)
+    await registration.set_readonly(True)
+    return [made, 2**40 + 7]
+
+
+async def check_all_operations(made: list[int], other: ZooKeeperStore) -> None:
+    assert await ids_of(other) == sorted(made)
+    assert (await other.read_ledger(made[0])).version == 2
+    assert (await other.read_ledger(made[1])).version == 0
+    assert await other.list_cookies() == [ONE.bookie_id]
+    assert await other.read_cookie(ONE.bookie_id) == Versioned(b"6\n", 1)
+    assert await other.list_values(()) == ["counter"]
+    assert await other.read_value(("counter",)) == Versioned(b"2", 2)
+
+
+async def until_registered(
+    store: ZooKeeperStore, raw: ZooKeeperConnection, path: str, absent: str
+) -> None:
+    """The node is there once, and belongs to the session of `store`."""
+    async with asyncio.timeout(PATIENCE_S):
+        while True:
+            stat = await raw.exists(path)
+            if stat is not None and stat.owner == store._zk.session_id:
+                break
+            await asyncio.sleep(0.01)
+        while await raw.exists(absent) is not None:
+            await asyncio.sleep(0.01)
+
+
+REQUESTS_MAX = 80
+"""More than `all_operations` makes."""
+AT_ONCE = 8
+
+
+async def lose_one(
+    number: int,
+    loss: Loss,
+    server: ZooKeeperServer,
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+) -> bool:
+    """All operations, with a loss at request `number`; False if there were fewer requests."""
+    root = replace(where, root=f"{where.root}-{number}")
+    direct = await connect(root)
+    async with Proxy(server.host, server.port) as proxy:
+        store = await behind(proxy, root)
+        try:
+            proxy.lose(nth(number), loss)
+            instance_id = await store.initialise()
+            made = await all_operations(store)
+            assert await direct.instance_id() == instance_id
+            await check_all_operations(made, direct)
+            available = f"{root.root}/available"
+            await until_registered(
+                store, raw, f"{available}/readonly/{ONE.bookie_id}", f"{available}/{ONE.bookie_id}"
+            )
+            assert await direct.bookies() == Bookies({}, {ONE.bookie_id: ONE})
+            if proxy.armed:
+                return False
+            assert len(proxy.lost) == 1
+            assert (len(proxy.sessions) > 1) == (loss is Loss.SESSION)
+            return True
+        finally:
+            await store.close()
+            await direct.close()
+
+
+@pytest.mark.parametrize("loss", Loss)
+async def test_a_loss_at_any_request(
+    loss: Loss, zookeeper_server: ZooKeeperServer, where: MetadataURI, raw: ZooKeeperConnection
+) -> None:
+    for first in range(0, REQUESTS_MAX, AT_ONCE):
+        numbers = range(first, first + AT_ONCE)
+        async with asyncio.TaskGroup() as group:
+            runs = [
+                group.create_task(lose_one(number, loss, zookeeper_server, where, raw))
+                for number in numbers
+            ]
+        if not all(run.result() for run in runs):
+            assert first > 30
+            return
+    pytest.fail("there are more requests than that")
+
+
+# -- what cannot be told by the traces --------------------------------------------------------
+
+
+def change(kind: int, part: str) -> Callable[[Request], bool]:
+    return lambda request: request.kind == kind and part in request.path
+
+
+async def held_back(proxy: Proxy) -> None:
+    """Wait until the request was carried out and its connection lost; no new one is let through
+    until `proxy.open` is set."""
+    async with asyncio.timeout(PATIENCE_S):
+        while proxy.armed:
+            await asyncio.sleep(0.01)
+        while proxy.connections:
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("update", [False, True])
+async def test_others_write_after_our_write(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, update: bool
+) -> None:
+    """Ours was done, and is hidden by theirs: said as it is, and decided again by the content."""
+    ledger_id, created = await store.create_ledger(METADATA)
+    changed = ("a:1", "b:1", "d:1")
+    decided: list[tuple[str, ...]] = []
+
+    def replace_c(now: LedgerMetadata) -> LedgerMetadata | None:
+        decided.append(now.last_segment.ensemble)
+        return None if now.last_segment.ensemble == changed else now.with_ensemble_from(5, changed)
+
+    proxy.lose(change(SET, ""), Loss.ANSWER, reopen=False)
+    writing = asyncio.ensure_future(
+        update_ledger(store, ledger_id, created, replace_c)
+        if update
+        else store.write_ledger(ledger_id, created.value.with_ensemble_from(5, changed), 0)
+    )
+    await held_back(proxy)
+    after = await other.read_ledger(ledger_id)
+    assert (after.version, after.value.last_segment.ensemble) == (1, changed)
+    recovering = after.value.with_state(LedgerState.IN_RECOVERY)
+    theirs = await other.write_ledger(ledger_id, recovering, after.version)
+    proxy.open.set()
+    if update:
+        assert await writing == theirs
+        assert decided == [("a:1", "b:1", "c:1"), changed]
+    else:
+        with pytest.raises(VersionConflictError, match="perhaps after this very") as raised:
+            await writing
+        assert not raised.value.outcome_known
+    assert await other.read_ledger(ledger_id) == theirs
+
+
+async def test_a_conflict_without_a_loss_is_known(store: ZooKeeperStore) -> None:
+    ledger_id, created = await store.create_ledger(METADATA)
+    await store.write_ledger(ledger_id, created.value, 0)
+    with pytest.raises(VersionConflictError) as raised:
+        await store.write_ledger(ledger_id, created.value, 0)
+    assert raised.value.outcome_known
+
+
+async def test_two_writes_of_the_same_bytes_are_told_apart(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    """Both count from 0 to 1. Ours never arrived: to take theirs for ours would lose a count."""
+    await store.write_value(("counter",), b"0", None)
+    proxy.lose(change(SET, "counter"), Loss.REQUEST, reopen=False)
+    writing = asyncio.ensure_future(store.write_value(("counter",), b"1", 0))
+    await held_back(proxy)
+    assert await other.write_value(("counter",), b"1", 0) == 1
+    proxy.open.set()
+    with pytest.raises(VersionConflictError) as raised:
+        await writing
+    assert raised.value.outcome_known
+    proxy.lose(change(CREATE_2, "lock"), Loss.REQUEST, reopen=False)
+    creating = asyncio.ensure_future(store.write_value(("lock",), b"taken", None))
+    await held_back(proxy)
+    assert await other.write_value(("lock",), b"taken", None) == 0
+    proxy.open.set()
+    with pytest.raises(KeyExistsError):
+        await creating
+
+
+async def test_a_ledger_of_someone_else_under_our_id(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    """They chose the id that we chose, while our request was lost: theirs, by the token."""
+    for ledger_id, chosen in ((77, True), (0, False)):
+        proxy.lose(change(CREATE_2, "/L00"), Loss.REQUEST, reopen=False)
+        creating = asyncio.ensure_future(
+            store.create_ledger(METADATA, ledger_id if chosen else None)
+        )
+        await held_back(proxy)
+        _, theirs = await other.create_ledger(METADATA, ledger_id)
+        proxy.open.set()
+        if chosen:
+            with pytest.raises(LedgerExistsError, match="77"):
+                await creating
+        else:
+            assert (await creating)[0] == 1
+        assert await other.read_ledger(ledger_id) == theirs
+
+
+@pytest.mark.parametrize("version", [1, 2])
+async def test_old_formats_have_no_token(
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    proxy: Proxy,
+    version: int,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whose ledger it is cannot be told: never two writers for one ledger. An id of our own choice
+    is an unknown outcome; otherwise another id is taken, as Java does."""
+    old = replace(METADATA, format_version=version)
+    if version == 1:
+        old = replace(old, digest=None, password=None)
+    await store.create_ledger(old, 1)  # parents are there: the first create is the ledger
+    proxy.lose(change(CREATE_2, "/L00"), Loss.ANSWER)
+    with pytest.raises(MetadataUnavailableError, match="ledger 2") as raised:
+        await store.create_ledger(old, 2)
+    assert not raised.value.outcome_known
+    proxy.lose(change(CREATE_2, "/L00"), Loss.ANSWER)
+    ledger_id, created = await store.create_ledger(old)
+    assert created.value.format_version == version
+    assert await other.read_ledger(ledger_id) == created
+    assert "may be left behind" in caplog.text
+    assert await ids_of(other) == [0, 1, 2, ledger_id]
+
+
+async def test_ids_are_given_once_while_connections_come_and_go(
+    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    stores = [await behind(proxy, where) for _ in range(2)]
+    try:
+        ids: list[int] = []
+
+        async def create(store: ZooKeeperStore) -> None:
+            for _ in range(25):
+                ids.append((await store.create_ledger(METADATA))[0])
+
+        creating = asyncio.gather(*(create(store) for store in (*stores, other)))
+        while not creating.done():
+            await proxy.drop()
+            await asyncio.sleep(0.02)
+        await creating
+        assert len(set(ids)) == len(ids) == 75
+        assert await ids_of(other) == sorted(ids)
+    finally:
+        for store in stores:
+            await store.close()
+
+
+async def test_a_cookie_that_others_have_changed(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    await store.write_cookie("b:1", b"0", None)
+    proxy.lose(change(SET, "cookies"), Loss.ANSWER, reopen=False)
+    writing = asyncio.ensure_future(store.write_cookie("b:1", b"1", 0))
+    await held_back(proxy)
+    assert await other.write_cookie("b:1", b"2", 1) == 2
+    proxy.open.set()
+    with pytest.raises(VersionConflictError) as raised:
+        await writing
+    assert not raised.value.outcome_known
+    proxy.lose(change(DELETE, "cookies"), Loss.ANSWER)
+    await store.delete_cookie("b:1", 2)
+    with pytest.raises(NoSuchKeyError):
+        await other.read_cookie("b:1")
+
+
+# -- sessions ---------------------------------------------------------------------------------
+
+SHORT_MS = 1_000
+"""Of the session behind a proxy that goes dark."""
+
+
+async def until_gone(store: ZooKeeperStore, bookie_id: str) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while (await store.bookies()).find(bookie_id) is not None:
+            await asyncio.sleep(0.05)
+
+
+async def test_a_darkness_longer_than_the_session(
+    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy, eventually: Eventually
+) -> None:
+    """The bookie is back with the same data, watches tell what was missed, once."""
+    store = await behind(proxy, where, SHORT_MS)
+    try:
+        registration = await store.register_bookie(ONE)
+        await registration.set_readonly(True)
+        ledger_id, created = await other.create_ledger(METADATA)
+        ledgers: list[Versioned[LedgerMetadata] | None] = []
+        bookies: list[Bookies] = []
+        store.watch_ledger(ledger_id, ledgers.append)
+        store.watch_bookies(bookies.append)
+        await eventually(lambda: ledgers == [created] and len(bookies) == 1)
+        first_session = store._zk.session_id
+        proxy.open.clear()
+        await until_gone(other, ONE.bookie_id)
+        written = await other.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+        second = replace(ONE, bookie_id="second")
+        await other.register_bookie(second)
+        proxy.open.set()
+        wanted = Bookies({"second": second}, {ONE.bookie_id: ONE})
+        await eventually(lambda: ledgers == [created, written] and bookies[-1:] == [wanted])
+        assert await other.bookies() == wanted
+        assert store._zk.session_id != first_session
+        assert not registration.lost.done()
+        await registration.set_readonly(False)
+        assert ONE.bookie_id in (await other.bookies()).writable
+    finally:
+        await store.close()
+
+
+async def test_a_short_darkness_keeps_the_session(
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    store: ZooKeeperStore,
+    other: ZooKeeperStore,
+    proxy: Proxy,
+    eventually: Eventually,
+) -> None:
+    await store.register_bookie(ONE)
+    path = f"{where.root}/available/{ONE.bookie_id}"
+    stat = await raw.exists(path)
+    assert stat is not None
+    ledger_id, created = await other.create_ledger(METADATA)
+    ledgers: list[Versioned[LedgerMetadata] | None] = []
+    store.watch_ledger(ledger_id, ledgers.append)
+    await eventually(lambda: ledgers == [created])
+    proxy.open.clear()
+    await proxy.drop()
+    await eventually(lambda: not store._zk.connected)
+    written = await other.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
+    proxy.open.set()
+    await eventually(lambda: ledgers == [created, written])
+    assert await raw.exists(path) == stat
+    await other.delete_ledger(ledger_id)
+    await eventually(lambda: ledgers == [created, written, None])
+
+
+async def test_another_takes_the_id_in_the_dark_and_stays(
+    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
+) -> None:
+    """The loser is told, takes its hands off, and can register anew once the other has gone."""
+    store = await behind(proxy, where, SHORT_MS)
+    try:
+        registration = await store.register_bookie(ONE)
+        proxy.open.clear()
+        taken = await other.register_bookie(replace(ONE, port=99))
+        proxy.open.set()
+        async with asyncio.timeout(PATIENCE_S):
+            error = await registration.lost
+        assert isinstance(error, KeyExistsError)
+        assert ONE.bookie_id in str(error)
+        with pytest.raises(KeyExistsError):
+            await registration.set_readonly(True)
+        await registration.close()
+        assert (await other.bookies()).writable[ONE.bookie_id].port == 99
+        await taken.close()
+        again = await store.register_bookie(ONE)
+        assert await other.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+        await again.close()
+    finally:
+        await store.close()
+
+
+async def test_another_takes_the_id_in_the_dark_and_goes(
+    where: MetadataURI,
+    other: ZooKeeperStore,
+    proxy: Proxy,
+    eventually: Eventually,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    store = await behind(proxy, where)
+    try:
+        registration = await store.register_bookie(ONE)
+        proxy.open.clear()
+        taken = await other.register_bookie(replace(ONE, port=99))
+        proxy.open.set()
+        await eventually(lambda: "another session has its id" in caplog.text)
+        await taken.close()
+        bookies: list[Bookies] = []
+        other.watch_bookies(bookies.append)
+        await eventually(lambda: bookies[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        assert not registration.lost.done()
+    finally:
+        await store.close()

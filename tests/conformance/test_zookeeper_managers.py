@@ -1,0 +1,283 @@
+"""The ledger managers in ZooKeeper: what LAYOUT may name, where ledgers lie, and their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+
+from quire.codec import layout
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.errors import MetadataError, UsageError
+from quire.metadata import zookeeper_ids
+from quire.metadata.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.uri import MetadataURI
+from quire.metadata.zookeeper import ZooKeeperStore
+from tests.conformance.conftest import PATIENCE_S, Backend, connect, ids_of, tree
+
+pytestmark = pytest.mark.zookeeper
+
+METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
+SHORT, LONG, WRONG, FLAT_ONE = (
+    "/00/0000/L0007",
+    "/000/0000/0000/0000/L0007",
+    "/42/0000/L0000",
+    "/L0000000007",
+)
+
+
+@pytest.fixture
+async def store(zookeeper: Backend) -> ZooKeeperStore:
+    opened = await zookeeper.store()
+    assert isinstance(opened, ZooKeeperStore)
+    return opened
+
+
+@pytest.mark.parametrize(
+    ("factory", "paths"),
+    [
+        (layout.HIERARCHICAL, (LONG, WRONG, FLAT_ONE)),
+        (layout.LONG_HIERARCHICAL, (SHORT, FLAT_ONE)),
+        (layout.LEGACY_HIERARCHICAL, (LONG, FLAT_ONE)),
+        (layout.FLAT, (SHORT, LONG)),
+    ],
+)
+async def test_ledgers_where_none_can_be(
+    where: MetadataURI, raw: ZooKeeperConnection, factory: str, paths: tuple[str, ...]
+) -> None:
+    """Written through another ledger manager: to leave them out would delete them."""
+    await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(factory)), 0)
+    store = await connect(replace(where, factory=None))
+    try:
+        for path in paths:
+            parts = path.split("/")[1:]
+            for end in range(1, len(parts) + 1):
+                await raw.create(where.root + "/" + "/".join(parts[:end]))
+            with pytest.raises(MetadataError, match="cannot be listed"):
+                await ids_of(store)
+            for end in range(len(parts), 0, -1):
+                await raw.delete(where.root + "/" + "/".join(parts[:end]))
+            assert await ids_of(store) == []
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("content", "manager"),
+    [
+        (layout.encode(layout.Layout(layout.HIERARCHICAL)) + b"\n", "hierarchical"),
+        (b"1\nhierarchical:1", "hierarchical"),
+        (b"1\nflat:1", "flat"),
+        (layout.encode(layout.Layout(layout.FLAT)), "flat"),
+        (layout.encode(layout.Layout(layout.LONG_HIERARCHICAL)), "longhierarchical"),
+        (layout.encode(layout.Layout(layout.LEGACY_HIERARCHICAL)), "legacyhierarchical"),
+        (layout.encode(layout.Layout(layout.HIERARCHICAL, 2)), None),
+        (layout.encode(layout.Layout("org.example.MyFactory")), None),
+        (b"nonsense", None),
+    ],
+)
+@pytest.mark.parametrize("named", [None, *layout.FACTORIES])
+async def test_layouts(
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    content: bytes,
+    manager: str | None,
+    named: str | None,
+) -> None:
+    """LAYOUT wins where the URI names no manager; a URI that names another is refused."""
+    await raw.set(f"{where.root}/LAYOUT", content, 0)
+    factory = None if named is None else layout.FACTORIES[named]
+    store = await connect(replace(where, factory=factory))
+    try:
+        if manager is not None and named in (None, manager):
+            assert await store.list_cookies() == []
+            assert store._root.manager.name == manager
+            return
+        with pytest.raises(MetadataError, match=r"LAYOUT|ledger manager") as raised:
+            await store.list_cookies()
+        if manager is not None:
+            assert manager in str(raised.value)
+            assert str(named) in str(raised.value)
+    finally:
+        await store.close()
+
+
+async def test_a_layout_that_changes(where: MetadataURI, raw: ZooKeeperConnection) -> None:
+    """A cluster that was made anew below us: what is missing there proves nothing."""
+    store = await connect(replace(where, factory=None))
+    try:
+        await store.create_ledger(METADATA, 5)
+        await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(layout.FLAT)), 0)
+        await raw.delete(f"{where.root}/00/0000/L0005")
+        with pytest.raises(MetadataError, match="was changed"):
+            await store.read_ledger(5)
+        with pytest.raises(MetadataError, match="was changed"):
+            await ids_of(store)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize(
+    ("factory", "ids", "paths"),
+    [
+        (layout.FLAT, (1, 2**31 - 1, 2**40), ("/L0000000001", "/L2147483647", "/L1099511627776")),
+        (
+            layout.LONG_HIERARCHICAL,
+            (1, 2**31 - 1),
+            ("/000/0000/0000/0000/L0001", "/000/0000/0021/4748/L3647"),
+        ),
+        (
+            layout.LEGACY_HIERARCHICAL,
+            (1, 2**31 - 1, 10**10 - 1),
+            ("/00/0000/L0001", "/21/4748/L3647", "/99/9999/L9999"),
+        ),
+    ],
+)
+async def test_where_other_managers_put_ledgers(
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    factory: str,
+    ids: tuple[int, ...],
+    paths: tuple[str, ...],
+) -> None:
+    await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(factory)), 0)
+    before = await tree(raw, where.root)
+    store = await connect(replace(where, factory=None))
+    try:
+        for ledger_id in ids:
+            await store.create_ledger(METADATA, ledger_id)
+        found = await tree(raw, where.root)
+        assert {path for path, data in found.items() if data.startswith(b"Bookie")} == set(paths)
+        assert await ids_of(store) == list(ids)
+        too_large = 2**63 - 1
+        if factory == layout.LEGACY_HIERARCHICAL:
+            for call in (store.create_ledger(METADATA, too_large), store.read_ledger(too_large)):
+                with pytest.raises(UsageError, match="legacyhierarchical"):
+                    await call
+        for ledger_id in ids:
+            await store.delete_ledger(ledger_id)
+        assert await tree(raw, where.root) == before
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("manager", layout.FACTORIES)
+async def test_initialising_with_a_manager(where: MetadataURI, manager: str) -> None:
+    """Named by the URI or by the caller; not differently by both."""
+    factory = layout.FACTORIES[manager]
+    for number, (in_uri, asked) in enumerate(
+        [(factory, None), (None, manager), (factory, manager)]
+    ):
+        store = await connect(replace(where, root=f"{where.root}-{number}", factory=in_uri))
+        try:
+            await store.initialise(asked)
+            await store.bookies()
+            assert store._root.manager.name == manager
+        finally:
+            await store.close()
+    store = await connect(replace(where, root=f"{where.root}-4", factory=factory))
+    try:
+        for other in {*layout.FACTORIES, "legacyhierarchical", "ms"} - {manager}:
+            with pytest.raises(UsageError, match=other):
+                await store.initialise(other)
+        assert not await store.is_initialised()
+    finally:
+        await store.close()
+
+
+async def test_the_command_with_a_manager(where: MetadataURI, raw: ZooKeeperConnection) -> None:
+    root = f"{where.root}-5"
+    uri = f"zk://{where.servers[0]}{root}"
+
+    def init(*more: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "quire", "cluster", "init", "--metadata", uri, *more]
+        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+
+    run = await asyncio.to_thread(init, "--ledger-manager", "flat")
+    assert (run.returncode, run.stderr) == (0, "")
+    assert (await raw.get(f"{root}/LAYOUT"))[0] == layout.encode(layout.Layout(layout.FLAT))
+    uri = uri.replace("zk:", "zk+hierarchical:")
+    run = await asyncio.to_thread(init, "--ledger-manager", "flat")
+    assert run.returncode == 2
+    assert "names another" in run.stderr
+
+
+# -- ids --------------------------------------------------------------------------------------
+
+
+async def test_long_ids(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    assert (await store.create_ledger(METADATA))[0] == 0
+    await raw.create(f"{where.root}/idgen-long")  # as an administrator does
+    ids = [(await store.create_ledger(METADATA))[0] for _ in range(2)]
+    assert ids == [2**32, 2**32 + 1]
+    await raw.create(f"{where.root}/idgen-long/HOB-0000000007")
+    assert (await store.create_ledger(METADATA))[0] == 30064771072
+
+
+async def test_ids_overflow(
+    where: MetadataURI,
+    raw: ZooKeeperConnection,
+    store: ZooKeeperStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With three short ids, and three below each high half: each step to the next."""
+    monkeypatch.setattr(zookeeper_ids, "SHORT_ID_END", 3)
+    ids = [(await store.create_ledger(METADATA))[0] for _ in range(3 + 3 * 5)]
+    wanted = [0, 1, 2, *(high << 32 | low for high in range(1, 6) for low in range(3))]
+    assert ids == wanted
+    async with asyncio.timeout(PATIENCE_S):  # old ones are cleared away in the background
+        while len(names := await raw.children(f"{where.root}/idgen-long")) != 3:
+            await asyncio.sleep(0.01)
+    assert sorted(names) == [f"HOB-000000000{high}" for high in (3, 4, 5)]
+
+
+@pytest.mark.parametrize("factory", [layout.FLAT, layout.LEGACY_HIERARCHICAL])
+async def test_ids_of_a_manager_without_long_ones(
+    where: MetadataURI, raw: ZooKeeperConnection, monkeypatch: pytest.MonkeyPatch, factory: str
+) -> None:
+    """They end with the short ones; `idgen-long` means nothing there. The flat manager's numbers
+    count whatever is made below the root."""
+    monkeypatch.setattr(zookeeper_ids, "SHORT_ID_END", 10)
+    await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(factory)), 0)
+    await raw.create(f"{where.root}/idgen-long")
+    store = await connect(replace(where, factory=None))
+    try:
+        ids = [(await store.create_ledger(METADATA))[0] for _ in range(3)]
+        assert ids == sorted(set(ids))
+        left = 10 if factory == layout.LEGACY_HIERARCHICAL else 1
+        for _ in range(left - 3):
+            await store.create_ledger(METADATA)
+        with pytest.raises(MetadataError, match="no ledger id is left"):
+            await store.create_ledger(METADATA)
+    finally:
+        await store.close()
+
+
+async def test_an_id_that_a_caller_took_before(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """The generator runs into it, and takes the next."""
+    for ledger_id in (1, 2, 2**32):
+        await store.create_ledger(METADATA, ledger_id)
+    assert [(await store.create_ledger(METADATA))[0] for _ in range(2)] == [0, 3]
+    await raw.create(f"{where.root}/idgen-long")
+    assert (await store.create_ledger(METADATA))[0] == 2**32 + 1
+
+
+async def test_ids_beside_apaches_nodes(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """One counter for all clients: what others have numbered, we never number again."""
+    prefix = f"{where.root}/idgen/ID-"
+    await store.create_ledger(METADATA)
+    path, _ = await raw.create(prefix, ephemeral=True, sequence=True)
+    assert path.endswith("ID-0000000001")
+    assert (await store.create_ledger(METADATA))[0] == 2
+    async with asyncio.timeout(PATIENCE_S):  # ours are deleted behind our back
+        while await raw.children(f"{where.root}/idgen") != ["ID-0000000001"]:
+            await asyncio.sleep(0.01)
