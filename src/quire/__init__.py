@@ -14,8 +14,9 @@ from quire.client import Client, LedgerReader, LedgerWriter, blocking, connect
 from quire.codec.digest import DigestType
 from quire.codec.entry import Entry, EntryRun
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.config import BookieConfig, ClientConfig
+from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
 from quire.errors import QuireError
+from quire.metadata import ZooKeeperOptions
 
 __version__ = "0.1.0"
 
@@ -32,6 +33,9 @@ __all__ = [
     "LedgerWriter",
     "QuireError",
     "Segment",
+    "TlsClientConfig",
+    "TlsServerConfig",
+    "ZooKeeperOptions",
     "blocking",
     "connect",
     "errors",

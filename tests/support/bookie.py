@@ -41,6 +41,7 @@ async def running_bookie(
     config: BookieConfig = SMALL,
     metadata: MetadataStore | None = None,
     port: int = 0,
+    bookie_id: str = "",
 ) -> AsyncIterator[Bookie]:
     """`metadata`: to be handed in where the bookie is to be started again."""
     loop = asyncio.get_running_loop()
@@ -55,7 +56,7 @@ async def running_bookie(
         metadata=metadata,
         network=AsyncioNetwork(),
         clock=SystemClock(),
-        address=Address("127.0.0.1", port, "127.0.0.1"),
+        address=Address("127.0.0.1", port, "127.0.0.1", bookie_id),
         config=config,
         log=lambda event, **fields: None,
         random_bytes=secrets.token_bytes,
@@ -95,8 +96,9 @@ class Peer:
 
 @asynccontextmanager
 async def peer_of(bookie: Bookie) -> AsyncIterator[Peer]:
-    host, _, port = bookie.bookie_id.rpartition(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
+    address = (await bookie.metadata.bookies()).find(bookie.bookie_id)
+    assert address is not None
+    reader, writer = await asyncio.open_connection(address.host, address.port)
     try:
         yield Peer(reader, writer)
     finally:

@@ -143,7 +143,9 @@ async def test_many_adds_in_one_chunk_are_answered_in_order(bookie: Bookie, peer
     count = 500
     peer.send(b"".join(add(txn, 5, txn, txn - 1) for txn in range(count)))
     for txn in range(count):
-        assert await peer.receive() == v3.add_response(txn, Code.OK, 5, txn)
+        answer = v3.parse_response((await peer.receive())[4:])
+        assert code(answer) == Code.OK
+        assert (answer.header.txnId, answer.addResponse.entryId) == (txn, txn)
     assert bookie.store.ledgers[5].last_entry_id == count - 1
     listed = await ask(peer, v3.list_entries_request(900, 5))
     own = listed.getListOfEntriesOfLedgerResponse
@@ -175,8 +177,19 @@ async def test_a_deferred_add_is_answered_ahead_of_the_sync_and_forced_later(pee
 
 async def test_refused_deferred_adds(bookie: Bookie, peer: Peer) -> None:
     bookie.service.writable = False
-    answer = await ask(peer, add(1, 8, 0, deferred_sync=True))
-    assert code(answer) == Code.READ_ONLY
+    peer.send(b"".join(add(txn, 8, txn, deferred_sync=True) for txn in range(10)))
+    for txn in range(10):
+        answer = v3.parse_response((await peer.receive())[4:])
+        assert (answer.header.txnId, code(answer)) == (txn, Code.READ_ONLY)
+
+
+async def test_a_stretch_of_deferred_adds_overtakes_those_that_wait(peer: Peer) -> None:
+    count = 50
+    synced = [add(txn, 16, txn) for txn in range(count)]
+    deferred = [add(count + txn, 16, count + txn, deferred_sync=True) for txn in range(count)]
+    peer.send(b"".join(synced + deferred))
+    order = [v3.parse_response((await peer.receive())[4:]).header.txnId for _ in range(2 * count)]
+    assert order == [*range(count, 2 * count), *range(count)]
 
 
 async def test_a_force_after_a_failed_disk_says_so(bookie: Bookie, peer: Peer) -> None:
@@ -342,14 +355,17 @@ async def test_a_reader_that_goes_away_is_forgotten(bookie: Bookie, peer: Peer) 
 
 
 async def test_a_stopping_bookie_answers_who_waits(tmp_path: Path) -> None:
-    async with running_bookie(tmp_path / "bookie") as bookie:
-        async with peer_of(bookie) as peer, peer_of(bookie) as tail:
-            await peer.ask(add(1, 27, 0))
-            tail.send(v3.long_poll_request(1, 27, -1, 30_000))
-            await waiting(bookie, 1)
-            await bookie.stop()
-            woken = v3.parse_response((await tail.receive())[4:])
-            assert woken.readResponse.entryId == -1
+    async with (
+        running_bookie(tmp_path / "bookie") as bookie,
+        peer_of(bookie) as peer,
+        peer_of(bookie) as tail,
+    ):
+        await peer.ask(add(1, 27, 0))
+        tail.send(v3.long_poll_request(1, 27, -1, 30_000))
+        await waiting(bookie, 1)
+        await bookie.stop()
+        woken = v3.parse_response((await tail.receive())[4:])
+        assert woken.readResponse.entryId == -1
 
 
 async def test_too_many_waiting_readers(tmp_path: Path) -> None:

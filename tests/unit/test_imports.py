@@ -55,6 +55,7 @@ SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client"}
 NOT_SIMULATED = {
     ONLY_DISK,
     "storage/worker.py",
+    "net/tls.py",
     "bookie/main.py",
     "bookie/__main__.py",
     "client/blocking.py",

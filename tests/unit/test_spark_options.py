@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 import pyspark_quire
-from quire import DigestType, EntryRun
+from quire import DigestType, EntryRun, TlsClientConfig
 from quire.errors import UsageError
 from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
 from quire.spark.plan import ENTRY_OVERHEAD_BYTES, Extent, Range, plan
@@ -464,3 +464,18 @@ def test_the_room_is_usable_without_pyspark() -> None:
         "    raise SystemExit('no error')\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_tls() -> None:
+    assert read(dataset="d").tls is None
+    files = {"tlsca": "/ca.pem", "tlscert": "/own.pem", "tlskey": "/own.key"}
+    wanted = TlsClientConfig("/ca.pem", "/own.pem", "/own.key")
+    assert read(dataset="d", **files).tls == wanted
+    assert write(**files).tls == wanted
+    assert pickle.loads(pickle.dumps(read(dataset="d", **files))).tls == wanted
+    assert read(dataset="d", tlsCa="system").tls == TlsClientConfig()
+    environ = {"QUIRE_TLS_CA": "/ca.pem", "QUIRE_TLS_CERT": "/own.pem", "QUIRE_TLS_KEY": "/own.key"}
+    options = {"metadata": URI, "dataset": "d"}
+    assert ReadOptions.parse(options, environ=environ).tls == wanted
+    with pytest.raises(UsageError, match="need 'tlsCa'"):
+        write(tlsCert="/own.pem")

@@ -24,6 +24,7 @@ from quire.admin.options import (
     run_async,
 )
 from quire.admin.output import print_json
+from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
     from quire.admin.bench_core import Load, Result, Shape
@@ -82,7 +83,14 @@ _JSON = json_option("One JSON object a round.")
 
 
 def _options(*decorators: Decorator) -> Decorator:
-    every: tuple[Decorator, ...] = (metadata_option, *decorators, quorum_options, _KEEP, _JSON)
+    every: tuple[Decorator, ...] = (
+        metadata_option,
+        *decorators,
+        quorum_options,
+        tls_options,
+        _KEEP,
+        _JSON,
+    )
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for decorator in reversed(every):
@@ -213,7 +221,7 @@ async def _add(work: Work, count: int, mode: str) -> None:
             return partial(bench_core.add_many, writers[0], load)
         return partial(bench_core.add_in_turn, writers, load)
 
-    async with quire.connect(work.uri) as client:
+    async with connect(work.uri) as client:
         await _warm_up(client, work)
 
         async def round_() -> Result:
@@ -225,10 +233,9 @@ async def _add(work: Work, count: int, mode: str) -> None:
 
 
 async def _latency(work: Work, rate: float | None) -> None:
-    import quire
     from quire.admin import bench_core
 
-    async with quire.connect(work.uri) as client:
+    async with connect(work.uri) as client:
         await _warm_up(client, work)
 
         async def round_() -> Result:
@@ -252,10 +259,9 @@ async def _warm_up(client: Client, work: Work) -> None:
 
 
 async def _read(work: Work, ledger_id: int | None, password: bytes) -> None:
-    import quire
     from quire.admin import bench_core
 
-    async with quire.connect(work.uri) as client:
+    async with connect(work.uri) as client:
         if ledger_id is not None:
             await _rounds(work, partial(bench_core.read_whole, client, ledger_id, password))
             return
@@ -270,10 +276,9 @@ async def _read(work: Work, ledger_id: int | None, password: bytes) -> None:
 
 
 async def _recover(work: Work, count: int) -> None:
-    import quire
     from quire.admin import bench_core
 
-    async with quire.connect(work.uri) as client, quire.connect(work.uri) as other:
+    async with connect(work.uri) as client, connect(work.uri) as other:
         await _rounds(
             work,
             partial(

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.options import metadata_option
+from quire.admin.tls import server_tls, server_tls_options
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
@@ -29,14 +30,21 @@ if TYPE_CHECKING:
     type=click.IntRange(0, 65535),
     default=3181,
     show_default=True,
-    help="0: any free one (a bookie's data belongs to its host and port).",
+    help="0: any free one (without --bookie-id a bookie's data belongs to its host and port).",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
     default="127.0.0.1",
     show_default=True,
-    help="The host under which clients reach it: HOST:PORT is its id.",
+    help="The host under which clients reach it.",
+)
+@click.option(
+    "--bookie-id",
+    metavar="ID",
+    default="",
+    help="What ledgers call it, for good. One that is no address lets it move to another host or "
+    "port. [default: HOST:PORT]",
 )
 @click.option(
     "--bind",
@@ -51,15 +59,23 @@ if TYPE_CHECKING:
     multiple=True,
     help="One of the limits of quire.BookieConfig, e.g. gc_interval_s=60. May be repeated.",
 )
+@server_tls_options
 def bookie(
-    uri: str, directory: str, port: int, advertise: str, bind: str, settings: tuple[str, ...]
+    uri: str,
+    directory: str,
+    port: int,
+    advertise: str,
+    bookie_id: str,
+    bind: str,
+    settings: tuple[str, ...],
+    **tls: Any,
 ) -> int:
     """Run one bookie in the foreground.
 
     It prints its id on standard output once it serves, and one line of JSON for each event on
     standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
-    config = bookie_config(settings)
+    config = replace(bookie_config(settings), **server_tls(**tls))
     from quire.bookie.main import BookieOptions, log_event, run_bookie
 
     _log_as_events(log_event)
@@ -71,6 +87,7 @@ def bookie(
             directory=directory,
             port=port,
             advertise=advertise,
+            bookie_id=bookie_id,
             bind=bind,
             config=config,
             on_serving=_print_id,
@@ -83,7 +100,8 @@ def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
     from quire.config import BookieConfig
 
     config = BookieConfig()
-    known = {item.name: type(getattr(config, item.name)) for item in fields(config)}
+    values = {item.name: getattr(config, item.name) for item in fields(config)}
+    known = {name: type(value) for name, value in values.items() if type(value) in (int, float)}
     changes: dict[str, Any] = {}
     for setting in settings:
         name, equals, text = setting.partition("=")

@@ -13,10 +13,12 @@ from quire.admin.options import (
     run_async,
 )
 from quire.admin.output import ledger_as_json, print_json
+from quire.admin.tls import connect, tls_options
 
 
 @click.command()
 @metadata_option
+@tls_options
 @ledger_argument
 @password_option
 @json_option("Print what `show --json` says of the closed ledger.")
@@ -29,10 +31,8 @@ def recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
 
 
 async def _recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
-    import quire
-
     async with (
-        quire.connect(uri) as client,
+        connect(uri) as client,
         await client.open_ledger(ledger_id, password=password, recover=True) as reader,
     ):
         if as_json:

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from quire.bookie.service import BookieService
 
 MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES
+MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
+"""Of answers in clear text when the handshake begins: no more than asyncio's low-water mark, for
+its TLS does not know of a transport that has paused its writer before."""
 
 
 class Connection(asyncio.Protocol):
@@ -42,6 +45,13 @@ class Connection(asyncio.Protocol):
         self._only_v2 = False
         self._paused_for: set[str] = set()
         self._closing = False
+        self.secured = False
+        self._securing: bytes | None = None
+        """The answer to START_TLS, from the request until the handshake is done: nothing else may
+        come or go meanwhile."""
+        self._served = True
+        """Whether requests are answered by more than a refusal."""
+        self._told_refusal = False
 
     # -- asyncio ------------------------------------------------------------------------------
 
@@ -51,6 +61,10 @@ class Connection(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self.peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         transport.set_write_buffer_limits(high=self.service.config.max_unsent_bytes)
+        if self._securing is not None:
+            self._go_on_secured(transport)
+            return
+        self._served = self.service.security.clear_text_served
         if not self.service.admit(self):
             self._close("too many connections")
 
@@ -68,7 +82,10 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         try:
             for buffer in self._frames.feed(data):
-                self._frames.keep(buffer, self._parse(buffer))
+                at = self._parse(buffer)
+                if self._securing is not None and at < len(buffer):
+                    raise ProtocolError("bytes in clear text behind START_TLS")
+                self._frames.keep(buffer, at)
                 if self._closing:
                     break
         except ProtocolError as error:
@@ -76,6 +93,8 @@ class Connection(asyncio.Protocol):
             self._close(str(error))
         finally:
             self._send_out()
+        if self._securing is not None:
+            self._secure()
         if self.service.store.queue_full:
             self.service.hold(self)
 
@@ -97,7 +116,16 @@ class Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.close()
 
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
     # -- frames -------------------------------------------------------------------------------
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether what stands behind the last request must not be looked at (now)."""
+        return self._closing or self._securing is not None
 
     def _parse(self, buffer: Buffer) -> int:
         """Handle the whole frames of `buffer`; the offset of the first unfinished one."""
@@ -105,20 +133,20 @@ class Connection(asyncio.Protocol):
         v2 = self._v2
         v2.begin(view)
         at, end = 0, len(view)
-        while at + 8 <= end and not self._closing:
+        while at + 8 <= end and not self.interrupted:
             size = frame_size(view, at)
             if at + size > end:
                 break
             word = int.from_bytes(view[at + 4 : at + 8], "big")
-            if word >> 16 == ADD_KIND and size >= MIN_ADD_BYTES:
+            if not self._served:
+                self._refuse(word, at, size)
+                at += size
+            elif word >> 16 == ADD_KIND and size >= MIN_ADD_BYTES:
                 self._only_v2 = True
                 at = v2.adds(at, end, size)
             elif word >> 24 == FIRST_BYTE and not self._only_v2:
-                if self._v3 is None:
-                    self._v3 = RequestsV3(self)
                 v2.submit()
-                self._v3.handle(view[at + 4 : at + size])
-                at += size
+                at = self._requests_v3().take(view, at, end, size)
             else:
                 self._only_v2 = True
                 self._submit()  # a read behind an add of one chunk sees it
@@ -127,10 +155,65 @@ class Connection(asyncio.Protocol):
         self._submit()
         return at
 
+    def _refuse(self, word: int, at: int, size: int) -> None:
+        """One request of a peer that is not served: it came in clear text, or from somebody else
+        than is authorised."""
+        if word >> 24 == FIRST_BYTE and not self._only_v2:
+            self._requests_v3().refuse(self._v2.view[at + 4 : at + size])
+        else:
+            self._only_v2 = True
+            self._v2.refuse(word, at, size)
+
+    def refused(self) -> None:
+        """A request was answered by a refusal."""
+        self.service.counters.requests_refused += 1
+        if not self.secured and not self._told_refusal:
+            self._told_refusal = True
+            self.service.log("clear_text_refused", peer=self.peer)
+
+    def _requests_v3(self) -> RequestsV3:
+        if self._v3 is None:
+            self._v3 = RequestsV3(self)
+        return self._v3
+
     def _submit(self) -> None:
         if self._v3 is not None:
             self._v3.submit()
         self._v2.submit()
+
+    # -- TLS ----------------------------------------------------------------------------------
+
+    def may_secure(self) -> bool:
+        """Whether START_TLS makes sense now."""
+        return self.service.security.offers_tls and not self.secured
+
+    def start_tls(self, answer: bytes) -> None:
+        """START_TLS was asked for: the last request in clear text, and `answer` the last one of
+        ours. What was asked before is answered before it, or inside."""
+        self._securing = answer
+
+    def _secure(self) -> None:
+        transport = self._transport
+        assert self._securing is not None
+        if transport is None or self._closing:
+            return
+        if transport.get_write_buffer_size() > MAX_UNSENT_BEFORE_TLS_BYTES:
+            self._close("START_TLS behind answers that the client does not take")
+            return
+        self.pause("tls")
+        transport.write(self._securing)
+        self.service.security.secure(self.peer, transport)
+
+    def _go_on_secured(self, transport: asyncio.Transport) -> None:
+        self._securing = None
+        self.secured = True
+        self._served = self.service.security.accepts(
+            self.peer, transport.get_extra_info("peercert")
+        )
+        self._paused_for.discard("tls")
+        if self._paused_for:
+            transport.pause_reading()
+        self._send_out()
 
     # -- writing ------------------------------------------------------------------------------
 
@@ -144,7 +227,7 @@ class Connection(asyncio.Protocol):
 
     def _send_out(self) -> None:
         out = self.out
-        if out and self._transport is not None:
+        if out and self._transport is not None and "tls" not in self._paused_for:
             self.out = []
             self._transport.write(out[0] if len(out) == 1 else b"".join(out))
 

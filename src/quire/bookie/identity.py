@@ -92,7 +92,7 @@ def _check(wanted: Cookie, stored: Cookie, disk: Disk, metadata: MetadataStore) 
     if stored.bookie_id != wanted.bookie_id:
         raise CookieError(
             f"{disk.path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}",
-            remedy="Start it with the port and host that it had (--port, --advertise), or use an "
-            "empty directory",
+            remedy="Start it with the id that it had (--bookie-id, or --advertise and --port), or "
+            "use an empty directory",
         )
     verify(wanted, stored)

@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.bookie.security import check_security
 from quire.bookie.server import Address, Bookie
 from quire.clock import SystemClock
 from quire.config import BookieConfig
@@ -35,6 +36,8 @@ class BookieOptions:
     """0: any free one."""
     advertise: str = "127.0.0.1"
     """Host name or address under which others reach this bookie."""
+    bookie_id: str = ""
+    """'': ADVERTISE:PORT."""
     bind: str = ""
     """Address to listen on; '' : the advertised one."""
     config: BookieConfig = field(default_factory=BookieConfig)
@@ -52,7 +55,8 @@ def log_event(event: str, **fields: object) -> None:
 
 
 def run_bookie(options: BookieOptions) -> int:
-    """Serve until SIGTERM or SIGINT (0), or until the disk fails (1). Raises QuireError when it
+    """Serve until SIGTERM or SIGINT (0), or until the disk fails or another
+    process has the bookie's id (1). Raises QuireError when it
     cannot start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
@@ -69,11 +73,14 @@ def _run(work: Coroutine[Any, Any, int]) -> int:
 
 
 async def _serve(options: BookieOptions) -> int:
+    check_security(options.config)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, stopping.set)
-    metadata = await open_metadata(options.metadata_uri, create=True)
+    metadata = await open_metadata(
+        options.metadata_uri, create=True, session_timeout_ms=options.config.session_timeout_ms
+    )
     reader = ThreadReader(loop)
     try:
         bookie = Bookie(
@@ -83,7 +90,12 @@ async def _serve(options: BookieOptions) -> int:
             metadata=metadata,
             network=AsyncioNetwork(),
             clock=SystemClock(),
-            address=Address(options.bind or options.advertise, options.port, options.advertise),
+            address=Address(
+                options.bind or options.advertise,
+                options.port,
+                options.advertise,
+                options.bookie_id,
+            ),
             config=options.config,
             log=log_event,
             random_bytes=secrets.token_bytes,

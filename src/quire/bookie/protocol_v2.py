@@ -32,6 +32,7 @@ from quire.codec.frames import (
     auth_frame,
     auth_message,
     batch_read_response,
+    equal_frames,
     read_response,
     split_word,
 )
@@ -58,6 +59,10 @@ class RequestsV2:
         """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
         self._view = memoryview(b"")
 
+    @property
+    def view(self) -> memoryview:
+        return self._view
+
     def begin(self, view: memoryview) -> None:
         """The buffer that the offsets of the other calls mean."""
         self._view = view
@@ -67,7 +72,7 @@ class RequestsV2:
     def adds(self, at: int, end: int, size: int) -> int:
         """Take the ADD frames of `size` bytes that stand back to back from `at` on; the offset
         behind them."""
-        count = self._equal_frames(at, end, size)
+        count = equal_frames(self._view, at, end, size)
         if count == 1:
             _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
             self._take(word, key, ledger, (entry,), at, size)
@@ -101,17 +106,6 @@ class RequestsV2:
                 return at + row * size
             start, word, key, ledger = row, words[row], keys[row], ledgers[row]
         raise AssertionError("unreachable")
-
-    def _equal_frames(self, at: int, end: int, size: int) -> int:
-        """A guess how many frames of one size stand here, from a few length words: at most as
-        many as fit, and 1 where the next one has another size. Cheap also for mixed sizes."""
-        view, count = self._view, (end - at) // size
-        length = view[at : at + 4]
-        if count > 1 and view[at + size : at + size + 4] != length:
-            return 1
-        while count > 2 and view[at + (count - 1) * size : at + (count - 1) * size + 4] != length:
-            count //= 2
-        return count
 
     def _take(
         self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
@@ -197,6 +191,24 @@ class RequestsV2:
         elif flags & Flag.DO_FENCING and len(key) < KEY_BYTES:
             raise ProtocolError("a fencing read without a master key")
         self._read(version, opcode, flags, key, at)
+
+    def refuse(self, word: int, at: int, size: int) -> None:
+        """One frame of a peer that is not served (wire-protocol spec, 1.6): whoever it is may say
+        so, all else is unauthorised; what has no such answer ends the connection."""
+        version, opcode, _ = split_word(word)
+        out = self._connection.out
+        if opcode == Opcode.AUTH:
+            out.append(auth_frame(AUTH_DISABLED))
+            return
+        self._connection.refused()
+        if opcode == Opcode.ADD and size >= FRAME_HEADER_BYTES + MIN_ANSWERABLE_BYTES:
+            _, _, _, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
+            out.append(add_response(Code.UNAUTHORIZED, ledger, entry, version))
+        elif opcode == Opcode.READ and size >= READ_REQUEST.size:
+            _, _, ledger, entry = READ_REQUEST.unpack_from(self._view, at)
+            out.append(read_response(Code.UNAUTHORIZED, ledger, entry, version=version))
+        else:
+            raise ProtocolError("a request that cannot be answered by a refusal")
 
     def _read(self, version: int, opcode: int, flags: int, key: bytes, at: int) -> None:
         connection = self._connection

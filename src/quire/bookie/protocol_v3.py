@@ -7,11 +7,20 @@ is what counts, not the ids beside it, which are echoed only (3.4).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from quire.bookie.answers_v3 import (
+    AddAnswers,
+    Echoed,
+    Piggyback,
+    ReadLac,
+    ReadV3,
+    WriteLacAnswer,
+)
 from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
 from quire.bookie.protocol_v2 import AUTH_DISABLED_PLUGIN
+from quire.codec._protobuf_wire import encode_varint
 from quire.codec.availability import encode_availability
 from quire.codec.frames import (
     ADD_PREFIX,
@@ -23,6 +32,7 @@ from quire.codec.frames import (
     Buffer,
     Code,
     Flag,
+    equal_frames,
 )
 from quire.codec.messages_pb2 import Request
 from quire.codec.v3 import (
@@ -32,24 +42,26 @@ from quire.codec.v3 import (
     BookieInfo,
     Op,
     ReadFlag,
-    add_response,
     frame,
     parse_request,
     response,
 )
+from quire.codec.v3_stretch import AddStretch, add_responses, stretch_of
 from quire.errors import ProtocolError, StorageError
-from quire.storage.batch import Batch
+from quire.net.frame_buffer import frame_size
 from quire.storage.signals import NoLedger
 
 if TYPE_CHECKING:
     from quire.bookie.connection import Connection
-    from quire.bookie.long_polls import LongPoll
 
 ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
 LAC_HEAD = struct.Struct(">qq")  # ledger, last add confirmed
 RECOVERY = int(Flag.RECOVERY_ADD)
 PRIORITY = int(Flag.HIGH_PRIORITY)
+MIN_STRETCH = 4
+"""Fewer requests of one size are not worth looking for their shape."""
+
 BASE_BYTES = FRAME_HEADER_BYTES - 4
 """Of an ADD frame without its length word and its entry."""
 MAX_LIST_BYTES = MAX_FRAME_BYTES - 1024
@@ -66,6 +78,7 @@ class RequestsV3:
         self._handlers: dict[int, Callable[[Request, int], None]] = {
             Op.READ: self._read,
             Op.AUTH: self._auth,
+            Op.START_TLS: self._start_tls,
             Op.WRITE_LAC: self._write_lac,
             Op.READ_LAC: self._read_lac,
             Op.BOOKIE_INFO: self._bookie_info,
@@ -73,8 +86,24 @@ class RequestsV3:
             Op.LIST_ENTRIES: self._list_entries,
         }
 
-    def handle(self, payload: memoryview) -> None:
-        """One request. ProtocolError: it is none."""
+    def take(self, view: memoryview, at: int, end: int, size: int) -> int:
+        """The request of `size` bytes at `at`, and those of its size and shape behind it; the
+        offset behind them. ProtocolError: it is none."""
+        count = equal_frames(view, at, end, size)
+        if count >= MIN_STRETCH:
+            stretch = stretch_of(view, at, size, count)
+            if stretch is not None:
+                self._add_stretch(stretch)
+                return at + size * count
+            stop = at + size * count
+            while at < stop and frame_size(view, at) == size and not self._connection.interrupted:
+                self._handle(view[at + 4 : at + size])
+                at += size
+            return at
+        self._handle(view[at + 4 : at + size])
+        return at + size
+
+    def _handle(self, payload: memoryview) -> None:
         try:
             request = parse_request(payload)
         except BadMessageError as error:
@@ -94,15 +123,33 @@ class RequestsV3:
             else:
                 self._connection.out.append(frame(response(op, txn, Code.BAD_REQUEST)))
 
+    def refuse(self, payload: memoryview) -> None:
+        """One request of a peer that is not served (1.6): it may say who it is and secure the
+        connection. ProtocolError: it is none."""
+        try:
+            request = parse_request(payload)
+        except BadMessageError as error:
+            raise ProtocolError(str(error)) from error
+        op: int = request.header.operation
+        txn: int = request.header.txnId
+        if op == Op.AUTH:
+            self._auth(request, txn)
+        elif op == Op.START_TLS and request.HasField("startTLSRequest"):
+            self._start_tls(request, txn)
+        else:
+            self._connection.refused()
+            self._connection.out.append(frame(response(op, txn, Code.UNAUTHORIZED)))
+
     def _failed(self, request: Request, txn: int, code: int) -> bytes:
         """A refusal that does not depend on what the request asks for."""
         op: int = request.header.operation
         answer = response(op, txn, code)
         status = answer.status
         if op == Op.ADD:
-            add = request.addRequest
-            return add_response(txn, code, add.ledgerId, add.entryId)
-        if op == Op.READ:
+            answer.addResponse.status = status
+            answer.addResponse.ledgerId = request.addRequest.ledgerId
+            answer.addResponse.entryId = request.addRequest.entryId
+        elif op == Op.READ:
             read = request.readRequest
             answer.readResponse.status = status
             answer.readResponse.ledgerId = read.ledgerId
@@ -141,16 +188,39 @@ class RequestsV3:
             ledger, entry, lac = HEAD.unpack_from(body)
             size = FRAME_HEADER_BYTES + len(body)
             code = self._intake.take(flags, key, ledger, (entry,), size, lac)
+        self._answer_later(
+            code,
+            bool(add.writeFlags & DEFERRED_SYNC) and not recovery,
+            ((encode_varint(txn),), encode_varint(add.ledgerId), (encode_varint(add.entryId),)),
+        )
+        if not code:
+            self._pieces.append(ADD_PREFIX.pack(BASE_BYTES + len(body), ADD_WORD, key))
+            self._pieces.append(body)
+
+    def _add_stretch(self, stretch: AddStretch) -> None:
+        shape, bodies = stretch.shape, stretch.bodies
+        size = FRAME_HEADER_BYTES + len(bodies[0])
+        flags = RECOVERY * shape.recovery | PRIORITY * shape.high_priority
+        code = self._intake.take(
+            flags, shape.key, stretch.ledger_id, stretch.entry_ids, size, stretch.last_lac
+        )
+        self._answer_later(
+            code,
+            bool(shape.write_flags & DEFERRED_SYNC) and not shape.recovery,
+            (stretch.txns, shape.ledger, stretch.echoed_entries),
+        )
+        if not code:
+            prefix = ADD_PREFIX.pack(size - 4, ADD_WORD, shape.key)
+            self._pieces.append(prefix)
+            self._pieces.append(prefix.join(bodies))
+
+    def _answer_later(self, code: int, deferred: bool, echoed: Echoed) -> None:
         if code:
-            answer = add_response(txn, code, add.ledgerId, add.entryId)
-            self._connection.out.append(answer)
-            return
-        self._pieces.append(ADD_PREFIX.pack(BASE_BYTES + len(body), ADD_WORD, key))
-        self._pieces.append(body)
-        waiting = self._answers.waiting
-        if add.writeFlags & DEFERRED_SYNC and not recovery:
-            waiting = self._answers.deferred
-        waiting.append((txn, add.ledgerId, add.entryId))
+            self._connection.out.append(add_responses(code, *echoed))
+        elif deferred:
+            self._answers.deferred.append(echoed)
+        else:
+            self._answers.waiting.append(echoed)
 
     def submit(self) -> None:
         """Hand what was accepted so far to the store."""
@@ -270,183 +340,17 @@ class RequestsV3:
             own.availabilityOfEntriesOfLedger = listing
         self._connection.write(frame(answer))
 
+    def _start_tls(self, request: Request, txn: int) -> None:
+        if self._connection.may_secure():
+            answer = response(Op.START_TLS, txn, Code.OK)
+            answer.startTLSResponse.SetInParent()
+            self._connection.start_tls(frame(answer))
+        else:
+            self._connection.out.append(frame(response(Op.START_TLS, txn, Code.BAD_REQUEST)))
+
     def _auth(self, request: Request, txn: int) -> None:
         """Nobody has to say who they are here, which is how Apache's client understands it."""
         answer = response(Op.AUTH, txn, Code.OK)
         answer.authResponse.authPluginName = AUTH_DISABLED_PLUGIN
         answer.authResponse.payload = b""
         self._connection.out.append(frame(answer))
-
-
-class AddAnswers:
-    """Who is to be told of a batch of adds: (transaction, ledger, entry) as they are echoed."""
-
-    __slots__ = ("_connection", "_refused", "deferred", "waiting")
-
-    def __init__(self, connection: Connection) -> None:
-        self._connection = connection
-        self.waiting: list[tuple[int, int, int]] = []
-        """Answered when the batch is synced."""
-        self.deferred: list[tuple[int, int, int]] = []
-        """Answered when it is queued: durable with the next force only (6.9)."""
-        self._refused = False
-
-    def accepted(self) -> None:
-        if self.deferred and not self._refused:
-            self._send(self.deferred, Code.OK)
-            self.deferred = []
-
-    def synced(self, batch: Batch, error: StorageError | None) -> None:
-        if error is None:
-            self._send(self.waiting, Code.OK)
-            return
-        self._refused = True
-        self._send(self.waiting + self.deferred, self._connection.service.code_of(error))
-
-    def _send(self, answers: list[tuple[int, int, int]], code: int) -> None:
-        if answers:
-            self._connection.write(
-                b"".join([add_response(txn, code, *echoed) for txn, *echoed in answers])
-            )
-
-
-class WriteLacAnswer:
-    __slots__ = ("_connection", "_ledger_id", "_txn")
-
-    def __init__(self, connection: Connection, txn: int, ledger_id: int) -> None:
-        self._connection = connection
-        self._txn = txn
-        self._ledger_id = ledger_id
-
-    def __call__(self, code: int) -> None:
-        answer = response(Op.WRITE_LAC, self._txn, code)
-        answer.writeLacResponse.status = answer.status
-        answer.writeLacResponse.ledgerId = self._ledger_id
-        self._connection.write(frame(answer))
-
-
-class ReadV3:
-    """A READ request that waits for its answer."""
-
-    __slots__ = ("connection", "entry_id", "ledger_id", "moved_at_ms", "poll", "txn", "with_lac")
-
-    max_count = 1
-    max_bytes = 0
-
-    def __init__(
-        self,
-        connection: Connection,
-        txn: int,
-        ledger_id: int,
-        entry_id: int,
-        *,
-        with_lac: bool = True,
-    ) -> None:
-        self.connection = connection
-        self.txn = txn
-        self.ledger_id = ledger_id
-        self.entry_id = entry_id
-        self.with_lac = with_lac
-        self.poll: LongPoll | None = None
-        self.moved_at_ms = 0
-        """When the LAC moved that this long poll waited for (calendar)."""
-
-    def failed(self, code: int) -> bytes:
-        return self._build(code, self.entry_id)
-
-    def found(self, entries: Sequence[Buffer]) -> bytes:
-        return self._build(Code.OK, self.entry_id, entries[0], with_lac=self.with_lac)
-
-    def _build(
-        self, code: int, entry_id: int, body: Buffer | None = None, *, with_lac: bool = False
-    ) -> bytes:
-        answer = response(Op.READ, self.txn, code)
-        read = answer.readResponse
-        read.status = answer.status
-        read.ledgerId = self.ledger_id
-        read.entryId = entry_id
-        if body is not None:
-            read.body = bytes(body)
-        if with_lac:
-            read.maxLAC = self.connection.service.last_add_confirmed(self.ledger_id)
-        if self.moved_at_ms and code == Code.OK:
-            read.lacUpdateTimestamp = self.moved_at_ms
-        return frame(answer)
-
-    def answer_fenced(self, code: int) -> None:
-        """The fence is durable (code 0), or it failed: now the read may be answered."""
-        service = self.connection.service
-        answer = self.failed(code) if code else service.answer(self)
-        if answer is not None:
-            self.connection.write(answer)
-
-    def ready(self, moved: bool) -> None:
-        """The end of a long poll's waiting."""
-        service = self.connection.service
-        if self.poll is not None:
-            self.connection.polls.pop(self.poll, None)
-        if moved:
-            self.moved_at_ms = service.clock.now_ms()
-        answer = service.answer(self)
-        if answer is not None:
-            self.connection.write(answer)
-
-
-class Piggyback(ReadV3):
-    """A long poll that wants the entry behind the LAC it knows. Where there is none to give, it
-    gets the LAC alone."""
-
-    __slots__ = ("previous_lac",)
-
-    def __init__(self, connection: Connection, txn: int, ledger_id: int, previous_lac: int) -> None:
-        super().__init__(connection, txn, ledger_id, previous_lac + 1)
-        self.previous_lac = previous_lac
-
-    @property
-    def nothing_new(self) -> bool:
-        return self.connection.service.last_add_confirmed(self.ledger_id) <= self.previous_lac
-
-    def failed(self, code: int) -> bytes:
-        if code == Code.NO_ENTRY:
-            return self._build(Code.OK, LAST_ENTRY, with_lac=True)
-        return self._build(code, LAST_ENTRY)
-
-    def found(self, entries: Sequence[Buffer]) -> bytes:
-        if self.nothing_new:  # on this bookie already, but nobody knows that it is acknowledged
-            return self._build(Code.OK, LAST_ENTRY, with_lac=True)
-        return super().found(entries)
-
-
-class ReadLac(ReadV3):
-    """The last entry, and the explicit LAC (6.6)."""
-
-    __slots__ = ()
-
-    def __init__(self, connection: Connection, txn: int, ledger_id: int) -> None:
-        super().__init__(connection, txn, ledger_id, LAST_ENTRY)
-
-    def failed(self, code: int) -> bytes:
-        packet = self._packet()
-        if packet is not None:
-            code = Code.IO_ERROR
-        elif code == Code.NO_LEDGER:
-            code = Code.NO_ENTRY
-        return self._build_lac(code, packet, None)
-
-    def found(self, entries: Sequence[Buffer]) -> bytes:
-        return self._build_lac(Code.OK, self._packet(), entries[0])
-
-    def _packet(self) -> bytes | None:
-        info = self.connection.service.store.ledgers.get(self.ledger_id)
-        return None if info is None else info.explicit_lac
-
-    def _build_lac(self, code: int, packet: bytes | None, last_entry: Buffer | None) -> bytes:
-        answer = response(Op.READ_LAC, self.txn, code)
-        own = answer.readLacResponse
-        own.status = answer.status
-        own.ledgerId = self.ledger_id
-        if packet is not None:
-            own.lacBody = packet
-        if last_entry is not None:
-            own.lastEntryBody = bytes(last_entry)
-        return frame(answer)

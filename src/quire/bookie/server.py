@@ -10,10 +10,12 @@ from dataclasses import dataclass, replace
 from quire.bookie.connection import Connection
 from quire.bookie.garbage import collect_garbage
 from quire.bookie.identity import check_identity
+from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
+from quire.codec.registration import check_bookie_id
 from quire.config import BookieConfig
-from quire.errors import CookieError, QuireError, StartError, StorageError
+from quire.errors import CookieError, KeyExistsError, QuireError, StartError, StorageError
 from quire.metadata.base import BookieAddress, MetadataStore, Registration
 from quire.net.network import Network, Port
 from quire.storage.config import StorageConfig
@@ -30,11 +32,14 @@ class Address:
     port: int
     """0: any free one."""
     advertise: str
+    bookie_id: str = ""
+    """'': ADVERTISE:PORT. Ledgers name a bookie by its id for good; one that is not an address lets
+    the bookie move to another."""
 
 
 class Bookie:
     """One bookie in the running event loop. `start`, then `stop`; `failed` tells when it cannot go
-    on (its disk failed)."""
+    on (its disk failed, or another process has its id)."""
 
     def __init__(
         self,
@@ -51,11 +56,13 @@ class Bookie:
         random_bytes: Callable[[int], bytes],
         reader: BlockingReader | None = None,
     ) -> None:
+        """`TlsConfigError` if certificates are configured that cannot be used."""
+        check_security(config)
         self.config = config
         self.metadata = metadata
         self.address = address
         self.bookie_id = ""
-        self.failed: asyncio.Future[StorageError] = asyncio.get_running_loop().create_future()
+        self.failed: asyncio.Future[QuireError] = asyncio.get_running_loop().create_future()
         self._disk = disk
         self._network = network
         self._random_bytes = random_bytes
@@ -69,7 +76,7 @@ class Bookie:
             schedule=asyncio.get_running_loop().call_later,
             reader=reader,
         )
-        self.service = BookieService(self.store, config, clock, log)
+        self.service = BookieService(self.store, config, clock, network, log)
         self._port: Port | None = None
         self._registration: Registration | None = None
         self._instance_id = ""
@@ -91,7 +98,8 @@ class Bookie:
     async def _start(self) -> None:
         self._port = self._bind()
         port = self._port.number
-        self.bookie_id = f"{self.address.advertise}:{port}"
+        self.bookie_id = self.address.bookie_id or f"{self.address.advertise}:{port}"
+        check_bookie_id(self.bookie_id)
         try:
             self._disk.lock()
         except BlockingIOError:
@@ -109,9 +117,12 @@ class Bookie:
         self.store.on_writable_changed = self._on_writable_changed
         self.store.start()
         self._registration = await self.metadata.register_bookie(
-            BookieAddress(self.bookie_id, self.address.advertise, port),
+            BookieAddress(
+                self.bookie_id, self.address.advertise, port, tls=self.config.tls is not None
+            ),
             readonly=not self.store.writable,
         )
+        self._registration.lost.add_done_callback(self._on_registration_lost)
         await self._listen(self._port)
         self._tasks.start(self._every(self.config.gc_interval_s, self.collect_garbage))
         self._tasks.start(self._every(self.config.check_space_s, self._check_space))
@@ -180,6 +191,12 @@ class Bookie:
         self._log("storage_failed", directory=self._disk.path, error=str(error))
         if not self.failed.done():
             self.failed.set_result(error)
+
+    def _on_registration_lost(self, lost: asyncio.Future[KeyExistsError]) -> None:
+        if not lost.cancelled():
+            self._log("registration_lost", bookie=self.bookie_id, error=str(lost.result()))
+            if not self.failed.done():
+                self.failed.set_result(lost.result())
 
     def _on_writable_changed(self, writable: bool) -> None:
         self.service.writable = writable

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from quire.bookie.connection import Connection
 from quire.bookie.long_polls import LongPolls
+from quire.bookie.security import Security
 from quire.clock import Clock
 from quire.codec.frames import (
     BATCH_READ_BASE_BYTES,
@@ -21,10 +22,14 @@ from quire.codec.frames import (
 )
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
+from quire.net.network import Network
 from quire.storage.batch import Batch
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.store import LedgerStore
 from quire.tasks import TaskSet
+
+FAREWELL_TIMEOUT_S = 1.0
+FAREWELL_POLL_S = 0.01
 
 
 class EventLog(Protocol):
@@ -68,11 +73,23 @@ class Counters:
     forces: int = 0
     holds: int = 0
     """Times a connection was paused because too much was queued for the disk."""
+    tls_connections: int = 0
+    tls_failures: int = 0
+    """Handshakes that failed or took too long."""
+    tls_refusals: int = 0
+    """Secured connections without an authorised role."""
+    requests_refused: int = 0
+    """They came in clear text, or from nobody who is authorised."""
 
 
 class BookieService:
     def __init__(
-        self, store: LedgerStore, config: BookieConfig, clock: Clock, log: EventLog
+        self,
+        store: LedgerStore,
+        config: BookieConfig,
+        clock: Clock,
+        network: Network,
+        log: EventLog,
     ) -> None:
         self.store = store
         self.config = config
@@ -80,6 +97,7 @@ class BookieService:
         self.log = log
         self.long_polls = LongPolls(config.max_long_polls)
         self.counters = Counters()
+        self.security = Security(config, network, clock, log, self.counters)
         self.writable = True
         # Dictionaries as sets that keep their order: the same seed, the same run.
         self.connections: dict[Connection, None] = {}
@@ -124,9 +142,23 @@ class BookieService:
             await synced.wait()
 
     async def close(self) -> None:
+        """Close all connections, behind what was answered."""
+        await self.security.close()
         for connection in list(self.connections):
             connection.close()
         await self._reads.close()
+        await self._farewell()
+
+    async def _farewell(self) -> None:
+        """Secured connections say goodbye to each other before they end; who does not answer in
+        time is cut off."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + FAREWELL_TIMEOUT_S
+        while any(c.secured for c in self.connections) and loop.time() < deadline:
+            await asyncio.sleep(FAREWELL_POLL_S)
+        for connection in list(self.connections):
+            if connection.secured:
+                connection.abort()
 
     # -- adds and fences ----------------------------------------------------------------------
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Protocol
 
 from quire.client.pool import BookiePool
 from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
@@ -32,7 +33,7 @@ from quire.errors import (
     UnauthorizedError,
     WriteError,
 )
-from quire.net.channel import BookieChannel
+from quire.net.link import Link
 from quire.tasks import TaskSet
 
 TIMEOUT_CHECKS = 10
@@ -46,6 +47,14 @@ ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple
 now in force. Raises what ends the session."""
 
 
+class Encoder(Protocol):
+    def parts(
+        self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
+    ) -> tuple[list[Buffer], int]:
+        """Pieces of ADD frames, to be joined; and the ledger length after them."""
+        ...
+
+
 class Member:
     """One member of the ensemble, as this session sends to it: an `AddSink`."""
 
@@ -53,7 +62,7 @@ class Member:
         self.session = session
         self.index = index
         self.bookie_id = bookie_id
-        self.channel: BookieChannel | None = None
+        self.channel: Link | None = None
         self.sent = -1
         self.gone = False
         """Replaced: what still arrives is ignored (rule 14)."""
@@ -61,14 +70,14 @@ class Member:
     async def connect(self) -> None:
         session = self.session
         try:
-            channel = await session.pool.channel(self.bookie_id, adds_of=session.ledger_id)
+            channel = await session.connect(self.bookie_id)
         except QuireError as error:
             if not self.gone:
                 session.on_failure(self, error)
             return
         if self.gone or session.failure is not None:
             return
-        if session.ledger_id in channel.adding:  # taken while this task was woken
+        if not channel.takes_adds_of(session.ledger_id):  # taken while this task was woken
             session.tasks.start(self.connect())
             return
         channel.attach(session.ledger_id, self)
@@ -84,7 +93,9 @@ class Member:
     def leave(self) -> None:
         self.gone = True
         if self.channel is not None:
-            self.channel.detach(self.session.ledger_id, self)
+            session = self.session
+            unanswered = session.pipeline.outstanding_since(self.index) is not None
+            self.channel.detach(session.ledger_id, self, unanswered=unanswered)
             self.channel = None
 
     # -- AddSink ------------------------------------------------------------------------------
@@ -137,13 +148,15 @@ class AddSession:
         self.ensemble = ensemble
         self.failure: QuireError | None = None
         self.pipeline = AddPipeline(len(ensemble), write_quorum, ack_quorum, last_confirmed, length)
+        self.lac_pushed = -1
+        """The LAC that the newest entry carries."""
         self._lac_sent = lac_sent
-        self._encoder = AddEncoder(codec, key, flags)
+        self._encoder: Encoder = AddEncoder(codec, key, flags)
         self._max_payload_bytes = max_payload_bytes(codec.digest)
         self._change_ensemble = change_ensemble
         self._striped = len(ensemble) != write_quorum
         self._write_quorum = write_quorum
-        self._ack_quorum = ack_quorum
+        self.ack_quorum = ack_quorum
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
         self._waiters: deque[tuple[int, asyncio.Future[int]]] = deque()
@@ -154,6 +167,10 @@ class AddSession:
         self._changes = 0
         self._timer: asyncio.TimerHandle | None = None
         self.causes: dict[str, BaseException | str] = {}
+
+    async def connect(self, bookie_id: str) -> Link:
+        """A connection for the adds to one member. Raises BookieUnavailableError."""
+        return await self.pool.channel(bookie_id, adds_of=self.ledger_id)
 
     # -- adding -------------------------------------------------------------------------------
 
@@ -195,6 +212,7 @@ class AddSession:
             )
         block = Block(first, last, data, pipeline.length, length, self._loop.time())
         pipeline.push(block)
+        self.lac_pushed = lac
         if not self._members:
             self._start()
         striped = self._striped
@@ -213,11 +231,12 @@ class AddSession:
         return last
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
-        """A future of `entry_id`, done once it is confirmed."""
+        """A future of `entry_id`, done once it is accepted (which is confirmed, but for deferred
+        sync). The entry may still have to be pushed."""
         future: asyncio.Future[int] = self._loop.create_future()
         if self.failure is not None:
             future.set_exception(self.failure)
-        elif entry_id <= self.pipeline.last_confirmed:
+        elif entry_id <= self.pipeline.accepted:
             future.set_result(entry_id)
         else:
             waiters = self._waiters
@@ -230,13 +249,19 @@ class AddSession:
                 waiters.insert(at, (entry_id, future))
         return future
 
+    async def force(self) -> int:
+        """Make durable what is accepted; the last confirmed entry. Here it is durable already."""
+        if self.failure is not None:
+            raise self.failure
+        return self.pipeline.last_confirmed
+
     # -- answers ------------------------------------------------------------------------------
 
     def after_acks(self) -> None:
         if self.pipeline.confirm():
-            confirmed = self.pipeline.last_confirmed
+            accepted = self.pipeline.accepted
             waiters = self._waiters
-            while waiters and waiters[0][0] <= confirmed:
+            while waiters and waiters[0][0] <= accepted:
                 entry_id, future = waiters.popleft()
                 if not future.done():
                     future.set_result(entry_id)
@@ -344,7 +369,7 @@ class AddSession:
 
     def _bearable(self, missing: Iterable[int]) -> bool:
         return bearable(
-            self._absent.union(missing), len(self.ensemble), self._write_quorum, self._ack_quorum
+            self._absent.union(missing), len(self.ensemble), self._write_quorum, self.ack_quorum
         )
 
     def _go_on_without(self, indexes: set[int]) -> None:

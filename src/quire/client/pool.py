@@ -1,19 +1,54 @@
-"""Connections to bookies: which exist, where they listen, one channel each (more only where one
-ledger has several handles in this client)."""
+"""Connections to bookies: which exist, where they listen, and one of each kind to each (more only
+where one ledger has several handles in this client)."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Collection
+from collections.abc import Callable, Collection
+from typing import Generic, TypeVar
 
 from quire.config import ClientConfig
 from quire.core.placement import choose
 from quire.errors import BookieUnavailableError, NotEnoughBookiesError
 from quire.metadata.base import BookieAddress, Bookies, MetadataStore
 from quire.net.channel import BookieChannel
+from quire.net.control import ControlChannel
+from quire.net.handshake import Dialer
+from quire.net.link import Link
 from quire.net.network import Network
 from quire.tasks import TaskSet
+
+L = TypeVar("L", bound=Link)
+
+
+class _Links(Generic[L]):
+    """The connections of one kind, by bookie."""
+
+    def __init__(self, make: Callable[[str], L]) -> None:
+        self.make = make
+        self.connecting: dict[str, asyncio.Lock] = {}
+        self._links: dict[str, list[L]] = {}
+
+    def find(self, bookie_id: str, adds_of: int | None) -> L | None:
+        links = self._links.get(bookie_id)
+        if not links:
+            return None
+        for link in list(links):
+            if not link.usable:
+                links.remove(link)
+            elif adds_of is None or link.takes_adds_of(adds_of):
+                return link
+        return None
+
+    def add(self, link: L) -> None:
+        self._links.setdefault(link.bookie_id, []).append(link)
+
+    def close(self) -> None:
+        for links in self._links.values():
+            for link in links:
+                link.close()
+        self._links.clear()
 
 
 class BookiePool:
@@ -26,26 +61,24 @@ class BookiePool:
         tasks: TaskSet,
     ) -> None:
         self._metadata = metadata
-        self._network = network
+        self._dialer = Dialer(network, config)
         self._config = config
         self._rng = rng
         self._tasks = tasks
         self._bookies = Bookies({}, {})
         self._last_known: dict[str, BookieAddress] = {}
         self._changed = asyncio.Event()
-        self._channels: dict[str, list[BookieChannel]] = {}
-        self._connecting: dict[str, asyncio.Lock] = {}
+        self._channels = _Links(BookieChannel)
+        self._controls = _Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
         self._watch = metadata.watch_bookies(self._on_bookies)
-        self._closed = False
+        self.closed = False
 
     def close(self) -> None:
-        self._closed = True
+        self.closed = True
         self._watch.close()
-        for channels in self._channels.values():
-            for channel in channels:
-                channel.close()
-        self._channels.clear()
+        self._channels.close()
+        self._controls.close()
 
     # -- placement ----------------------------------------------------------------------------
 
@@ -98,6 +131,10 @@ class BookiePool:
             )
         return tuple(chosen)
 
+    def any_index(self, count: int) -> int:
+        """One of `count`, so that the readers of one ledger do not all ask the same bookie."""
+        return self._rng.randrange(count)
+
     # -- channels -----------------------------------------------------------------------------
 
     async def channel(self, bookie_id: str, adds_of: int | None = None) -> BookieChannel:
@@ -105,54 +142,35 @@ class BookiePool:
 
         Raises BookieUnavailableError. Cancel-safe.
         """
-        found = self._find(bookie_id, adds_of)
-        if found is not None:
-            return found
-        lock = self._connecting.setdefault(bookie_id, asyncio.Lock())
+        found = self._channels.find(bookie_id, adds_of)
+        return found or await self._link(self._channels, bookie_id, adds_of)
+
+    async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
+        """The same for protocol v3; connected when it is first asked for."""
+        found = self._controls.find(bookie_id, adds_of)
+        return found or await self._link(self._controls, bookie_id, adds_of)
+
+    async def _link(self, links: _Links[L], bookie_id: str, adds_of: int | None) -> L:
+        lock = links.connecting.setdefault(bookie_id, asyncio.Lock())
         async with lock:
-            found = self._find(bookie_id, adds_of)
+            found = links.find(bookie_id, adds_of)
             if found is None:
-                found = await self._connect(bookie_id)
+                found = await self._connect(bookie_id, links.make)
+                links.add(found)
             return found
 
-    def _find(self, bookie_id: str, adds_of: int | None) -> BookieChannel | None:
-        channels = self._channels.get(bookie_id)
-        if not channels:
-            return None
-        for channel in list(channels):
-            if not channel.usable:
-                channels.remove(channel)
-            elif adds_of is None or adds_of not in channel.adding:
-                return channel
-        return None
-
-    async def _connect(self, bookie_id: str) -> BookieChannel:
+    async def _connect(self, bookie_id: str, make: Callable[[str], L]) -> L:
         address = self._bookies.find(bookie_id) or self._last_known.get(bookie_id)
         if address is None:
             await self._refresh()
             address = self._bookies.find(bookie_id)
         if address is None:
             raise BookieUnavailableError(f"bookie {bookie_id} is not registered")
-        try:
-            async with asyncio.timeout(self._config.connect_timeout_s):
-                channel = await self._network.connect(
-                    address.host, address.port, lambda: BookieChannel(bookie_id)
-                )
-        except TimeoutError as error:
-            raise BookieUnavailableError(
-                f"bookie {bookie_id} at {address.host}:{address.port} did not accept a connection "
-                f"within {self._config.connect_timeout_s:g} s"
-            ) from error
-        except OSError as error:
-            raise BookieUnavailableError(
-                f"bookie {bookie_id} at {address.host}:{address.port} cannot be reached: {error}"
-            ) from error
-        assert isinstance(channel, BookieChannel)
-        if self._closed:
-            channel.close()
+        link = await self._dialer.connect(bookie_id, address.host, address.port, make(bookie_id))
+        if self.closed:
+            link.close()
             raise BookieUnavailableError("the client is closed")
-        self._channels.setdefault(bookie_id, []).append(channel)
-        return channel
+        return link
 
     # -- the bookies there are ----------------------------------------------------------------
 

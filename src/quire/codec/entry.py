@@ -189,6 +189,22 @@ class EntryRun:
     def last(self) -> int:
         return self.first + len(self.offsets) - 1
 
+    def part(self, first: int, last: int) -> EntryRun:
+        """Its entries from `first` to `last` only; the buffer is shared."""
+        if first <= self.first and last >= self.last:
+            return self
+        kept = slice(max(first - self.first, 0), max(last - self.first + 1, 0))
+        return EntryRun(
+            self.ledger_id,
+            max(first, self.first),
+            self.data,
+            self.offsets[kept],
+            self.ends[kept],
+            self.ledger_lengths[kept],
+            self.last_add_confirmed,
+            None if self.contents is None else self.contents[kept],
+        )
+
     def payloads(self) -> list[bytes]:
         """One bytes object an entry."""
         if self.contents is not None:

@@ -103,6 +103,18 @@ LAST_ENTRY = -1
 """In a READ: the last entry that the bookie has."""
 
 
+def equal_frames(view: memoryview, at: int, end: int, size: int) -> int:
+    """A guess how many frames of `size` bytes stand at `at`, from a few length words: at most as
+    many as fit, and 1 where the next one has another size. Cheap also for mixed sizes."""
+    count = (end - at) // size
+    length = view[at : at + 4]
+    if count > 1 and view[at + size : at + size + 4] != length:
+        return 1
+    while count > 2 and view[at + (count - 1) * size : at + (count - 1) * size + 4] != length:
+        count //= 2
+    return count
+
+
 # -- requests ---------------------------------------------------------------------------------
 
 

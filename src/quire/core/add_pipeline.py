@@ -67,6 +67,7 @@ class AddPipeline:
         "_striped",
         "_tail",
         "_write_quorum",
+        "accepted",
         "frozen",
         "last_confirmed",
         "last_pushed",
@@ -86,6 +87,8 @@ class AddPipeline:
         self._ack_quorum = ack_quorum
         self._striped = ensemble_size != write_quorum
         self.last_confirmed = last_confirmed
+        self.accepted = last_confirmed
+        """Up to here appends return; in this class the same as `last_confirmed`."""
         self.last_pushed = last_confirmed
         self.length = length
         """Payload bytes up to `last_pushed`."""
@@ -163,22 +166,29 @@ class AddPipeline:
         """Advance `last_confirmed` as far as the quorums allow. True if it moved."""
         if self.frozen:
             return False
-        if not self._striped:
-            ranked = sorted(self._next)
-            confirmed = ranked[-self._ack_quorum] - 1
-        else:
-            confirmed = self._confirmed_striped()
-        confirmed = min(confirmed, self.last_pushed)
+        confirmed = self.stored_through()
         if confirmed <= self.last_confirmed:
             return False
-        self.last_confirmed = confirmed
-        block = self._confirming
-        while block is not None and block.last <= confirmed:
-            block = block.next
-        self._confirming = block
+        self.accepted = confirmed
+        self._confirm_through(confirmed)
         return True
 
-    def _confirmed_striped(self) -> int:
+    def stored_through(self) -> int:
+        """The last entry that, with all before it, an ack quorum has acknowledged as things stand
+        now."""
+        if self._striped:
+            return min(self._stored_striped(), self.last_pushed)
+        ranked = sorted(self._next)
+        return min(ranked[-self._ack_quorum] - 1, self.last_pushed)
+
+    def _confirm_through(self, entry_id: int) -> None:
+        self.last_confirmed = entry_id
+        block = self._confirming
+        while block is not None and block.last <= entry_id:
+            block = block.next
+        self._confirming = block
+
+    def _stored_striped(self) -> int:
         size, quorum = self._ensemble_size, self._write_quorum
         first_open = self.last_pushed + 1
         for residue in range(size):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Protocol, cast
 
 from quire.codec.frames import (
     ADD_RESPONSE_BYTES,
@@ -33,29 +32,14 @@ from quire.errors import (
     BookieError,
     BookieIOError,
     BookieReadOnlyError,
-    BookieUnavailableError,
     DataUnknownError,
     LedgerFencedError,
     ProtocolError,
     QuireError,
     UnauthorizedError,
 )
-from quire.net.frame_buffer import FrameBuffer, frame_size
-
-WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
-"""Reads wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
-
-
-class AddSink(Protocol):
-    """Where the answers to the adds of one ledger on one channel go."""
-
-    def on_acked_run(self, first: int, last: int) -> None: ...
-
-    def on_acked(self, entries: list[int]) -> None: ...
-
-    def on_add_error(self, entry_id: int, error: QuireError) -> None: ...
-
-    def on_lost(self, error: BookieUnavailableError) -> None: ...
+from quire.net.frame_buffer import frame_size
+from quire.net.link import Link
 
 
 class NoEntryAnswer(BookieError):
@@ -67,7 +51,12 @@ class NoEntryAnswer(BookieError):
 
 def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
     """The answer code of a bookie as an error."""
-    what = f"bookie {bookie_id}, ledger {ledger_id}, entry {entry_id}: "
+    what = f"bookie {bookie_id}"
+    if ledger_id >= 0:
+        what += f", ledger {ledger_id}"
+    if entry_id >= 0:
+        what += f", entry {entry_id}"
+    what += ": "
     match code:
         case Code.NO_LEDGER:
             return NoEntryAnswer(what + "no such ledger on this bookie")
@@ -75,7 +64,8 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
             return NoEntryAnswer(what + "no such entry on this bookie")
         case Code.UNAUTHORIZED:
             return UnauthorizedError(
-                what + "wrong password, or not authenticated", ledger_id=ledger_id
+                what + "wrong password, or the bookie wants TLS or another client",
+                ledger_id=ledger_id,
             )
         case Code.FENCED:
             return LedgerFencedError(what + "the ledger is fenced", ledger_id=ledger_id)
@@ -93,78 +83,16 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
             return BookieIOError(what + f"the bookie refused the request (code {code})")
 
 
-class BookieChannel(asyncio.Protocol):
+class BookieChannel(Link):
     """One connection. Made by `BookiePool`, which connects it."""
 
     def __init__(self, bookie_id: str) -> None:
-        self.bookie_id = bookie_id
-        self.lost: BookieUnavailableError | None = None
-        self._transport: asyncio.Transport | None = None
-        self._frames = FrameBuffer()
-        self._sinks: dict[int, AddSink] = {}
+        super().__init__(bookie_id)
         self._reads: dict[tuple[int, int], deque[asyncio.Future[bytes]]] = {}
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
-        self._writable = asyncio.Event()
-        self._writable.set()
-        self._turn: list[Buffer] = []
-        """What leaves at the end of this turn of the event loop, as one write."""
-
-    # -- asyncio ------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport = cast(asyncio.Transport, transport)  # uvloop has its own class
-        self._transport = transport
-        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
-
-    def pause_writing(self) -> None:
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        self._writable.set()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        why = f": {exc}" if exc else ""
-        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
-
-    def data_received(self, data: bytes) -> None:
-        try:
-            for buffer in self._frames.feed(data):
-                end = self._parse(buffer)
-                self._frames.keep(buffer, end)
-        except ProtocolError as error:
-            self.abort(f"protocol error: {error}")
 
     # -- requests -----------------------------------------------------------------------------
-
-    @property
-    def usable(self) -> bool:
-        return self.lost is None and self._transport is not None
-
-    @property
-    def adding(self) -> dict[int, AddSink]:
-        return self._sinks
-
-    def attach(self, ledger_id: int, sink: AddSink) -> None:
-        assert ledger_id not in self._sinks
-        self._sinks[ledger_id] = sink
-
-    def detach(self, ledger_id: int, sink: AddSink) -> None:
-        if self._sinks.get(ledger_id) is sink:
-            del self._sinks[ledger_id]
-
-    def send(self, frames: Buffer) -> None:
-        """ADD frames, sent with everything else of this turn of the event loop: with thousands of
-        ledgers a write for each would cost more than all the rest. Bounded by the caller's count
-        of unacknowledged bytes."""
-        if not self._turn:
-            asyncio.get_running_loop().call_soon(self._send_turn)
-        self._turn.append(frames)
-
-    def _send_turn(self) -> None:
-        turn, self._turn = self._turn, []
-        if self._transport is not None and self.lost is None:
-            self._transport.write(turn[0] if len(turn) == 1 else b"".join(turn))
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
         """Entry bytes, unverified. Raises the errors of `error_of`. Cancel-safe."""
@@ -213,18 +141,6 @@ class BookieChannel(asyncio.Protocol):
             return await future
         finally:
             self._batch_reads.pop(request_id, None)
-
-    def close(self) -> None:
-        if self._turn:
-            self._send_turn()
-        if self._transport is not None:
-            self._transport.close()
-
-    def abort(self, why: str) -> None:
-        """Give the connection up; everything outstanding fails."""
-        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id}: {why}"))
-        if self._transport is not None:
-            self._transport.abort()
 
     # -- answers ------------------------------------------------------------------------------
 
@@ -312,26 +228,9 @@ class BookieChannel(asyncio.Protocol):
             raise self.lost
         return asyncio.get_running_loop().create_future()
 
-    def _write(self, data: bytes) -> None:
-        assert self._transport is not None
-        if self._turn:
-            self._turn.append(data)  # behind the adds that were sent before
-        else:
-            self._transport.write(data)
-
-    def _fail(self, error: BookieUnavailableError) -> None:
-        if self.lost is not None:
-            return
-        self.lost = error
-        self._writable.set()
+    def _take_outstanding(self) -> list[asyncio.Future[bytes]]:
         futures = [future for waiting in self._reads.values() for future in waiting]
         futures.extend(self._batch_reads.values())
         self._reads.clear()
         self._batch_reads.clear()
-        for future in futures:
-            if not future.done():
-                future.set_exception(error)
-                future.exception()  # a cancelled caller never looks: no warning then
-        for sink in list(self._sinks.values()):
-            sink.on_lost(error)
-        self._sinks.clear()
+        return futures

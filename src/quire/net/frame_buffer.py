@@ -15,9 +15,10 @@ class FrameBuffer:
     and hand the offset where an unfinished one begins to `keep`.
     """
 
-    __slots__ = ("_have", "_need", "_pieces")
+    __slots__ = ("_have", "_limit", "_need", "_pieces")
 
-    def __init__(self) -> None:
+    def __init__(self, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self._limit = max_frame_bytes
         self._pieces: list[Buffer] = []
         self._have = 0
         self._need = 0
@@ -52,17 +53,17 @@ class FrameBuffer:
         rest = len(buffer) - at
         if rest == 0:
             return
-        self._need = frame_size(buffer, at) if rest >= 4 else 4
+        self._need = frame_size(buffer, at, self._limit) if rest >= 4 else 4
         # A copy: otherwise a few bytes would hold the whole received chunk.
         self._pieces.append(bytes(memoryview(buffer)[at:]))
         self._have = rest
 
 
-def frame_size(buffer: Buffer, at: int) -> int:
+def frame_size(buffer: Buffer, at: int, limit: int = MAX_FRAME_BYTES) -> int:
     """Bytes of the frame at `at`, its length word included. `ProtocolError` when it lies."""
     size = int(LENGTH.unpack_from(buffer, at)[0]) + LENGTH.size
-    if size > MAX_FRAME_BYTES or size < 8:
+    if size > limit or size < 8:
         raise ProtocolError(
-            f"a frame claims {size} bytes, allowed are 8 to {MAX_FRAME_BYTES}",
+            f"a frame claims {size} bytes, allowed are 8 to {limit}",
         )
     return size

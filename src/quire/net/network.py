@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, cast
 
 BACKLOG = 1024
+
+TLS_SHUTDOWN_TIMEOUT_S = 2.0
+"""How long a closing connection waits for the other side to agree that nothing was cut off."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -33,6 +37,24 @@ class Network(Protocol):
         `OSError` if refused or unreachable. No time-out of its own."""
         ...
 
+    async def start_tls(
+        self,
+        transport: asyncio.Transport,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        timeout_s: float,
+    ) -> asyncio.Transport:
+        """Do the handshake on a connection of this network; the transport to use from now on.
+
+        Its protocol gets `connection_made` once more, with that transport, before any data from
+        inside. Nothing may be written meanwhile, and what the old transport still holds must be
+        below its high-water mark. `OSError` (among them ssl.SSLError) if it fails or takes longer
+        than `timeout_s`: the connection is gone then, and its protocol has had `connection_lost`.
+        So it is when cancelled."""
+        ...
+
     def bind(self, host: str, port: int) -> Port:
         """Take a port. `OSError` (EADDRINUSE, EADDRNOTAVAIL) if it cannot be had."""
         ...
@@ -54,6 +76,25 @@ class _AsyncioPort:
         self._socket.close()
 
 
+class _Between(asyncio.Protocol):
+    """The protocol until the one that waits for the handshake has its turn: the first bytes from
+    inside may come with the last ones of the handshake, before anybody has the new transport. It
+    lives for one turn of the loop, so that it holds what one turn reads."""
+
+    def __init__(self) -> None:
+        self.held: list[bytes] = []
+        self.lost = False
+        self.successor: asyncio.Protocol | None = None
+
+    def data_received(self, data: bytes) -> None:
+        self.held.append(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.lost = True
+        if self.successor is not None:  # it was under way when the successor took over
+            self.successor.connection_lost(exc)
+
+
 class AsyncioNetwork:
     """TCP through the running event loop."""
 
@@ -61,6 +102,46 @@ class AsyncioNetwork:
         loop = asyncio.get_running_loop()
         _, protocol = await loop.create_connection(factory, host, port)
         return protocol
+
+    async def start_tls(
+        self,
+        transport: asyncio.Transport,
+        context: ssl.SSLContext,
+        *,
+        server_side: bool,
+        server_hostname: str | None = None,
+        timeout_s: float,
+    ) -> asyncio.Transport:
+        if transport.is_closing():
+            raise ConnectionResetError("the connection was closed before the handshake")
+        loop = asyncio.get_running_loop()
+        protocol = cast(asyncio.Protocol, transport.get_protocol())
+        between = _Between()
+        # Below TLS little is held: else the bound of the protocol would count twice.
+        transport.set_write_buffer_limits()
+        try:
+            secured = await loop.start_tls(
+                transport,
+                between,
+                context,
+                server_side=server_side,
+                server_hostname=server_hostname,
+                ssl_handshake_timeout=timeout_s,
+                ssl_shutdown_timeout=TLS_SHUTDOWN_TIMEOUT_S,
+            )
+            # The loops do not call every end an error: no handshake, no TLS object.
+            if secured is None or between.lost or secured.get_extra_info("ssl_object") is None:
+                raise ConnectionResetError("the connection was closed during the handshake")
+        except BaseException as error:
+            transport.abort()
+            protocol.connection_lost(error if isinstance(error, OSError) else None)
+            raise
+        between.successor = protocol
+        secured.set_protocol(protocol)
+        protocol.connection_made(secured)
+        if between.held:
+            protocol.data_received(b"".join(between.held))
+        return secured
 
     def bind(self, host: str, port: int) -> Port:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -73,3 +154,14 @@ class AsyncioNetwork:
             sock.close()
             raise
         return _AsyncioPort(sock)
+
+
+def close_client_side(transport: asyncio.Transport) -> None:
+    """Close a connection whose requests are answered or given up.
+
+    A secured one is not left to wait for the bookie's farewell, as `close` would: the event loop
+    may end with the client, and frames have lengths, so that nobody takes a cut for an end."""
+    if transport.get_extra_info("ssl_object") is not None:
+        transport.abort()
+    else:
+        transport.close()

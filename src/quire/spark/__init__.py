@@ -9,7 +9,9 @@
     spark.read.format("quire").option("ledgers", "7,8,9").load()
 
 The option `metadata` names the cluster; its default is QUIRE_METADATA in the environment of the
-driver when Spark starts. Passwords (`password`) are not shown in plans, messages or logs.
+driver when Spark starts. Passwords (`password`) are not shown in plans, messages or logs. `tlsCa`,
+`tlsCert` and `tlsKey` (files on every machine that runs tasks; defaults: QUIRE_TLS_CA,
+QUIRE_TLS_CERT, QUIRE_TLS_KEY of the driver) secure the connections to bookies.
 
 **Reading.** Columns `ledger_id`, `entry_id`, `length` (payload bytes of the entry) and `value`.
 `dataset`, `ledger` or `ledgers` says what to read. A dataset is read as it is when the query is

@@ -15,18 +15,20 @@ from typing import TypeVar
 
 from quire import DigestType
 from quire.client.arrow import COLUMNS
+from quire.config import TlsClientConfig
 from quire.errors import UsageError
 
 T = TypeVar("T")
 D = TypeVar("D")
 
 ENV_METADATA = "QUIRE_METADATA"
+ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 PARTITION_BYTES = 64 * 1024 * 1024
 """Of one task: enough that its fixed cost (some 10 ms) does not count."""
 MIN_PARTITIONS_MAX = 10_000
 SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
-SHARED = ("metadata", "dataset", "password")
+SHARED = ("metadata", "dataset", "password", "tlsCa", "tlsCert", "tlsKey")
 READING = (
     *SHARED, "ledger", "ledgers", "recover", "columns", "value", "pushdown", "partitionEntries",
     "partitionBytes", "minPartitions",
@@ -54,6 +56,8 @@ class ReadOptions:
     partition_bytes: int = PARTITION_BYTES
     """Most bytes of one task, about: entries of one ledger count as equally large."""
     min_partitions: int = 1
+    tls: TlsClientConfig | None = None
+    """Its files must be there on every machine that runs tasks."""
 
     @classmethod
     def parse(
@@ -89,6 +93,7 @@ class ReadOptions:
             partition_entries=given.take("partitionEntries", _positive, None),
             partition_bytes=given.take("partitionBytes", _size, PARTITION_BYTES),
             min_partitions=given.take("minPartitions", _partitions, 1),
+            tls=given.tls(environ),
         )
 
 
@@ -104,6 +109,7 @@ class WriteOptions:
     value_column: str | None = None
     txn_id: str | None = None
     """Makes the write idempotent: what was published under this id is not published again."""
+    tls: TlsClientConfig | None = None
 
     @classmethod
     def parse(
@@ -125,6 +131,7 @@ class WriteOptions:
             digest=given.take("digest", DigestType.parse, DigestType.CRC32C),
             value_column=given.take("valueColumn", _name, None),
             txn_id=given.take("txnId", _name, None),
+            tls=given.tls(environ),
         )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
             raise UsageError(
@@ -190,6 +197,22 @@ class _Given:
                 "metadata URI",
             )
         return uri
+
+    def tls(self, environ: Mapping[str, str]) -> TlsClientConfig | None:
+        names = ("tlsCa", "tlsCert", "tlsKey")
+        authorities, certificate, key = (
+            self.take(name, _name, None) or environ.get(variable) or None
+            for name, variable in zip(names, ENV_TLS)
+        )
+        if authorities is None:
+            if certificate is not None or key is not None:
+                raise UsageError("options 'tlsCert' and 'tlsKey' need 'tlsCa'")
+            return None
+        return TlsClientConfig(
+            ca=None if authorities == "system" else authorities,
+            certificate=certificate,
+            private_key=key,
+        )
 
     def password(self) -> bytes:
         return self._values.get("password", "").encode()

@@ -109,7 +109,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
     @worker.plainly
     def partitions(self) -> list[LedgerPartition]:
         options = self._options
-        with worker.client(options.metadata) as client:
+        with worker.client(options.metadata, options.tls) as client:
             extents = list(self._extents(client))
         bounds = self._bounds
         clipped = (extent.clip(bounds.entry_first, bounds.entry_last) for extent in extents)
@@ -161,7 +161,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
     def _batches(self, ranges: Sequence[Range]) -> Iterator[pa.RecordBatch]:
         runs: list[EntryRun] = []
         rows = size = 0
-        with worker.client(self._options.metadata) as client:
+        with worker.client(self._options.metadata, self._options.tls) as client:
             for run in self._runs(client, ranges):
                 runs.append(run)
                 rows += len(run)

@@ -17,6 +17,7 @@ from typing import ParamSpec, TypeVar
 from pyspark import TaskContext
 
 from quire import QuireError, blocking
+from quire.config import ClientConfig, TlsClientConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 
 P = ParamSpec("P")
@@ -25,18 +26,19 @@ R = TypeVar("R")
 CLIENTS_MAX = 8
 """Clusters that one process keeps a connection to."""
 
-_clients: dict[tuple[str, int], blocking.Client] = {}
+_Key = tuple[str, TlsClientConfig | None, int]
+_clients: dict[_Key, blocking.Client] = {}
 _frozen_pid = -1
 
 
 @contextmanager
-def client(uri: str) -> Iterator[blocking.Client]:
+def client(uri: str, tls: TlsClientConfig | None = None) -> Iterator[blocking.Client]:
     """The client of this process for the cluster at `uri`, connected. It stays for the next task,
     unless the metadata store was lost while it was used."""
-    key = (uri, os.getpid())
+    key = (uri, tls, os.getpid())
     found = _clients.get(key)
     if found is None:
-        found = blocking.connect(uri)
+        found = blocking.connect(uri, config=ClientConfig(tls=tls))
         while len(_clients) >= CLIENTS_MAX:
             _forget(next(iter(_clients)))
         _clients[key] = found
@@ -47,9 +49,9 @@ def client(uri: str) -> Iterator[blocking.Client]:
         raise
 
 
-def _forget(key: tuple[str, int]) -> None:
+def _forget(key: _Key) -> None:
     old = _clients.pop(key, None)
-    if old is not None and key[1] == os.getpid():  # a parent's connections are the parent's
+    if old is not None and key[-1] == os.getpid():  # a parent's connections are the parent's
         old.close()
 
 

@@ -20,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from enum import Enum
 from functools import partial
-from typing import Literal
+from typing import Literal, Never
 
 from quire.net.network import ProtocolFactory
 from quire.testing.loop import Node, SimulatedLoop
@@ -329,6 +329,9 @@ class SimHost:
             (self.name, target), partial(self.network.accept, self, target, port, factory, opened)
         )
         return await opened
+
+    async def start_tls(self, transport: asyncio.Transport, context: object, **_: object) -> Never:
+        raise NotImplementedError("TLS is not simulated")
 
     def bind(self, host: str, port: int) -> SimPort:
         """On all addresses, whatever `host` says."""

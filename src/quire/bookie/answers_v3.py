@@ -1,0 +1,192 @@
+"""Requests of protocol v3 that wait for their answer, each with what it will say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from quire.codec.frames import LAST_ENTRY, Buffer, Code
+from quire.codec.v3 import Op, frame, response
+from quire.codec.v3_stretch import add_responses
+from quire.errors import StorageError
+from quire.storage.batch import Batch
+
+if TYPE_CHECKING:
+    from quire.bookie.connection import Connection
+    from quire.bookie.long_polls import LongPoll
+
+Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
+"""Transactions, ledger and entries of adds as they came, as varints: those of a list have one
+size."""
+
+
+class AddAnswers:
+    """Who is to be told of a batch of adds."""
+
+    __slots__ = ("_connection", "_refused", "deferred", "waiting")
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self.waiting: list[Echoed] = []
+        """Answered when the batch is synced."""
+        self.deferred: list[Echoed] = []
+        """Answered when it is queued: durable with the next force only (6.9)."""
+        self._refused = False
+
+    def accepted(self) -> None:
+        if self.deferred and not self._refused:
+            self._send(self.deferred, Code.OK)
+            self.deferred = []
+
+    def synced(self, batch: Batch, error: StorageError | None) -> None:
+        if error is None:
+            self._send(self.waiting, Code.OK)
+            return
+        self._refused = True
+        self._send(self.waiting + self.deferred, self._connection.service.code_of(error))
+
+    def _send(self, answers: list[Echoed], code: int) -> None:
+        if answers:
+            self._connection.write(b"".join([add_responses(code, *echoed) for echoed in answers]))
+
+
+class WriteLacAnswer:
+    __slots__ = ("_connection", "_ledger_id", "_txn")
+
+    def __init__(self, connection: Connection, txn: int, ledger_id: int) -> None:
+        self._connection = connection
+        self._txn = txn
+        self._ledger_id = ledger_id
+
+    def __call__(self, code: int) -> None:
+        answer = response(Op.WRITE_LAC, self._txn, code)
+        answer.writeLacResponse.status = answer.status
+        answer.writeLacResponse.ledgerId = self._ledger_id
+        self._connection.write(frame(answer))
+
+
+class ReadV3:
+    """A READ request that waits for its answer."""
+
+    __slots__ = ("connection", "entry_id", "ledger_id", "moved_at_ms", "poll", "txn", "with_lac")
+
+    max_count = 1
+    max_bytes = 0
+
+    def __init__(
+        self,
+        connection: Connection,
+        txn: int,
+        ledger_id: int,
+        entry_id: int,
+        *,
+        with_lac: bool = True,
+    ) -> None:
+        self.connection = connection
+        self.txn = txn
+        self.ledger_id = ledger_id
+        self.entry_id = entry_id
+        self.with_lac = with_lac
+        self.poll: LongPoll | None = None
+        self.moved_at_ms = 0
+        """When the LAC moved that this long poll waited for (calendar)."""
+
+    def failed(self, code: int) -> bytes:
+        return self._build(code, self.entry_id)
+
+    def found(self, entries: Sequence[Buffer]) -> bytes:
+        return self._build(Code.OK, self.entry_id, entries[0], with_lac=self.with_lac)
+
+    def _build(
+        self, code: int, entry_id: int, body: Buffer | None = None, *, with_lac: bool = False
+    ) -> bytes:
+        answer = response(Op.READ, self.txn, code)
+        read = answer.readResponse
+        read.status = answer.status
+        read.ledgerId = self.ledger_id
+        read.entryId = entry_id
+        if body is not None:
+            read.body = bytes(body)
+        if with_lac:
+            read.maxLAC = self.connection.service.last_add_confirmed(self.ledger_id)
+        if self.moved_at_ms and code == Code.OK:
+            read.lacUpdateTimestamp = self.moved_at_ms
+        return frame(answer)
+
+    def answer_fenced(self, code: int) -> None:
+        """The fence is durable (code 0), or it failed: now the read may be answered."""
+        service = self.connection.service
+        answer = self.failed(code) if code else service.answer(self)
+        if answer is not None:
+            self.connection.write(answer)
+
+    def ready(self, moved: bool) -> None:
+        """The end of a long poll's waiting."""
+        service = self.connection.service
+        if self.poll is not None:
+            self.connection.polls.pop(self.poll, None)
+        if moved:
+            self.moved_at_ms = service.clock.now_ms()
+        answer = service.answer(self)
+        if answer is not None:
+            self.connection.write(answer)
+
+
+class Piggyback(ReadV3):
+    """A long poll that wants the entry behind the LAC it knows. Where there is none to give, it
+    gets the LAC alone."""
+
+    __slots__ = ("previous_lac",)
+
+    def __init__(self, connection: Connection, txn: int, ledger_id: int, previous_lac: int) -> None:
+        super().__init__(connection, txn, ledger_id, previous_lac + 1)
+        self.previous_lac = previous_lac
+
+    @property
+    def nothing_new(self) -> bool:
+        return self.connection.service.last_add_confirmed(self.ledger_id) <= self.previous_lac
+
+    def failed(self, code: int) -> bytes:
+        if code == Code.NO_ENTRY:
+            return self._build(Code.OK, LAST_ENTRY, with_lac=True)
+        return self._build(code, LAST_ENTRY)
+
+    def found(self, entries: Sequence[Buffer]) -> bytes:
+        if self.nothing_new:  # on this bookie already, but nobody knows that it is acknowledged
+            return self._build(Code.OK, LAST_ENTRY, with_lac=True)
+        return super().found(entries)
+
+
+class ReadLac(ReadV3):
+    """The last entry, and the explicit LAC (6.6)."""
+
+    __slots__ = ()
+
+    def __init__(self, connection: Connection, txn: int, ledger_id: int) -> None:
+        super().__init__(connection, txn, ledger_id, LAST_ENTRY)
+
+    def failed(self, code: int) -> bytes:
+        packet = self._packet()
+        if packet is not None:
+            code = Code.IO_ERROR
+        elif code == Code.NO_LEDGER:
+            code = Code.NO_ENTRY
+        return self._build_lac(code, packet, None)
+
+    def found(self, entries: Sequence[Buffer]) -> bytes:
+        return self._build_lac(Code.OK, self._packet(), entries[0])
+
+    def _packet(self) -> bytes | None:
+        info = self.connection.service.store.ledgers.get(self.ledger_id)
+        return None if info is None else info.explicit_lac
+
+    def _build_lac(self, code: int, packet: bytes | None, last_entry: Buffer | None) -> bytes:
+        answer = response(Op.READ_LAC, self.txn, code)
+        own = answer.readLacResponse
+        own.status = answer.status
+        own.ledgerId = self.ledger_id
+        if packet is not None:
+            own.lacBody = packet
+        if last_entry is not None:
+            own.lastEntryBody = bytes(last_entry)
+        return frame(answer)

@@ -1,0 +1,122 @@
+"""Who a bookie serves: clear text or only TLS, which certificates; and the handshakes under way."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Protocol
+
+from quire.clock import Clock
+from quire.codec.certificate import is_authorized, organizational_unit
+from quire.config import BookieConfig, TlsServerConfig
+from quire.errors import TlsConfigError
+from quire.net.network import Network
+from quire.net.tls import Log, server_context, server_tls
+from quire.tasks import TaskSet
+
+
+class SecurityCounters(Protocol):
+    """The part of the bookie's counters that is counted here."""
+
+    tls_connections: int
+    tls_failures: int
+    tls_refusals: int
+
+
+def check_security(config: BookieConfig) -> None:
+    """`TlsConfigError` if the options contradict each other or the files cannot be used."""
+    if config.tls is None:
+        if config.tls_required or config.authorized_roles:
+            raise TlsConfigError(
+                "TLS is required, but there is no certificate",
+                remedy="Name the bookie's certificate and key (tls, --tls-cert, --tls-key)",
+            )
+        return
+    if config.authorized_roles and config.tls.client_certificates == "none":
+        raise TlsConfigError(
+            "roles are authorised, but clients are not asked for certificates",
+            remedy="Set client_certificates (--tls-client-certs) to required",
+        )
+    if "" in config.authorized_roles:
+        raise TlsConfigError("an authorised role is empty")
+    server_context(config.tls)
+
+
+class Security:
+    """`TlsConfigError` as in `check_security`."""
+
+    def __init__(
+        self,
+        config: BookieConfig,
+        network: Network,
+        clock: Clock,
+        log: Log,
+        counters: SecurityCounters,
+    ) -> None:
+        check_security(config)
+        self.clear_text_served = not (config.tls_required or config.authorized_roles)
+        self._roles = frozenset(config.authorized_roles)
+        self._network = network
+        self._log = log
+        self._counters = counters
+        self._config = config.tls or TlsServerConfig("")
+        self._tls = server_tls(config.tls, clock.monotonic, log) if config.tls is not None else None
+        self._turns = asyncio.Semaphore(self._config.max_handshakes)
+        self._handshakes = TaskSet()
+
+    @property
+    def offers_tls(self) -> bool:
+        return self._tls is not None
+
+    @property
+    def reloads(self) -> int:
+        return self._tls.reloads if self._tls is not None else 0
+
+    @property
+    def reloads_failed(self) -> int:
+        return self._tls.reloads_failed if self._tls is not None else 0
+
+    def accepts(self, peer: str, certificate: Any) -> bool:
+        """Whether the requests of a secured connection are served; `certificate` is what
+        `getpeercert` says of the client's, verified, or nothing."""
+        self._counters.tls_connections += 1
+        if not self._roles:
+            return True
+        subject = certificate.get("subject", ()) if certificate else ()
+        if is_authorized(subject, self._roles):
+            return True
+        self._counters.tls_refusals += 1
+        unit = organizational_unit(subject) if certificate else None
+        self._log("role_refused", peer=peer, certificate=bool(certificate), unit=unit)
+        return False
+
+    def secure(self, peer: str, transport: asyncio.Transport) -> None:
+        """Begin the handshake, in the background; the transport's protocol gets `connection_made`
+        with a secured one, or `connection_lost`."""
+        self._handshakes.start(self._secure(peer, transport))
+
+    async def _secure(self, peer: str, transport: asyncio.Transport) -> None:
+        assert self._tls is not None
+        limit_s = self._config.handshake_timeout_s
+        secured = False
+        try:
+            async with asyncio.timeout(limit_s), self._turns:
+                await self._network.start_tls(
+                    transport, self._tls.current(), server_side=True, timeout_s=limit_s
+                )
+            secured = True
+        except TimeoutError:
+            self._failed(peer, f"not done within {limit_s:g} s")
+        except OSError as error:
+            reason = getattr(error, "verify_message", None) or getattr(error, "reason", None)
+            self._failed(peer, reason or str(error) or type(error).__name__)
+        finally:
+            if not secured:
+                transport.abort()  # it may not even have had its turn
+
+    def _failed(self, peer: str, reason: str) -> None:
+        self._counters.tls_failures += 1
+        self._log("tls_handshake_failed", peer=peer, reason=reason)
+
+    async def close(self) -> None:
+        """End the handshakes under way; their connections are gone afterwards."""
+        await self._handshakes.close()

@@ -1,0 +1,181 @@
+"""Stretches of v3 ADD requests, without a message object for each.
+
+A client that writes a ledger sends requests that differ in three places only:
+
+    length | 0a HL 08 03 10 02 18 TXN [20 PRIORITY] | aa 06 AL | 08 LEDGER | 10 ENTRY |
+    1a 14 KEY | 22 BL BODY | [28 FLAGS] [a0 06 01]
+
+TXN, ENTRY and BODY. Where the first request of a stretch has this form (fields in the order of
+their numbers, as every generated encoder writes them), and the others have the same bytes outside
+of the three and numbers of the same size inside, all of them mean the same as their messages would.
+Everything else is `v3.parse_request`'s.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from functools import lru_cache
+from operator import lt
+from typing import NamedTuple
+
+from quire.codec._protobuf_wire import WireError, decode_varint, int64
+from quire.codec.frames import KEY_BYTES, LENGTH
+from quire.codec.v3 import status_varint
+
+_HEADER = b"\x08\x03\x10\x02\x18"  # version 3, operation ADD, txnId follows
+_ADD_TAG = b"\xaa\x06"
+_RECOVERY_FLAG = b"\xa0\x06\x01"
+_HEAD_BYTES = 24
+"""Of a body: ledger, entry, last add confirmed."""
+
+
+class AddShape(NamedTuple):
+    """Where the parts of one request lie, from the beginning of its frame, and what is equal in
+    the whole stretch."""
+
+    txn: slice
+    entry: slice
+    body: slice
+    key: bytes
+    ledger: bytes
+    """As a varint, to be echoed."""
+    high_priority: bool
+    recovery: bool
+    write_flags: int
+
+
+class AddStretch(NamedTuple):
+    ledger_id: int
+    """Of the bodies, which count; the one beside them is echoed."""
+    entry_ids: Sequence[int]
+    """Ascending."""
+    last_lac: int
+    """What the last of the bodies carries."""
+    bodies: list[memoryview]
+    txns: Sequence[bytes]
+    """As varints, all of one size."""
+    echoed_entries: Sequence[bytes]
+    shape: AddShape
+
+
+def shape_of(view: memoryview, at: int, size: int) -> AddShape | None:
+    """The shape of the request whose frame begins at `at`; None where it is not the usual one."""
+    frame = bytes(view[at : at + size])
+    try:
+        return _shape_of(frame)
+    except (WireError, IndexError):
+        return None
+
+
+def _shape_of(frame: bytes) -> AddShape | None:
+    if frame[4] != 0x0A or frame[6:11] != _HEADER:
+        return None
+    header_end = 6 + frame[5]
+    _, txn_end = decode_varint(frame, 11)
+    priority, place = 0, txn_end
+    if frame[place] == 0x20 and place < header_end:
+        priority, place = decode_varint(frame, place + 1)
+    if place != header_end or frame[place : place + 2] != _ADD_TAG:
+        return None
+    add_bytes, place = decode_varint(frame, place + 2)
+    if place + add_bytes != len(frame) or frame[place] != 0x08:
+        return None
+    ledger_start = place + 1
+    _, ledger_end = decode_varint(frame, ledger_start)
+    if frame[ledger_end] != 0x10:
+        return None
+    _, entry_end = decode_varint(frame, ledger_end + 1)
+    key_start = entry_end + 2
+    if frame[entry_end:key_start] != bytes((0x1A, KEY_BYTES)):
+        return None
+    key_end = key_start + KEY_BYTES
+    if frame[key_end] != 0x22:
+        return None
+    body_bytes, body_start = decode_varint(frame, key_end + 1)
+    place = body_start + body_bytes
+    if body_bytes < _HEAD_BYTES or place > len(frame):
+        return None
+    body = slice(body_start, place)
+    write_flags = 0
+    if frame[place : place + 1] == b"\x28":
+        write_flags, place = decode_varint(frame, place + 1)
+    rest = frame[place:]
+    if rest not in (b"", _RECOVERY_FLAG):
+        return None
+    return AddShape(
+        slice(11, txn_end),
+        slice(ledger_end + 1, entry_end),
+        body,
+        frame[key_start:key_end],
+        frame[ledger_start:ledger_end],
+        int64(priority) & 0xFFFFFFFF != 0,
+        bool(rest),
+        write_flags,
+    )
+
+
+@lru_cache(maxsize=64)
+def _columns_of(
+    txn_start: int, txn_end: int, entry_start: int, entry_end: int, body_start: int, rest: str
+) -> struct.Struct:
+    """before the transaction | it | between | entry | between | ledger, entry, LAC | ... | behind
+    the body"""
+    return struct.Struct(
+        f">{txn_start}s{txn_end - txn_start}s{entry_start - txn_end}s{entry_end - entry_start}s"
+        f"{body_start - entry_end}sqqq{rest}"
+    )
+
+
+def stretch_of(view: memoryview, at: int, size: int, count: int) -> AddStretch | None:
+    """The `count` requests of `size` bytes from `at` on, where they are of one shape and add
+    ascending entries to one ledger."""
+    shape = shape_of(view, at, size)
+    if shape is None:
+        return None
+    txn, entry, body = shape.txn, shape.entry, shape.body
+    columns = _columns_of(
+        txn.start, txn.stop, entry.start, entry.stop, body.start,
+        f"{body.stop - body.start - _HEAD_BYTES}x{size - body.stop}s",
+    )  # fmt: skip
+    before, txns, between, echoed, key_part, ledgers, entry_ids, lacs, behind = zip(
+        *columns.iter_unpack(view[at : at + size * count])
+    )
+    if not all(
+        column.count(column[0]) == count for column in (before, between, key_part, ledgers, behind)
+    ):
+        return None
+    if not (_are_varints(txns) and _are_varints(echoed) and all(map(lt, entry_ids, entry_ids[1:]))):
+        return None
+    first = entry_ids[0]
+    ids: Sequence[int] = entry_ids
+    if entry_ids[-1] - first == count - 1:
+        ids = range(first, first + count)
+    bodies = [
+        view[start : start + body.stop - body.start]
+        for start in range(at + body.start, at + size * count, size)
+    ]
+    return AddStretch(ledgers[0], ids, lacs[-1], bodies, txns, echoed, shape)
+
+
+def _are_varints(column: Sequence[bytes]) -> bool:
+    """Whether each is one number that fills all of its bytes, as the first one is."""
+    width = len(column[0])
+    joined = b"".join(column)
+    if max(joined[width - 1 :: width]) > 0x7F:
+        return False
+    return all(min(joined[place::width]) > 0x7F for place in range(width - 1))
+
+
+def add_responses(
+    code: int, txns: Sequence[bytes], ledger: bytes, entries: Sequence[bytes]
+) -> bytes:
+    """The answers to a stretch, from the varints of its requests: the transactions have one size,
+    and so have the entries."""
+    status = status_varint(code)
+    own = b"".join((b"\x08", status, b"\x10", ledger, b"\x18"))
+    behind = b"".join((b"\x10", status, _ADD_TAG, bytes((len(own) + len(entries[0]),)), own))
+    header = b"".join((b"\x0a", bytes((len(_HEADER) + len(txns[0]),)), _HEADER))
+    size = len(header) + len(txns[0]) + len(behind) + len(entries[0])
+    before = LENGTH.pack(size) + header
+    return b"".join([before + txn + behind + entry for txn, entry in zip(txns, entries)])

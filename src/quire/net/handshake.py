@@ -1,0 +1,250 @@
+"""Connecting to a bookie: one place for all kinds of channels, secured where TLS is configured.
+
+    connect, START_TLS in clear text -> EOK in clear text -> TLS handshake
+    -> one harmless request inside -> the channel takes over
+
+The request inside tells whether the bookie accepts this client: in TLS 1.3 a client's handshake is
+over before the server has looked at its certificate, so that a refusal would otherwise show as a
+lost connection under the first real request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+from typing import TypeVar, cast
+
+from quire.codec import v3
+from quire.codec.frames import LENGTH, Code
+from quire.codec.messages_pb2 import Response
+from quire.config import ClientConfig
+from quire.errors import BookieUnavailableError, TlsError
+from quire.net.network import Network
+from quire.net.tls import client_tls
+
+MAX_ANSWER_BYTES = 1024
+"""Of the two answers before the channel takes over; honest ones have some 20."""
+START_TLS_TXN = 1
+PROBE_TXN = 2
+
+_NOT_YET_VALID, _EXPIRED = 9, 10
+_UNKNOWN_AUTHORITY = frozenset((2, 18, 19, 20, 21))
+_WRONG_NAME = frozenset((62, 63, 64))
+"""OpenSSL's X509_V_ERR_ numbers."""
+
+P = TypeVar("P", bound=asyncio.Protocol)
+
+
+class Dialer:
+    """Makes a client's connections, each with the whole of its configuration."""
+
+    def __init__(self, network: Network, config: ClientConfig) -> None:
+        """`TlsConfigError` if TLS is configured and its files cannot be used."""
+        self._network = network
+        self._timeout_s = config.connect_timeout_s
+        self._tls = None
+        if config.tls is not None:
+            loop = asyncio.get_running_loop()
+            self._tls = client_tls(config.tls, loop.time, _log_event)
+
+    async def connect(self, bookie_id: str, host: str, port: int, protocol: P) -> P:
+        """`protocol` connected, after its `connection_made`; with TLS configured, secured, and the
+        certificate verified.
+
+        BookieUnavailableError if nothing answers within the connect time-out. TlsError (one of
+        those) if the bookie offers no TLS or one side does not accept the other: clear text is
+        never tried instead. Cancel-safe.
+        """
+        who = f"bookie {bookie_id}"
+        if bookie_id != f"{host}:{port}":
+            who += f" at {host}:{port}"
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                if self._tls is None:
+                    await self._network.connect(host, port, lambda: protocol)
+                else:
+                    await self._secure(self._tls.current(), who, host, port, protocol)
+        except TimeoutError as error:
+            raise BookieUnavailableError(
+                f"{who} did not accept a connection within {self._timeout_s:g} s"
+            ) from error
+        except OSError as error:
+            raise BookieUnavailableError(f"{who} cannot be reached: {error}") from error
+        return protocol
+
+    async def _secure(
+        self, context: ssl.SSLContext, who: str, host: str, port: int, protocol: asyncio.Protocol
+    ) -> None:
+        greeter = _Greeter(who)
+        await self._network.connect(host, port, lambda: greeter)
+        try:
+            _check_offer(await greeter.ask(v3.start_tls_request(START_TLS_TXN)), who)
+            try:
+                await self._network.start_tls(
+                    greeter.transport,
+                    context,
+                    server_side=False,
+                    server_hostname=host,
+                    timeout_s=self._timeout_s,
+                )
+            except OSError as error:  # an ssl.SSLError is one
+                raise handshake_error(error, who, host) from error
+            _check_welcome(await greeter.ask(v3.bookie_info_request(PROBE_TXN, 0)), who)
+            greeter.hand_over(protocol)
+        except BaseException:
+            greeter.transport.abort()
+            raise
+
+
+class _Greeter(asyncio.Protocol):
+    """The protocol of a connection until the channel takes over: one answer to each request, and
+    not a byte more, unless the answer is a refusal from inside TLS."""
+
+    transport: asyncio.Transport
+    _answer: asyncio.Future[Response]
+
+    def __init__(self, who: str) -> None:
+        self.secured = False
+        self._who = who
+        self._held = b""
+        self._lost: TlsError | None = None
+        self._successor: asyncio.Protocol | None = None
+
+    async def ask(self, request: bytes) -> Response:
+        """Send it and wait for the answer. Reading is paused then: what the bookie sends behind
+        its answer must meet the one who comes next."""
+        if self._lost is not None:
+            raise self._lost
+        answer = self._answer
+        self.transport.write(request)
+        return await answer
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """In clear text, and once more inside TLS."""
+        self.secured = hasattr(self, "transport")
+        self.transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        self._answer = asyncio.get_running_loop().create_future()
+
+    def data_received(self, data: bytes) -> None:
+        if self._answer.done():
+            self._fail(self._too_much())
+            return
+        self._held += data
+        held = self._held
+        if len(held) < LENGTH.size:
+            return
+        size = LENGTH.size + int(LENGTH.unpack_from(held)[0])
+        if size > MAX_ANSWER_BYTES or (len(held) > size and not self.secured):
+            # Behind the answer in clear text anybody on the way may have put these bytes.
+            self._fail(self._too_much())
+        elif len(held) >= size:
+            if len(held) > size:
+                # From the bookie itself: a refusal tells more than that something follows it.
+                self._lost = self._too_much()
+            self._held = b""
+            self.transport.pause_reading()
+            try:
+                answer = v3.parse_response(held[LENGTH.size : size])
+            except v3.BadMessageError:
+                self._fail(TlsError(f"{self._who} sent what is no answer to the start of TLS"))
+                return
+            self._answer.set_result(answer)
+
+    def _too_much(self) -> TlsError:
+        return TlsError(f"{self._who} sent more than the answer to the start of TLS")
+
+    def hand_over(self, protocol: asyncio.Protocol) -> None:
+        if self._lost is not None:
+            raise self._lost
+        self._successor = protocol
+        self.transport.set_protocol(protocol)
+        protocol.connection_made(self.transport)
+        self.transport.resume_reading()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._successor is not None:  # it was under way when the successor took over
+            self._successor.connection_lost(exc)
+            return
+        why = f": {exc}" if exc else ""
+        if self.secured:
+            error = TlsError(
+                f"{self._who} closed the connection right after the TLS handshake{why}",
+                remedy="It wants a client certificate, or another one; its log says which. Name "
+                "one that its authority signed (certificate, --tls-cert)",
+            )
+        else:
+            error = TlsError(f"{self._who} closed the connection when asked for TLS{why}")
+        self._fail(error)
+
+    def _fail(self, error: TlsError) -> None:
+        self._lost = self._lost or error
+        self.transport.abort()
+        if not self._answer.done():
+            self._answer.set_exception(error)
+            self._answer.exception()  # nobody looks if the caller was cancelled
+
+
+def _check_offer(answer: Response, who: str) -> None:
+    code = v3.status_of(answer, 0)
+    if int(answer.header.operation) != v3.Op.START_TLS:
+        raise TlsError(f"{who} answered something else than was asked at the start of TLS")
+    if code == Code.BAD_REQUEST:
+        raise TlsError(
+            f"{who} does not offer TLS",
+            remedy="Configure its certificate (--tls-cert, --tls-key), or connect without TLS",
+        )
+    if code != Code.OK:
+        raise TlsError(f"{who} refused to start TLS (code {code})")
+
+
+def _check_welcome(answer: Response, who: str) -> None:
+    # Apache's bookie answers START_TLS again when it does not accept the certificate's role.
+    again = int(answer.header.operation) == v3.Op.START_TLS
+    if again or v3.status_of(answer, 0) == Code.UNAUTHORIZED:
+        raise TlsError(
+            f"{who} does not accept this client",
+            remedy="Use a certificate with a role that the bookie authorises (first role in its "
+            "OU); SASL is not offered",
+        )
+
+
+def handshake_error(error: OSError, who: str, host: str) -> TlsError:
+    """What went wrong, from the client's side, and what to do."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        code = error.verify_code
+        if code in _WRONG_NAME:
+            return TlsError(
+                f"the certificate of {who} is not for {host}",
+                remedy="Put the host or address that the bookie advertises into its certificate "
+                "(subjectAltName), or, for a cluster whose certificates have no names, switch "
+                "verify_host_name off",
+            )
+        if code == _EXPIRED:
+            return TlsError(
+                f"the certificate of {who}, or of an authority behind it, has expired",
+                remedy="Replace the file; the bookie need not be restarted",
+            )
+        if code == _NOT_YET_VALID:
+            return TlsError(
+                f"the certificate of {who} is not valid yet", remedy="Check the clocks of both"
+            )
+        if code in _UNKNOWN_AUTHORITY:
+            return TlsError(
+                f"the certificate of {who} is not signed by a trusted authority "
+                f"({error.verify_message})",
+                remedy="Name the file with the authority that signed it (ca, --tls-ca)",
+            )
+        return TlsError(f"the certificate of {who} does not verify: {error.verify_message}")
+    reason = getattr(error, "reason", None) or str(error) or type(error).__name__
+    return TlsError(
+        f"the TLS handshake with {who} failed: {reason}",
+        remedy="The bookie's log has its side of it; perhaps it wants a client certificate, or no "
+        "TLS version is common to both",
+    )
+
+
+def _log_event(event: str, **fields: object) -> None:
+    level = logging.WARNING if event.endswith("_failed") else logging.INFO
+    text = " ".join(f"{name}={value}" for name, value in fields.items())
+    logging.getLogger(__name__).log(level, "%s %s", event, text)

@@ -1,0 +1,150 @@
+"""What a client's connections to a bookie have in common, whichever protocol they speak: chunks in,
+one write a turn of the event loop out, where the answers to adds go, and the end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+from quire.codec.frames import MAX_FRAME_BYTES, Buffer
+from quire.errors import BookieUnavailableError, ProtocolError, QuireError
+from quire.net.frame_buffer import FrameBuffer
+from quire.net.network import close_client_side
+
+WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
+"""Requests wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
+
+
+class AddSink(Protocol):
+    """Where the answers to the adds of one ledger on one connection go."""
+
+    def on_acked_run(self, first: int, last: int) -> None: ...
+
+    def on_acked(self, entries: list[int]) -> None: ...
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None: ...
+
+    def on_lost(self, error: BookieUnavailableError) -> None: ...
+
+
+class Link(asyncio.Protocol):
+    """One connection to one bookie. Those who derive from it say how a buffer of frames is read
+    (`_parse`) and what is outstanding (`_take_outstanding`)."""
+
+    def __init__(self, bookie_id: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
+        self.bookie_id = bookie_id
+        self.lost: BookieUnavailableError | None = None
+        self._transport: asyncio.Transport | None = None
+        self._frames = FrameBuffer(max_frame_bytes)
+        self._sinks: dict[int, AddSink] = {}
+        self._spent: set[int] = set()
+        self._writable = asyncio.Event()
+        self._writable.set()
+        self._turn: list[Buffer] = []
+        """What leaves at the end of this turn of the event loop, as one write."""
+
+    # -- asyncio ------------------------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        transport = cast(asyncio.Transport, transport)  # uvloop has its own class
+        self._transport = transport
+        transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH_BYTES)
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        why = f": {exc}" if exc else ""
+        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            for buffer in self._frames.feed(data):
+                end = self._parse(buffer)
+                self._frames.keep(buffer, end)
+        except ProtocolError as error:
+            self.abort(f"protocol error: {error}")
+
+    # -- adds ---------------------------------------------------------------------------------
+
+    @property
+    def usable(self) -> bool:
+        return self.lost is None and self._transport is not None
+
+    def takes_adds_of(self, ledger_id: int) -> bool:
+        """Whether a new handle may add to that ledger here. Answers name ledger and entry only: on
+        a link where another handle adds, or did and left without all of its answers, they could
+        not be told apart."""
+        return ledger_id not in self._sinks and ledger_id not in self._spent
+
+    def attach(self, ledger_id: int, sink: AddSink) -> None:
+        assert ledger_id not in self._sinks
+        self._sinks[ledger_id] = sink
+
+    def detach(self, ledger_id: int, sink: AddSink, *, unanswered: bool) -> None:
+        """`unanswered`: answers to its adds may still come."""
+        if self._sinks.get(ledger_id) is sink:
+            del self._sinks[ledger_id]
+            if unanswered:
+                self._spent.add(ledger_id)
+
+    def send(self, frames: Buffer) -> None:
+        """ADD frames, sent with everything else of this turn of the event loop: with thousands of
+        ledgers a write for each would cost more than all the rest. Bounded by the caller's count
+        of unacknowledged bytes."""
+        if not self._turn:
+            asyncio.get_running_loop().call_soon(self._send_turn)
+        self._turn.append(frames)
+
+    def _send_turn(self) -> None:
+        turn, self._turn = self._turn, []
+        if self._transport is not None and self.lost is None:
+            self._transport.write(turn[0] if len(turn) == 1 else b"".join(turn))
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        if self._turn:
+            self._send_turn()
+        if self._transport is not None:
+            close_client_side(self._transport)
+
+    def abort(self, why: str) -> None:
+        """Give the connection up; everything outstanding fails."""
+        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id}: {why}"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _parse(self, buffer: Buffer) -> int:
+        """Handle the whole frames of `buffer`; the offset of the first unfinished one."""
+        raise NotImplementedError
+
+    def _take_outstanding(self) -> Sequence[asyncio.Future[Any]]:
+        """Whom to tell that the connection is lost; they are forgotten."""
+        raise NotImplementedError
+
+    def _write(self, data: bytes) -> None:
+        assert self._transport is not None
+        if self._turn:
+            self._turn.append(data)  # behind the adds that were sent before
+        else:
+            self._transport.write(data)
+
+    def _fail(self, error: BookieUnavailableError) -> None:
+        if self.lost is not None:
+            return
+        self.lost = error
+        self._writable.set()
+        for future in self._take_outstanding():
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # a cancelled caller never looks: no warning then
+        for sink in list(self._sinks.values()):
+            sink.on_lost(error)
+        self._sinks.clear()

@@ -1,0 +1,211 @@
+"""TLS contexts made from files, and remade when the files change.
+
+A change is looked for before a handshake, at most once in `reload_check_s`. A set of files that
+cannot be used (half written, a key that does not belong to its certificate) changes nothing: the
+context at hand stays, the failure is counted and told, and the next look tries again.
+"""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from quire.config import TlsClientConfig, TlsServerConfig
+from quire.errors import TlsConfigError
+
+MINIMUM_VERSION = ssl.TLSVersion.TLSv1_2
+MAX_FILE_BYTES = 4 * 1024 * 1024
+"""Of a PEM file: a whole system's authorities are a tenth of it."""
+
+_BEGIN_CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
+_KEY_MARK = b"PRIVATE KEY-----"
+_CLIENT_MODES = {
+    "none": ssl.CERT_NONE,
+    "optional": ssl.CERT_OPTIONAL,
+    "required": ssl.CERT_REQUIRED,
+}
+
+Stamp = tuple[tuple[int, ...] | None, ...]
+
+
+class Log(Protocol):
+    def __call__(self, event: str, **fields: object) -> None: ...
+
+
+class TlsContext:
+    """The context for new handshakes, as its files are now."""
+
+    def __init__(
+        self,
+        make: Callable[[], ssl.SSLContext],
+        files: Sequence[str],
+        reload_check_s: float,
+        monotonic: Callable[[], float],
+        log: Log,
+    ) -> None:
+        """Makes the first context. `TlsConfigError` if the files cannot be used."""
+        self.reloads = 0
+        self.reloads_failed = 0
+        self._make = make
+        self._files = tuple(files)
+        self._check_s = reload_check_s
+        self._monotonic = monotonic
+        self._log = log
+        self._told: tuple[Stamp, str] | None = None
+        # Looked at before they are read: a change in between is seen by the next look.
+        self._seen = self._look()
+        self._context = make()
+        self._next_check = monotonic() + reload_check_s
+
+    def current(self) -> ssl.SSLContext:
+        now = self._monotonic()
+        if now >= self._next_check:
+            self._next_check = now + self._check_s
+            self._follow()
+        return self._context
+
+    def _follow(self) -> None:
+        stamp = self._look()
+        if stamp == self._seen:
+            return
+        try:
+            context = self._make()
+        except TlsConfigError as error:
+            self.reloads_failed += 1
+            failure = (stamp, str(error))
+            if failure != self._told:
+                self._told = failure
+                self._log("tls_reload_failed", error=str(error))
+            return
+        self._context, self._seen, self._told = context, stamp, None
+        self.reloads += 1
+        self._log("tls_reloaded", files=list(self._files))
+
+    def _look(self) -> Stamp:
+        stamps: list[tuple[int, ...] | None] = []
+        for path in self._files:
+            try:
+                found = os.stat(path)
+                stamps.append((found.st_mtime_ns, found.st_size, found.st_ino, found.st_dev))
+            except OSError:
+                stamps.append(None)
+        return tuple(stamps)
+
+
+def server_tls(config: TlsServerConfig, monotonic: Callable[[], float], log: Log) -> TlsContext:
+    """`TlsConfigError` if the files cannot be used, or the options contradict each other."""
+    return TlsContext(
+        lambda: server_context(config),
+        _files(config.certificate, config.private_key, config.key_password_file, config.ca),
+        config.reload_check_s,
+        monotonic,
+        log,
+    )
+
+
+def client_tls(config: TlsClientConfig, monotonic: Callable[[], float], log: Log) -> TlsContext:
+    return TlsContext(
+        lambda: client_context(config),
+        _files(config.certificate, config.private_key, config.key_password_file, config.ca),
+        config.reload_check_s,
+        monotonic,
+        log,
+    )
+
+
+def server_context(config: TlsServerConfig) -> ssl.SSLContext:
+    if config.client_certificates not in _CLIENT_MODES:
+        raise TlsConfigError(
+            f"client certificates can be {', '.join(_CLIENT_MODES)}, "
+            f"not {config.client_certificates!r}"
+        )
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = MINIMUM_VERSION
+    # Each connection shows its certificate anew: none lives on in a ticket.
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0
+    _load_own(context, config.certificate, config.private_key, config.key_password_file)
+    mode = _CLIENT_MODES[config.client_certificates]
+    if mode != ssl.CERT_NONE:
+        if config.ca is None:
+            raise TlsConfigError(
+                "client certificates are to be verified, but no authority is named",
+                remedy="Name the file with the authority that signs them (ca, --tls-ca)",
+            )
+        context.verify_mode = mode
+        _load_authorities(context, config.ca)
+    return context
+
+
+def client_context(config: TlsClientConfig) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)  # verifies, host names included
+    context.minimum_version = MINIMUM_VERSION
+    context.check_hostname = config.verify_host_name
+    if config.ca is None:
+        context.load_default_certs(ssl.Purpose.SERVER_AUTH)
+    else:
+        _load_authorities(context, config.ca)
+    if config.certificate is not None:
+        _load_own(context, config.certificate, config.private_key, config.key_password_file)
+    elif config.private_key is not None:
+        raise TlsConfigError(f"the private key {config.private_key} has no certificate beside it")
+    return context
+
+
+# -- inside -----------------------------------------------------------------------------------
+
+
+def _files(*paths: str | None) -> list[str]:
+    return [path for path in paths if path is not None]
+
+
+def _load_own(
+    context: ssl.SSLContext, certificate: str, key: str | None, password_file: str | None
+) -> None:
+    """The certificate chain and private key that this side shows."""
+    key = key or certificate  # one file may hold both
+    if _BEGIN_CERTIFICATE not in _read(certificate):
+        raise TlsConfigError(f"{certificate} holds no certificate in PEM format")
+    if _KEY_MARK not in _read(key):
+        raise TlsConfigError(f"{key} holds no private key in PEM format")
+    asked = False
+
+    def password() -> bytes:  # without it OpenSSL would ask on the terminal
+        nonlocal asked
+        asked = True
+        return _read(password_file).rstrip(b"\r\n") if password_file is not None else b""
+
+    try:
+        context.load_cert_chain(certificate, key, password)
+    except OSError as error:  # an ssl.SSLError is one
+        if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+            problem = f"the private key {key} does not belong to the certificate {certificate}"
+        elif asked and password_file is None:
+            problem = f"the private key {key} is encrypted, and no password file is named"
+        elif asked:
+            problem = f"the password in {password_file} does not open the private key {key}"
+        else:
+            problem = f"certificate {certificate} and private key {key} cannot be used: {error}"
+        raise TlsConfigError(problem) from None
+
+
+def _load_authorities(context: ssl.SSLContext, path: str) -> None:
+    if _BEGIN_CERTIFICATE not in _read(path):
+        raise TlsConfigError(f"{path} holds no certificate in PEM format")
+    try:
+        context.load_verify_locations(path)
+    except OSError as error:
+        raise TlsConfigError(f"the authorities in {path} cannot be used: {error}") from None
+    # What stands in the file is trusted as it is, as in a Java trust store: an authority need not
+    # be a root.
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+
+
+def _read(path: str) -> bytes:
+    try:
+        with open(path, "rb") as file:
+            return file.read(MAX_FILE_BYTES)
+    except OSError as error:
+        raise TlsConfigError(f"{path} cannot be read: {error.strerror}") from None

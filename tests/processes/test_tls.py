@@ -1,0 +1,335 @@
+"""Clusters of real bookies that offer TLS or want it, with the real client and the commands."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+import ssl
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvloop
+
+import quire
+from quire.config import TlsClientConfig
+from quire.errors import LedgerFencedError
+from quire.metadata import open_metadata
+from quire.testing.cluster import LocalCluster
+
+from ..support.certificates import LOOPBACK, Authority, Files
+from ..unit.test_tls_bookie import GRANTED, READ, REQUEST, UNAUTHORIZED
+from .cli import Quire
+from .test_protocol import Peer
+
+pytestmark = pytest.mark.slow
+
+LOOPS = {"asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop}
+TIMEOUT_S = 60.0
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Secured:
+    """A cluster that serves nobody but who shows a certificate with the role `app`."""
+
+    cluster: LocalCluster
+    authority: Authority
+    own: Files
+    app: Files
+
+    @property
+    def uri(self) -> str:
+        return self.cluster.uri
+
+    def client(self, shown: Files | None = None, **more: Any) -> TlsClientConfig:
+        shown = shown or self.app
+        return TlsClientConfig(self.authority.ca, shown.certificate, shown.private_key, **more)
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("tls")
+    authority = Authority(directory)
+    own, app = authority.issue("bookie"), authority.issue("app", unit="0:app")
+    arguments = [
+        "--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-ca", authority.ca,
+        "--tls-only", "--tls-authorized-role", "app",
+    ]  # fmt: skip
+    with LocalCluster(bookies=3, directory=directory / "cluster", bookie_args=arguments) as cluster:
+        yield Secured(cluster, authority, own, app)
+
+
+def config(tls: TlsClientConfig | None, **more: Any) -> quire.ClientConfig:
+    return quire.ClientConfig(tls=tls, bookies_wait_s=0.1, **more)
+
+
+@pytest.fixture(params=LOOPS)
+def run(request: pytest.FixtureRequest) -> Callable[[Coroutine[Any, Any, None]], None]:
+    async def bounded(work: Coroutine[Any, Any, None]) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            await work
+
+    def on_loop(work: Coroutine[Any, Any, None]) -> None:
+        with asyncio.Runner(loop_factory=LOOPS[request.param]) as runner:
+            runner.run(bounded(work))
+
+    return on_loop
+
+
+Run = Callable[[Coroutine[Any, Any, None]], None]
+
+
+def test_write_read_and_recover(run: Run, secured: Secured) -> None:
+    sent = [b"%d;" % k * (k % 300) for k in range(3_000)]
+
+    async def scenario() -> None:
+        async with (
+            quire.connect(secured.uri, config=config(secured.client())) as client,
+            quire.connect(secured.uri, config=config(secured.client())) as other,
+        ):
+            writer = await client.create_ledger()
+            assert await writer.append_many(sent) == len(sent) - 1
+            reader = await other.open_ledger(writer.ledger_id, recover=True)
+            assert [entry.payload async for entry in reader.read()] == sent
+            with pytest.raises(LedgerFencedError):
+                await writer.append(b"too late")
+
+    run(scenario())
+
+
+def test_protocol_v3(run: Run, secured: Secured) -> None:
+    """Deferred sync and force exist in v3 only: a connection of its own, secured like the other."""
+
+    async def scenario() -> None:
+        async with quire.connect(secured.uri, config=config(secured.client())) as client:
+            writer = await client.create_ledger(deferred_sync=True)
+            for number in range(50):
+                await writer.append(b"%d" % number)
+            assert await writer.force() == 49
+            await writer.close()
+            reader = await client.open_ledger(writer.ledger_id)
+            assert len([entry async for entry in reader.read()]) == 50
+
+    run(scenario())
+
+
+def test_the_largest_entries_and_a_bookie_that_stands_still(run: Run, secured: Secured) -> None:
+    """60 MiB with two at most under way, which is behind all buffers; one bookie takes nothing for
+    a while, and the bound holds."""
+
+    async def scenario() -> None:
+        limits = config(secured.client(), max_unacked_bytes=8 * MIB, add_timeout_s=2.0)
+        async with quire.connect(secured.uri, config=limits) as client:
+            writer = await client.create_ledger()
+            body = os.urandom(5 * MIB - 1024)
+            await writer.append(body)
+            stopped = secured.cluster.bookies[1]
+            stopped.pause()
+            try:
+                for _ in range(10):
+                    await writer.append(body)
+            finally:
+                stopped.resume()
+            assert await writer.append(body) == 11
+            await writer.close()
+            reader = await client.open_ledger(writer.ledger_id)
+            count = 0
+            async for entry in reader.read():
+                assert entry.payload == body
+                count += 1
+            assert count == 12
+
+    run(scenario())
+
+
+async def failure(uri: str, tls: TlsClientConfig | None) -> str:
+    """What a writer says that cannot reach any bookie."""
+    async with quire.connect(uri, config=config(tls, add_timeout_s=2.0)) as client:
+        writer = await client.create_ledger()
+        with pytest.raises(quire.QuireError) as failed:
+            await writer.append(b"nobody takes it")
+        return str(failed.value)
+
+
+async def test_who_is_not_served(secured: Secured, tmp_path: Path) -> None:
+    stranger = Authority(tmp_path, "stranger")
+    other_role = secured.authority.issue("other", unit="0:other")
+    for tls, message in [
+        (TlsClientConfig(secured.authority.ca), "closed the connection right after"),
+        (secured.client(stranger.issue("app", unit="0:app")), "closed the connection right after"),
+        (secured.client(other_role), "does not accept this client"),
+        (TlsClientConfig(stranger.ca), "is not signed by a trusted authority"),
+        (None, "the bookie wants TLS or another client"),
+    ]:
+        assert message in await failure(secured.uri, tls)
+    log = secured.cluster.bookies[0].log_path.read_text()
+    events = {json.loads(line)["event"] for line in log.splitlines() if line.startswith("{")}
+    assert {"tls_handshake_failed", "role_refused", "clear_text_refused"} <= events
+
+
+async def test_clear_text_is_refused_before_and_tls_is_served_after(secured: Secured) -> None:
+    with Peer(secured.cluster) as peer:
+        peer.send(READ)
+        assert peer.receive() == UNAUTHORIZED
+    with Peer(secured.cluster) as peer:
+        peer.send(REQUEST)
+        assert peer.receive() == GRANTED
+
+
+async def test_slow_and_lying_peers_do_not_disturb(secured: Secured) -> None:
+    """Fifty that never finish, some that send garbage, injected requests: honest clients work."""
+    peers = [Peer(secured.cluster) for _ in range(50)]
+    try:
+        for number, peer in enumerate(peers):
+            peer.send(REQUEST)
+            assert peer.receive() == GRANTED
+            if number % 2:
+                peer.send(b"\x16\x03\x01\x02\x00\x01")
+        with Peer(secured.cluster) as liar:
+            liar.send(REQUEST + READ)
+            assert liar.receive() == b""
+        async with quire.connect(secured.uri, config=config(secured.client())) as client:
+            writer = await client.create_ledger()
+            await writer.append(b"served")
+            await writer.close()
+    finally:
+        for peer in peers:
+            peer.socket.close()
+
+
+@pytest.mark.parametrize("kind", ["wrong name", "expired"])
+async def test_certificates_that_do_not_verify(tmp_path: Path, kind: str) -> None:
+    authority = Authority(tmp_path)
+    names = ("elsewhere.example",) if kind == "wrong name" else ()
+    own = authority.issue("bookie", *names, expired=kind == "expired")
+    arguments = ["--tls-cert", own.certificate, "--tls-key", own.private_key]
+    with LocalCluster(bookies=1, directory=tmp_path / "c", bookie_args=arguments) as cluster:
+        store = await open_metadata(cluster.uri)
+        try:
+            registered = await store.bookies()
+        finally:
+            await store.close()
+        assert all(address.tls for address in registered.writable.values())
+        shape = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+        for verify in (True, False):
+            tls = TlsClientConfig(authority.ca, verify_host_name=verify)
+            async with quire.connect(cluster.uri, config=config(tls)) as client:
+                writer = await client.create_ledger(**shape)
+                if kind == "wrong name" and not verify:
+                    assert await writer.append(b"served") == 0
+                    continue
+                message = f"is not for {LOOPBACK}" if kind == "wrong name" else "has expired"
+                with pytest.raises(quire.QuireError, match=message):
+                    await writer.append(b"not sent")
+        # The bookie does not require TLS: who does not ask for it is served as before.
+        async with quire.connect(cluster.uri, config=config(None)) as client:
+            writer = await client.create_ledger(**shape)
+            assert await writer.append(b"in clear text") == 0
+
+
+async def test_a_bookie_without_tls(quire_cluster: LocalCluster, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    assert "does not offer TLS" in await failure(quire_cluster.uri, TlsClientConfig(authority.ca))
+
+
+async def test_a_certificate_is_replaced_under_a_running_bookie(tmp_path: Path) -> None:
+    """First with a key that does not belong to it (nothing changes), then whole. Connections that
+    exist go on; new ones see the new certificate."""
+    old, new = Authority(tmp_path, "old"), Authority(tmp_path, "new")
+    own = old.issue("bookie")
+    arguments = ["--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-only"]
+    shape = {"ensemble_size": 1, "write_quorum": 1, "ack_quorum": 1}
+
+    async def served(ca: str) -> bool:
+        async with quire.connect(cluster.uri, config=config(TlsClientConfig(ca))) as client:
+            writer = await client.create_ledger(**shape)
+            (result,) = await asyncio.gather(writer.append(b"x"), return_exceptions=True)
+            if result == 0:
+                return True
+            assert "is not signed by a trusted authority" in str(result)
+            return False
+
+    with LocalCluster(bookies=1, directory=tmp_path / "c", bookie_args=arguments) as cluster:
+        log = cluster.bookies[0].log_path
+        async with (
+            asyncio.timeout(TIMEOUT_S),
+            quire.connect(cluster.uri, config=config(TlsClientConfig(old.ca))) as client,
+        ):
+            writer = await client.create_ledger(**shape)
+            await writer.append(b"before")
+            fresh = new.issue("fresh")
+            shutil.copyfile(fresh.certificate, own.certificate)
+            while "tls_reload_failed" not in log.read_text():
+                assert await served(old.ca)
+            assert "does not belong to the certificate" in log.read_text()
+            shutil.copyfile(fresh.private_key, own.private_key)
+            while not await served(new.ca):
+                pass
+            assert not await served(old.ca)
+            assert "tls_reloaded" in log.read_text()
+            assert await writer.append(b"after") == 1
+
+
+def test_commands(secured: Secured, tmp_path: Path) -> None:
+    run = Quire(secured.uri)
+    options = [
+        "--tls-ca", secured.authority.ca,
+        "--tls-cert", secured.app.certificate, "--tls-key", secured.app.private_key,
+    ]  # fmt: skip
+    ledger = run("ledger", "write", *options, stdin=b"one\ntwo\n").ok().decode().strip()
+    assert run("ledger", "read", *options, ledger).ok() == b"one\ntwo\n"
+    run.environment |= {
+        "QUIRE_TLS_CA": secured.authority.ca,
+        "QUIRE_TLS_CERT": secured.app.certificate,
+        "QUIRE_TLS_KEY": secured.app.private_key,
+    }
+    assert run("ledger", "read", ledger).ok() == b"one\ntwo\n"
+    run("bench", "add", "--entries", "100", "--rounds", "1", "--warm-up", "0").ok()
+    run("ledger", "read", ledger, "--tls-ca", "/none").fails(1, "/none cannot be read")
+    run("ledger", "read", ledger, "--tls-key", secured.own.private_key).fails(
+        1, "does not belong to the certificate"
+    )
+    del run.environment["QUIRE_TLS_CA"]
+    run("ledger", "read", ledger).fails(2, "need --tls-ca")
+
+
+def test_a_bookie_that_cannot_use_its_files_does_not_start(
+    secured: Secured, tmp_path: Path
+) -> None:
+    run = Quire(f"sqlite:///{tmp_path / 'metadata.db'}")
+    start = ["bookie", "--dir", str(tmp_path / "bookie"), "--port", "0"]
+    own = secured.own
+    for options, status, named in [
+        (["--tls-cert", "/none"], 1, "/none cannot be read"),
+        (["--tls-cert", own.certificate], 1, "holds no private key"),
+        (
+            ["--tls-cert", own.certificate, "--tls-key", secured.app.private_key],
+            1,
+            "does not belong to the certificate",
+        ),
+        (["--tls-only"], 2, "--tls-only needs --tls-cert"),
+        (["--tls-cert", own.certificate, "--tls-client-certs", "required"], 2, "needs --tls-ca"),
+        (["--tls-cert", own.certificate, "--tls-authorized-role", "a"], 2, "needs --tls-ca"),
+    ]:
+        run(*start, *options).fails(status, named)
+    assert not (tmp_path / "metadata.db").exists()
+
+
+async def test_an_old_tls_version_is_refused(secured: Secured) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(secured.authority.ca)
+    context.set_ciphers("DEFAULT@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSVersion"):
+        context.minimum_version = ssl.TLSVersion.TLSv1
+    with pytest.warns(DeprecationWarning, match="TLSVersion"):
+        context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with Peer(secured.cluster) as peer:
+        peer.send(REQUEST)
+        assert peer.receive() == GRANTED
+        with pytest.raises((ssl.SSLError, ConnectionError)):
+            context.wrap_socket(peer.socket, server_hostname=LOOPBACK)

@@ -1,0 +1,55 @@
+"""Certificates for tests, made anew each time by `trustme`: files in PEM."""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass
+from pathlib import Path
+
+import trustme
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    load_pem_private_key,
+)
+
+LOOPBACK = "127.0.0.1"
+PAST = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    certificate: str
+    private_key: str
+    """In PKCS#8: Java reads nothing else."""
+
+
+class Authority:
+    """One that signs. `ca` is its file."""
+
+    def __init__(self, directory: Path, name: str = "ca") -> None:
+        self.directory = directory
+        self._ca = trustme.CA()
+        self.ca = str(directory / f"{name}.pem")
+        self._ca.cert_pem.write_to_path(self.ca)
+        self._name = name
+
+    def issue(
+        self, name: str, *names: str, unit: str | None = None, expired: bool = False
+    ) -> Files:
+        """`name` names the files; a file that exists is replaced, as an administrator would."""
+        signed = self._ca.issue_cert(
+            *(names or (LOOPBACK, "localhost")),
+            common_name=name,
+            organization_unit_name=unit,
+            not_before=PAST,
+            not_after=PAST + datetime.timedelta(days=1) if expired else None,
+        )
+        files = Files(str(self.directory / f"{name}.crt"), str(self.directory / f"{name}.key"))
+        Path(files.certificate).write_bytes(b"".join(b.bytes() for b in signed.cert_chain_pems))
+        key = load_pem_private_key(signed.private_key_pem.bytes(), None)
+        Path(files.private_key).write_bytes(
+            key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        )
+        return files
