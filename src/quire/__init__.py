@@ -10,18 +10,21 @@ The same names without `await` are in `quire.blocking`.
 """
 
 from quire import errors
-from quire.client import Client, LedgerReader, LedgerWriter, blocking, connect
+from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
 from quire.codec.digest import DigestType
 from quire.codec.entry import Entry, EntryRun
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
 from quire.errors import QuireError
 from quire.metadata import ZooKeeperOptions
+from quire.net.control import BookieInfo
 
 __version__ = "0.1.0"
 
 __all__ = [
     "BookieConfig",
+    "BookieInfo",
+    "CallerIdWriter",
     "Client",
     "ClientConfig",
     "DigestType",

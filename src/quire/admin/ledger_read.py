@@ -21,6 +21,7 @@ from quire.admin.options import (
 )
 from quire.admin.output import OutputThread
 from quire.admin.progress import Progress
+from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
     from quire.codec.entry import EntryRun
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @metadata_option
+@tls_options
 @ledger_argument
 @click.option("--first", type=click.IntRange(0, ENTRY_ID_MAX), default=0, help="[default: 0]")
 @click.option(
@@ -41,6 +43,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Fence the writer and close the ledger first, if it is not closed.",
 )
+@click.option(
+    "--follow",
+    is_flag=True,
+    help="Wait for what is appended, until the ledger is closed (or --last is reached).",
+)
 @json_option("One JSON object a line: ledger_id, entry_id and value, the payload in base64.")
 def read(
     uri: str,
@@ -49,18 +56,24 @@ def read(
     last: int | None,
     password: bytes,
     recover: bool,
+    follow: bool,
     as_json: bool,
 ) -> None:
     """Print the payloads of a ledger, each with a newline behind it.
 
-    A ledger that is still written is read up to what is known to be acknowledged; it is fenced
-    only with --recover.
+    A ledger that is still written is read up to what is known to be acknowledged, and with
+    --follow from then on as it grows; it is fenced only with --recover.
     """
     if last is not None and last < first:
         raise click.UsageError(f"--first {first} lies behind --last {last}")
+    if follow and recover:
+        raise click.UsageError("--recover closes the ledger: there would be nothing to --follow")
     sys.stdout.flush()
     as_text = _as_json if as_json else _as_lines
-    run_async(_read(uri, ledger_id, first, last, password, recover, as_text))
+    if follow:
+        run_async(_follow(uri, ledger_id, first, last, password, as_text))
+    else:
+        run_async(_read(uri, ledger_id, first, last, password, recover, as_text))
 
 
 async def _read(
@@ -72,12 +85,10 @@ async def _read(
     recover: bool,
     as_text: Callable[[EntryRun], bytes],
 ) -> None:
-    import quire
-
     output = OutputThread(sys.stdout.fileno())
     try:
         async with (
-            quire.connect(uri) as client,
+            connect(uri) as client,
             await client.open_ledger(ledger_id, password=password, recover=recover) as reader,
         ):
             end = reader.last_add_confirmed if last is None else last
@@ -89,6 +100,30 @@ async def _read(
                     async for run in runs:
                         await output.write(as_text(run))
                         progress.advance(len(run), sum(run.ends) - sum(run.offsets))
+    finally:
+        output.close()
+
+
+async def _follow(
+    uri: str,
+    ledger_id: int,
+    first: int,
+    last: int | None,
+    password: bytes,
+    as_text: Callable[[EntryRun], bytes],
+) -> None:
+    output = OutputThread(sys.stdout.fileno())
+    try:
+        async with (
+            connect(uri) as client,
+            await client.open_ledger(ledger_id, password=password) as reader,
+            aclosing(reader.tail_runs(first)) as runs,
+        ):
+            async for run in runs:
+                wanted = run if last is None else run.part(first, last)
+                await output.write(as_text(wanted))
+                if last is not None and run.last >= last:
+                    break
     finally:
         output.close()
 

@@ -23,12 +23,14 @@ from quire.admin.options import (
     run_async,
 )
 from quire.admin.progress import Progress
+from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
     from quire.admin.lines import LineSource
     from quire.client import LedgerWriter
 
 STDIN = 0
+EXPLICIT_LAC_MS = 100
 PIECE_ENTRIES = 4_096
 """Handed over between two looks at what is outstanding."""
 OUTSTANDING_ENTRIES_MAX = 65_536
@@ -43,6 +45,7 @@ class _Shape:
     digest: str
     password: bytes
     custom: dict[str, bytes]
+    deferred_sync: bool
 
 
 def _custom(
@@ -59,6 +62,7 @@ def _custom(
 
 @click.command()
 @metadata_option
+@tls_options
 @quorum_options
 @password_option
 @click.option(
@@ -68,6 +72,22 @@ def _custom(
     callback=_custom,
     help="Stored with the ledger's metadata. May be repeated.",
 )
+@click.option(
+    "--deferred-sync",
+    is_flag=True,
+    help="Let bookies acknowledge before they sync; everything is synced before the ledger is "
+    "closed.",
+)
+@click.option(
+    "--explicit-lac",
+    "explicit_lac_ms",
+    metavar="MS",
+    type=click.IntRange(min=0),
+    default=EXPLICIT_LAC_MS,
+    show_default=True,
+    help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "
+    "so that readers see it. 0: never.",
+)
 def write(
     uri: str,
     ensemble: int,
@@ -76,6 +96,8 @@ def write(
     digest: str,
     password: bytes,
     custom: dict[str, bytes],
+    deferred_sync: bool,
+    explicit_lac_ms: int,
 ) -> int:
     """Append the lines of standard input to a new ledger, one entry a line, and close it.
 
@@ -84,16 +106,17 @@ def write(
     line is acknowledged and the ledger closed. Ctrl-C and SIGTERM close it with what was read.
     """
     check_quorums(ensemble, write_quorum, ack_quorum)
-    shape = _Shape(ensemble, write_quorum, ack_quorum, digest, password, custom)
-    return run_async(_write(uri, shape))
+    quorums = ensemble, write_quorum, ack_quorum
+    shape = _Shape(*quorums, digest, password, custom, deferred_sync)
+    return run_async(_write(uri, shape, explicit_lac_ms))
 
 
-async def _write(uri: str, shape: _Shape) -> int:
+async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
     import quire
     from quire.admin.lines import LineSource
     from quire.codec.entry import max_payload_bytes
 
-    async with quire.connect(uri) as client:
+    async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
         writer = await client.create_ledger(
             ensemble_size=shape.ensemble,
             write_quorum=shape.write_quorum,
@@ -101,6 +124,7 @@ async def _write(uri: str, shape: _Shape) -> int:
             digest=shape.digest,
             password=shape.password,
             custom=shape.custom,
+            deferred_sync=shape.deferred_sync,
         )
         sys.stdout.write(f"{writer.ledger_id}\n")
         sys.stdout.flush()

@@ -1,7 +1,8 @@
 """The ledger client: asyncio first, with a blocking twin of the same names in `blocking`."""
 
+from quire.client.caller_ids import CallerIdWriter
 from quire.client.client import Client, connect
 from quire.client.reader import LedgerReader
 from quire.client.writer import LedgerWriter
 
-__all__ = ["Client", "LedgerReader", "LedgerWriter", "connect"]
+__all__ = ["CallerIdWriter", "Client", "LedgerReader", "LedgerWriter", "connect"]

@@ -13,10 +13,12 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from quire.client import client as asynchronous
+from quire.client.caller_ids import CallerIdWriter as AsyncCallerIdWriter
 from quire.client.reader import LedgerReader as AsyncReader
+from quire.client.write_handle import WriteHandle
 from quire.client.writer import LedgerWriter as AsyncWriter
 from quire.codec.digest import DigestType
 from quire.codec.entry import Entry, EntryRun
@@ -24,7 +26,9 @@ from quire.codec.frames import Buffer
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.config import ClientConfig
 from quire.errors import ClientClosedError, UsageError
+from quire.metadata import ZooKeeperOptions
 from quire.metadata.base import Bookies
+from quire.net.control import BookieInfo
 
 if TYPE_CHECKING:
     import pandas
@@ -92,9 +96,11 @@ def call(work: Coroutine[Any, Any, T]) -> T:
     return _background.call(work)
 
 
-def connect(uri: str, *, config: ClientConfig | None = None) -> Client:
+def connect(
+    uri: str, *, config: ClientConfig | None = None, zookeeper: ZooKeeperOptions | None = None
+) -> Client:
     """Connect to a cluster; see `quire.connect`."""
-    client = Client(uri, config)
+    client = Client(uri, config, zookeeper)
     client.aio  # noqa: B018 - connects now, so that a wrong URI shows here
     return client
 
@@ -102,9 +108,15 @@ def connect(uri: str, *, config: ClientConfig | None = None) -> Client:
 class Client:
     """See `quire.Client`. Safe to use from several threads, and in a child after fork."""
 
-    def __init__(self, uri: str, config: ClientConfig | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        config: ClientConfig | None = None,
+        zookeeper: ZooKeeperOptions | None = None,
+    ) -> None:
         self._uri = uri
         self._config = config
+        self._zookeeper = zookeeper
         self._pid = -1
         self._client: asynchronous.Client | None = None
         self._closed = False
@@ -125,7 +137,37 @@ class Client:
             return self._client
 
     async def _connect(self) -> asynchronous.Client:
-        return await asynchronous.connect(self._uri, config=self._config)
+        return await asynchronous.connect(self._uri, config=self._config, zookeeper=self._zookeeper)
+
+    @overload
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum: int = ...,
+        ack_quorum: int = ...,
+        digest: DigestType | str = ...,
+        password: bytes = ...,
+        custom: Mapping[str, bytes] | None = ...,
+        ledger_id: int | None = ...,
+        deferred_sync: bool = ...,
+        caller_ids: Literal[False] = ...,
+    ) -> LedgerWriter: ...
+
+    @overload
+    def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum: int = ...,
+        ack_quorum: int = ...,
+        digest: DigestType | str = ...,
+        password: bytes = ...,
+        custom: Mapping[str, bytes] | None = ...,
+        ledger_id: int | None = ...,
+        deferred_sync: bool = ...,
+        caller_ids: Literal[True],
+    ) -> CallerIdWriter: ...
 
     def create_ledger(
         self,
@@ -137,7 +179,9 @@ class Client:
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
-    ) -> LedgerWriter:
+        deferred_sync: bool = False,
+        caller_ids: bool = False,
+    ) -> LedgerWriter | CallerIdWriter:
         """See `quire.Client.create_ledger`."""
         writer = call(
             self.aio.create_ledger(
@@ -148,9 +192,11 @@ class Client:
                 password=password,
                 custom=custom,
                 ledger_id=ledger_id,
+                deferred_sync=deferred_sync,
+                caller_ids=caller_ids,  # type: ignore[call-overload]
             )
         )
-        return LedgerWriter(writer)
+        return CallerIdWriter(writer) if caller_ids else LedgerWriter(writer)
 
     def open_ledger(
         self, ledger_id: int, *, password: bytes = b"", recover: bool = False
@@ -179,6 +225,14 @@ class Client:
         """See `quire.Client.bookies`."""
         return call(self.aio.bookies())
 
+    def bookie_info(self, bookie_id: str) -> BookieInfo:
+        """See `quire.Client.bookie_info`."""
+        return call(self.aio.bookie_info(bookie_id))
+
+    def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+        """See `quire.Client.list_entries`."""
+        return call(self.aio.list_entries(bookie_id, ledger_id))
+
     @property
     def datasets(self) -> BlockingDatasets:
         """See `quire.Client.datasets`."""
@@ -205,15 +259,19 @@ class Client:
         self.close()
 
 
-class LedgerWriter:
-    """See `quire.LedgerWriter`."""
+W = TypeVar("W", bound=WriteHandle)
 
-    def __init__(self, writer: AsyncWriter) -> None:
+
+class _Writer(Generic[W]):
+    """What both kinds of writers share."""
+
+    def __init__(self, writer: W) -> None:
         self._writer = writer
         self._pid = os.getpid()
 
     @property
-    def aio(self) -> AsyncWriter:
+    def aio(self) -> W:
+        """The asyncio handle behind this one."""
         if self._pid != os.getpid():
             raise UsageError(
                 f"the writer of ledger {self._writer.ledger_id} belongs to process {self._pid}",
@@ -237,13 +295,17 @@ class LedgerWriter:
     def length(self) -> int:
         return self._writer.length
 
-    def append(self, payload: Buffer) -> int:
-        """See `quire.LedgerWriter.append`."""
-        return call(self.aio.append(payload))
+    def wait(self, entry_id: int) -> int:
+        """See `quire.LedgerWriter.wait`."""
+        return call(self.aio.wait(entry_id))
 
-    def append_many(self, payloads: Sequence[Buffer]) -> int:
-        """See `quire.LedgerWriter.append_many`."""
-        return call(self.aio.append_many(payloads))
+    def flush(self) -> int:
+        """See `quire.LedgerWriter.flush`."""
+        return call(self.aio.flush())
+
+    def force(self) -> int:
+        """See `quire.LedgerWriter.force`."""
+        return call(self.aio.force())
 
     def close(self) -> int:
         """See `quire.LedgerWriter.close`."""
@@ -258,7 +320,7 @@ class LedgerWriter:
         if self._pid == os.getpid():
             call(abandon())
 
-    def __enter__(self) -> LedgerWriter:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -271,6 +333,36 @@ class LedgerWriter:
             self.close()
         else:
             self.abandon()
+
+
+class LedgerWriter(_Writer[AsyncWriter]):
+    """See `quire.LedgerWriter`."""
+
+    def append(self, payload: Buffer) -> int:
+        """See `quire.LedgerWriter.append`."""
+        return call(self.aio.append(payload))
+
+    def append_many(self, payloads: Sequence[Buffer]) -> int:
+        """See `quire.LedgerWriter.append_many`."""
+        return call(self.aio.append_many(payloads))
+
+
+class CallerIdWriter(_Writer[AsyncCallerIdWriter]):
+    """See `quire.CallerIdWriter`."""
+
+    def append_at(self, entry_id: int, payload: Buffer) -> int:
+        """See `quire.CallerIdWriter.append_at`: behind a missing id it waits for another thread to
+        append that."""
+        return call(self.aio.append_at(entry_id, payload))
+
+    def submit_at(self, entry_id: int, payload: Buffer) -> None:
+        """See `quire.CallerIdWriter.submit_at`."""
+
+        async def submit() -> None:
+            self._writer.submit_at(entry_id, payload)
+
+        self.aio  # noqa: B018 - of this process?
+        call(submit())
 
 
 class LedgerReader:
@@ -333,6 +425,23 @@ class LedgerReader:
         finally:
             call(runs.aclose())
 
+    def tail(self, first: int | None = None) -> Iterator[Entry]:
+        """See `quire.LedgerReader.tail`: the iterator waits for the next entry."""
+        for run in self.tail_runs(first):
+            entry_id = run.first
+            for payload, length in zip(run.payloads(), run.ledger_lengths):
+                yield Entry(self.ledger_id, entry_id, length, payload)
+                entry_id += 1
+
+    def tail_runs(self, first: int | None = None) -> Iterator[EntryRun]:
+        """See `quire.LedgerReader.tail_runs`."""
+        runs = self.aio.tail_runs(first)
+        try:
+            while (run := call(_next(runs))) is not None:
+                yield run
+        finally:
+            call(runs.aclose())
+
     def read_entry(self, entry_id: int) -> Entry:
         """See `quire.LedgerReader.read_entry`."""
         return call(self.aio.read_entry(entry_id))
@@ -355,7 +464,12 @@ class LedgerReader:
 
     def close(self) -> None:
         """See `quire.LedgerReader.close`."""
-        self._reader.close()
+
+        async def close() -> None:
+            self._reader.close()
+
+        if self._pid == os.getpid():
+            call(close())
 
     def __enter__(self) -> LedgerReader:
         return self

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
-from collections.abc import AsyncIterator, Generator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from types import TracebackType
-from typing import Any
+from typing import Any, Literal, TypeVar, overload
 
+from quire.client.caller_ids import CallerIdWriter
 from quire.client.datasets import Datasets
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
@@ -18,16 +20,28 @@ from quire.codec.digest import DigestType
 from quire.codec.entry import EntryCodec
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
-from quire.errors import ClientClosedError, UnauthorizedError, UsageError
-from quire.metadata import open_metadata
+from quire.errors import (
+    BookieTimeoutError,
+    ClientClosedError,
+    NoSuchEntryError,
+    UnauthorizedError,
+    UsageError,
+)
+from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.base import Bookies, MetadataStore
+from quire.net.channel import NoEntryAnswer
+from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
 from quire.tasks import TaskSet
+
+T = TypeVar("T")
 
 DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3
 DEFAULT_ACK_QUORUM = 2
 CTOKEN_BITS = 63
+METADATA_VERSIONS = (2, 3)
+"""Of new ledgers. Format 1, which is read and kept, has no place for digest and password."""
 
 
 class Client:
@@ -59,6 +73,36 @@ class Client:
 
     # -- ledgers ------------------------------------------------------------------------------
 
+    @overload
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum: int = ...,
+        ack_quorum: int = ...,
+        digest: DigestType | str = ...,
+        password: bytes = ...,
+        custom: Mapping[str, bytes] | None = ...,
+        ledger_id: int | None = ...,
+        deferred_sync: bool = ...,
+        caller_ids: Literal[False] = ...,
+    ) -> LedgerWriter: ...
+
+    @overload
+    async def create_ledger(
+        self,
+        *,
+        ensemble_size: int = ...,
+        write_quorum: int = ...,
+        ack_quorum: int = ...,
+        digest: DigestType | str = ...,
+        password: bytes = ...,
+        custom: Mapping[str, bytes] | None = ...,
+        ledger_id: int | None = ...,
+        deferred_sync: bool = ...,
+        caller_ids: Literal[True],
+    ) -> CallerIdWriter: ...
+
     async def create_ledger(
         self,
         *,
@@ -69,12 +113,18 @@ class Client:
         password: bytes = b"",
         custom: Mapping[str, bytes] | None = None,
         ledger_id: int | None = None,
-    ) -> LedgerWriter:
+        deferred_sync: bool = False,
+        caller_ids: bool = False,
+    ) -> LedgerWriter | CallerIdWriter:
         """Create a ledger and return the handle that writes it.
 
         Entries go to `write_quorum` of `ensemble_size` bookies and are acknowledged once
         `ack_quorum` have them on disk. `custom` is stored with the ledger. On return the ledger
         exists in the metadata store (durably); no bookie has been asked yet.
+
+        `deferred_sync`: entries are acknowledged before they are durable, which `force` makes them
+        (see `LedgerWriter`). `caller_ids`: a `CallerIdWriter`, whose entries get their ids from
+        you; `ledger_id`: so does the ledger.
 
         Raises UsageError, NotEnoughBookiesError (nothing was created), LedgerExistsError,
         MetadataUnavailableError (unknown). If cancelled, an empty ledger may have been created.
@@ -97,9 +147,11 @@ class Client:
             custom=dict(custom or {}),
             ctime_ms=self._clock.now_ms(),
             ctoken=self._rng.getrandbits(CTOKEN_BITS),
+            format_version=self._format_version(),
         )
         new_id, stored = await self.metadata.create_ledger(metadata, ledger_id)
-        return LedgerWriter(
+        make = CallerIdWriter if caller_ids else LedgerWriter
+        return make(
             ledger_id=new_id,
             metadata=stored,
             password=password,
@@ -107,6 +159,7 @@ class Client:
             pool=self._pool,
             config=self.config,
             tasks=self._tasks,
+            deferred_sync=deferred_sync,
         )
 
     async def open_ledger(
@@ -180,6 +233,37 @@ class Client:
         self._check_open()
         return await self.metadata.bookies()
 
+    async def bookie_info(self, bookie_id: str) -> BookieInfo:
+        """The disk space of one bookie, as it says. Raises BookieUnavailableError,
+        BookieTimeoutError (after `read_timeout_s`), BookieIOError. Cancel-safe."""
+        self._check_open()
+        return await self._ask(bookie_id, lambda channel: channel.bookie_info())
+
+    async def list_entries(self, bookie_id: str, ledger_id: int) -> list[tuple[int, int]]:
+        """Which entries of a ledger one bookie has: ascending ranges (first, last).
+
+        Raises NoSuchEntryError if it has none; else as `bookie_info`. Apache's bookie gives no
+        answer where it keeps its entries in DbLedgerStorage: that is a BookieTimeoutError.
+        Cancel-safe.
+        """
+        self._check_open()
+        try:
+            return await self._ask(bookie_id, lambda channel: channel.list_entries(ledger_id))
+        except NoEntryAnswer as error:
+            raise NoSuchEntryError(
+                f"bookie {bookie_id} has no entry of ledger {ledger_id}", ledger_id=ledger_id
+            ) from error
+
+    async def _ask(self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]]) -> T:
+        limit = self.config.read_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return await call(await self._pool.control(bookie_id))
+        except TimeoutError:
+            raise BookieTimeoutError(
+                f"bookie {bookie_id} gave no answer within {limit:g} s"
+            ) from None
+
     @property
     def datasets(self) -> Datasets:
         """Named sets of ledgers, published atomically."""
@@ -212,6 +296,15 @@ class Client:
         if self._closed:
             raise ClientClosedError("the client is closed")
 
+    def _format_version(self) -> int:
+        version = self.config.ledger_metadata_version
+        if version not in METADATA_VERSIONS:
+            raise UsageError(
+                f"new ledgers cannot be stored in metadata format {version}: "
+                "ledger_metadata_version is 2 or 3"
+            )
+        return version
+
     @staticmethod
     def _digest(digest: DigestType | str) -> DigestType:
         if isinstance(digest, DigestType):
@@ -226,16 +319,25 @@ class connect:
     """Connect to a cluster: `client = await connect(uri)` or `async with connect(uri) as client`.
 
     `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
-    Raises MetadataURIError, MetadataUnavailableError, ClusterNotInitialisedError.
+    `zookeeper` says who we are to ZooKeeper; without it the environment does
+    (`QUIRE_ZOOKEEPER_AUTH_FILE`). Raises MetadataURIError, MetadataUnavailableError,
+    MetadataDeniedError, ClusterNotInitialisedError.
     """
 
-    def __init__(self, uri: str, *, config: ClientConfig | None = None) -> None:
+    def __init__(
+        self,
+        uri: str,
+        *,
+        config: ClientConfig | None = None,
+        zookeeper: ZooKeeperOptions | None = None,
+    ) -> None:
         self._uri = uri
         self._config = config
+        self._zookeeper = zookeeper
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
-        metadata = await open_metadata(self._uri)
+        metadata = await open_metadata(self._uri, zookeeper=self._zookeeper)
         try:
             await metadata.instance_id()
             return Client(metadata, config=self._config)

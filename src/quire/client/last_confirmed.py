@@ -12,21 +12,22 @@ from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.quorum import covered
 from quire.errors import (
     BookieTimeoutError,
+    BookieUnavailableError,
     DigestError,
     LedgerError,
+    ProtocolError,
     QuireError,
     ReadError,
     UnauthorizedError,
 )
 from quire.net.channel import NoEntryAnswer
+from quire.net.control import LacAnswer
 
 
 @dataclass(slots=True)
 class LastConfirmed:
     lac: int = -1
-    """The highest LAC that a valid entry carries; -1 if none does."""
-    last_entry: int = -1
-    """The highest entry that a bookie has."""
+    """The highest LAC that a valid entry or LAC packet carries; -1 if none does."""
     known: set[int] = field(default_factory=set)
     """Ensemble indexes that answered."""
     errors: dict[str, QuireError] = field(default_factory=dict)
@@ -41,25 +42,24 @@ async def read_last_confirmed(
     fence_with: bytes | None = None,
 ) -> LastConfirmed:
     """The LAC according to the last ensemble, as soon as the answers cover every possible ack
-    quorum (replication spec, 6.2 and 7). With `fence_with` (the master key) each bookie is fenced
-    by the same request.
+    quorum (replication spec, 6.2 and 7). With `fence_with` (the master key) each bookie is fenced,
+    and gives its last entry; else it also gives the LAC that the writer told it last, if any
+    (READ_LAC of protocol v3; a bookie that speaks v2 only gives its last entry).
 
     An answer whose digest is wrong counts as none (rule 9). Raises UnauthorizedError at once, and
     ReadError when all have answered without coverage. Cancel-safe.
     """
     ensemble = metadata.last_segment.ensemble
     result = LastConfirmed()
-    flags = Flag.NONE if fence_with is None else Flag.DO_FENCING
 
     async def ask(index: int) -> None:
         bookie = ensemble[index]
         try:
             async with asyncio.timeout(timeout_s):
-                channel = await pool.channel(bookie)
-                data = await channel.read(codec.ledger_id, LAST_ENTRY, flags, fence_with or b"")
-            entry, lac, _ = codec.check(data)
-            result.lac = max(result.lac, lac)
-            result.last_entry = max(result.last_entry, entry)
+                if fence_with is None:
+                    await _read_lac(bookie, codec, pool, result)
+                else:
+                    await _read_last_entry(bookie, codec, pool, result, fence_with)
         except NoEntryAnswer:
             pass
         except BadEntryError as error:
@@ -87,6 +87,53 @@ async def read_last_confirmed(
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     raise _uncovered(codec.ledger_id, result)
+
+
+async def _read_last_entry(
+    bookie: str,
+    codec: EntryCodec,
+    pool: BookiePool,
+    result: LastConfirmed,
+    fence_with: bytes | None,
+) -> None:
+    flags = Flag.NONE if fence_with is None else Flag.DO_FENCING
+    channel = await pool.channel(bookie)
+    data = await channel.read(codec.ledger_id, LAST_ENTRY, flags, fence_with or b"")
+    _, lac, _ = codec.check(data)
+    result.lac = max(result.lac, lac)
+
+
+async def _read_lac(
+    bookie: str, codec: EntryCodec, pool: BookiePool, result: LastConfirmed
+) -> None:
+    channel = await pool.control(bookie)
+    try:
+        answer = await channel.read_lac(codec.ledger_id)
+    except (BookieUnavailableError, ProtocolError):
+        # It accepted the connection but not the request: perhaps it speaks v2 only.
+        await _read_last_entry(bookie, codec, pool, result, None)
+        return
+    result.lac = max(result.lac, verified_lac(codec, answer))
+
+
+def verified_lac(codec: EntryCodec, answer: LacAnswer) -> int:
+    """The highest LAC in a bookie's answer that a digest proves to come from a writer of the
+    ledger. BadEntryError if what it gives has none that does."""
+    bad: BadEntryError | None = None
+    lacs: list[int] = []
+    try:
+        if answer.packet:
+            lacs.append(codec.unpack_lac(answer.packet))
+    except BadEntryError as error:
+        bad = error
+    try:
+        if answer.last_entry:
+            lacs.append(codec.check(answer.last_entry)[1])
+    except BadEntryError as error:
+        bad = error
+    if not lacs and bad is not None:
+        raise bad
+    return max(lacs, default=-1)
 
 
 def _uncovered(ledger_id: int, result: LastConfirmed) -> LedgerError:

@@ -53,8 +53,11 @@ class ReadEngine:
         self._turn = 0
         self._no_batches = False
 
-    async def runs(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
-        """Verified entries first..last, in order, as runs. The caller knows that they exist."""
+    async def runs(
+        self, first: int, last: int, near: str | None = None
+    ) -> AsyncGenerator[EntryRun, None]:
+        """Verified entries first..last, in order, as runs. The caller knows that they exist.
+        `near`: the bookie to ask first, where batches are read; else they take turns."""
         windows: deque[asyncio.Task[list[EntryRun]]] = deque()
         upcoming = first
         try:
@@ -63,7 +66,7 @@ class ReadEngine:
                 limit = self._config.read_windows if self._entry_bytes else 1
                 while upcoming <= last and len(windows) < limit:
                     end = self._window_end(upcoming, last)
-                    windows.append(asyncio.ensure_future(self._window(upcoming, end)))
+                    windows.append(asyncio.ensure_future(self._window(upcoming, end, near)))
                     upcoming = end + 1
                 for run in await windows[0]:
                     yield run
@@ -72,6 +75,11 @@ class ReadEngine:
             for task in windows:
                 task.cancel()
             await asyncio.gather(*windows, return_exceptions=True)
+
+    @property
+    def batches(self) -> bool:
+        """Whether a bookie can be asked for many entries at once."""
+        return not self._single(self._metadata())
 
     def _window_end(self, first: int, last: int) -> int:
         metadata = self._metadata()
@@ -88,17 +96,17 @@ class ReadEngine:
     def _single(self, metadata: LedgerMetadata) -> bool:
         return self._no_batches or metadata.ensemble_size != metadata.write_quorum
 
-    async def _window(self, first: int, last: int) -> list[EntryRun]:
+    async def _window(self, first: int, last: int, near: str | None) -> list[EntryRun]:
         turn, self._turn = self._turn, self._turn + 1
         runs: list[EntryRun] = []
         while first <= last:
             try:
-                run = await self._fetch(first, last, turn)
+                run = await self._fetch(first, last, turn, near)
             except ReadError:
                 # Replicas may have moved since the metadata was read.
                 if not await self._refresh():
                     raise
-                run = await self._fetch(first, last, turn)
+                run = await self._fetch(first, last, turn, near)
             runs.append(run)
             size = (run.ends[-1] - run.offsets[0]) / len(run)
             mean = self._entry_bytes
@@ -106,12 +114,12 @@ class ReadEngine:
             first = run.last + 1
         return runs
 
-    async def _fetch(self, first: int, last: int, turn: int) -> EntryRun:
+    async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
         """At least the first entry of first..last."""
         metadata = self._metadata()
         if not self._single(metadata):
             try:
-                return await self._from_replicas(metadata, first, last, turn, self._batch)
+                return await self._from_replicas(metadata, first, last, turn, self.batch, near)
             except NoSuchEntryError:
                 raise
             except ReadError:
@@ -129,12 +137,16 @@ class ReadEngine:
         last: int,
         turn: int,
         ask: Callable[[str, int, int], Awaitable[EntryRun]],
+        near: str | None = None,
     ) -> EntryRun:
         """Ask one replica after the other; in a second round with more patience."""
         ensemble = metadata.segment_of(first).ensemble
         members = write_set(first, metadata.ensemble_size, metadata.write_quorum)
         at = turn % len(members)
         order = [ensemble[index] for index in (*members[at:], *members[:at])]
+        if near in order:
+            order.remove(near)
+            order.insert(0, near)
         errors: dict[str, QuireError] = {}
         for patience in (self._config.speculative_read_s, self._config.read_timeout_s):
             for bookie in order:
@@ -149,7 +161,8 @@ class ReadEngine:
                     errors[bookie] = error
         raise self._failed(first, errors)
 
-    async def _batch(self, bookie: str, first: int, last: int) -> EntryRun:
+    async def batch(self, bookie: str, first: int, last: int) -> EntryRun:
+        """What one bookie has of first..last, at least the first of them."""
         channel = await self._pool.channel(bookie)
         count = last - first + 1
         answer = await channel.batch_read(
@@ -165,7 +178,7 @@ class ReadEngine:
     async def _one(self, bookie: str, entry_id: int, last: int) -> EntryRun:
         channel = await self._pool.channel(bookie)
         data = await channel.read(self._codec.ledger_id, entry_id)
-        return self._run_of(entry_id, [self._verified(data, entry_id)])
+        return self.run_of(entry_id, [self._verified(data, entry_id)])
 
     # -- single reads -------------------------------------------------------------------------
 
@@ -184,7 +197,7 @@ class ReadEngine:
             if entry not in found:
                 run = await self._from_replicas(metadata, entry, entry, 1, self._one)
                 found[entry] = memoryview(run.data)[:].tobytes()
-        return self._run_of(first, [found[entry] for entry in range(first, last + 1)])
+        return self.run_of(first, [found[entry] for entry in range(first, last + 1)])
 
     async def _many(self, bookie: str, entries: list[int], found: dict[int, bytes]) -> None:
         """Fill `found` with what this bookie answers validly in time."""
@@ -213,7 +226,7 @@ class ReadEngine:
             ) from error
         return data
 
-    def _run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
+    def run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
         """Verified entry bytes, one behind the other, as a run."""
         head = self._codec.head_bytes
         offsets, ends, lengths = [], [], []

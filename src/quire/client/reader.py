@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from quire.client import arrow
 from quire.client.last_confirmed import read_last_confirmed
+from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
+from quire.client.tail import Tail
 from quire.codec.entry import Entry, EntryCodec, EntryRun
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
@@ -42,58 +44,58 @@ class LedgerReader:
         last_add_confirmed: int,
     ) -> None:
         self.ledger_id = codec.ledger_id
-        self._metadata = metadata
         self._codec = codec
-        self._store = store
         self._pool = pool
         self._config = config
-        self._last_add_confirmed = last_add_confirmed
+        self._view = LedgerView(codec.ledger_id, store, metadata, last_add_confirmed)
         self._engine = ReadEngine(
-            codec, lambda: self._metadata.value, self._refresh_metadata, pool, config
+            codec, lambda: self._view.metadata, self._view.refresh, pool, config
         )
+        self._tails: dict[Tail, None] = {}
         self._closed = False
 
     @property
     def metadata(self) -> LedgerMetadata:
         """As last read."""
-        return self._metadata.value
+        return self._view.metadata
 
     @property
     def custom(self) -> Mapping[str, bytes]:
-        return self._metadata.value.custom
+        return self.metadata.custom
 
     @property
     def ledger_closed(self) -> bool:
         """Whether the ledger is sealed: nothing will ever follow `last_add_confirmed`."""
-        return self._metadata.value.closed
+        return self._view.closed
 
     @property
     def last_add_confirmed(self) -> int:
         """The last entry that this handle knows to be acknowledged; -1 if none. For a ledger that
-        is still written, `refresh` asks for a newer one."""
-        return self._last_add_confirmed
+        is still written, `refresh` asks for a newer one, and `tail` follows it."""
+        return self._view.last_add_confirmed
 
     @property
     def length(self) -> int:
         """Payload bytes in total once the ledger is closed (advisory), else 0."""
-        return self._metadata.value.length
+        return self.metadata.length
 
     async def refresh(self) -> int:
         """Ask the bookies (and the metadata store) for the newest `last_add_confirmed`.
 
         The last entry of a writer that has paused is usually known one entry late: the LAC travels
-        with the next entry. Raises ReadError when too few bookies answer.
+        with the next entry, unless the writer tells it by itself (`explicit_lac_interval_ms`).
+        Raises ReadError when too few bookies answer, NoSuchLedgerError. Cancel-safe.
         """
         self._check_open()
-        if not self.ledger_closed:
-            await self._refresh_metadata()
-        if not self.ledger_closed:
+        view = self._view
+        if not view.closed:
+            await view.refresh()
+        if not view.closed:
             known = await read_last_confirmed(
-                self.metadata, self._codec, self._pool, self._config.read_timeout_s
+                view.metadata, self._codec, self._pool, self._config.read_timeout_s
             )
-            floor = self.metadata.last_segment.first_entry_id - 1
-            self._last_add_confirmed = max(self._last_add_confirmed, known.lac, floor)
-        return self._last_add_confirmed
+            view.confirmed(known.lac)
+        return view.last_add_confirmed
 
     async def read(self, first: int = 0, last: int | None = None) -> AsyncIterator[Entry]:
         """Entries first..last (default: up to `last_add_confirmed`), in order.
@@ -119,6 +121,48 @@ class LedgerReader:
             async for run in runs:
                 yield run
 
+    async def tail(self, first: int | None = None) -> AsyncGenerator[Entry, None]:
+        """Follow the ledger while it is written: every entry from `first` on (None: the first one
+        behind `last_add_confirmed`), each once and in order, as soon as it is known to be
+        acknowledged. Ends behind the last entry once the ledger is closed.
+
+        The newest entry of a writer that pauses comes with the next one, or with the writer's
+        explicit LAC (`ClientConfig.explicit_lac_interval_ms`). Bookies may die and ensembles change
+        meanwhile. While the ledger is being recovered nothing new comes, until it is closed.
+
+        An entry is given only when a digest proves that a writer of the ledger has called it
+        acknowledged: the one in the LAC field of an entry, or of a LAC packet. What a bookie claims
+        of the LAC beside (`maxLAC`, which Apache's client believes) is taken for a hint to look: a
+        bookie that is wrong can delay a reader but not show it an entry that a recovery drops.
+
+        Raises NoSuchLedgerError when the ledger is deleted; ReadError, DigestError when an
+        acknowledged entry cannot be read from any replica in several attempts; UsageError and
+        ClientClosedError when this handle or the client is closed. Cancel-safe: begin again with
+        the entry behind the last one that was given. Memory is bounded by `read_windows`.
+        """
+        async with aclosing(self.tail_runs(first)) as runs:
+            async for run in runs:
+                entry_id, ledger_id = run.first, self.ledger_id
+                for payload, length in zip(run.payloads(), run.ledger_lengths):
+                    yield Entry(ledger_id, entry_id, length, payload)
+                    entry_id += 1
+
+    async def tail_runs(self, first: int | None = None) -> AsyncGenerator[EntryRun, None]:
+        """As `tail`, without an object per entry."""
+        self._check_open()
+        if first is None:
+            first = self.last_add_confirmed + 1
+        if first < 0:
+            raise UsageError(f"entry {first} is none to begin with: ids begin at 0")
+        tail = Tail(self._view, self._codec, self._engine, self._pool, self._config, first)
+        self._tails[tail] = None
+        try:
+            async with aclosing(tail.runs()) as runs:
+                async for run in runs:
+                    yield run
+        finally:
+            del self._tails[tail]
+
     async def read_entry(self, entry_id: int) -> Entry:
         """One entry."""
         async for entry in self.read(entry_id, entry_id):
@@ -131,7 +175,7 @@ class LedgerReader:
 
     async def read_last(self) -> Entry:
         """The entry at `last_add_confirmed`. NoSuchEntryError if the ledger is empty."""
-        return await self.read_entry(self._last_add_confirmed)
+        return await self.read_entry(self.last_add_confirmed)
 
     async def to_arrow(self, first: int = 0, last: int | None = None) -> pa.Table:
         """Entries first..last as an Arrow table: ledger_id, entry_id, length (payload bytes of the
@@ -148,8 +192,10 @@ class LedgerReader:
         return arrow.to_polars(await self.to_arrow(first, last))
 
     def close(self) -> None:
-        """Nothing is held on bookies; reads after this raise UsageError."""
+        """Nothing is held on bookies; reads after this, and tails, raise UsageError."""
         self._closed = True
+        for tail in list(self._tails):
+            tail.stop(self._closed_error())
 
     async def __aenter__(self) -> LedgerReader:
         return self
@@ -164,7 +210,7 @@ class LedgerReader:
 
     def _range(self, first: int, last: int | None) -> tuple[int, int]:
         self._check_open()
-        end = self._last_add_confirmed
+        end = self.last_add_confirmed
         if last is None:
             last = end
         if first == last == end == NO_ENTRY:  # `read_last`
@@ -191,13 +237,7 @@ class LedgerReader:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise UsageError(f"the reader of ledger {self.ledger_id} is closed")
+            raise self._closed_error()
 
-    async def _refresh_metadata(self) -> bool:
-        """Whether the segments or the state changed."""
-        newer = await self._store.read_ledger(self.ledger_id)
-        changed = newer.value != self._metadata.value
-        self._metadata = newer
-        if newer.value.closed:
-            self._last_add_confirmed = newer.value.last_entry_id
-        return changed
+    def _closed_error(self) -> UsageError:
+        return UsageError(f"the reader of ledger {self.ledger_id} is closed")

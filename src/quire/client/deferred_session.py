@@ -1,0 +1,191 @@
+"""Adds to a deferred-sync ledger: acknowledged before they are durable, and made so by forces.
+
+Adds go over protocol v3. A force asks every member that is there, on the connection that carried
+its adds: so a bookie that lost what it had accepted (it was restarted) cannot answer for it, since
+the connection went with it. A member that fails is replaced as in any ledger, and is sent all that
+is not durable: Apache's client keeps no payloads behind an acknowledgement and has to give the
+ledger up there (replication spec, 4.1 and 10.2).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from quire.client.add_session import AddSession, ChangeEnsemble, Member
+from quire.client.pool import BookiePool
+from quire.codec.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
+from quire.codec.entry import EntryCodec
+from quire.config import ClientConfig
+from quire.core.deferred_pipeline import DeferredPipeline
+from quire.errors import BookieTimeoutError, QuireError
+from quire.net.control import ControlChannel
+from quire.tasks import TaskSet
+
+
+class DeferredSession(AddSession):
+    """An `AddSession` whose `last_confirmed` moves by `force` only."""
+
+    pipeline: DeferredPipeline
+
+    def __init__(
+        self,
+        *,
+        codec: EntryCodec,
+        key: bytes,
+        pool: BookiePool,
+        config: ClientConfig,
+        tasks: TaskSet,
+        ensemble: tuple[str, ...],
+        write_quorum: int,
+        ack_quorum: int,
+        change_ensemble: ChangeEnsemble,
+    ) -> None:
+        super().__init__(
+            codec=codec,
+            key=key,
+            pool=pool,
+            config=config,
+            tasks=tasks,
+            ensemble=ensemble,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            change_ensemble=change_ensemble,
+        )
+        self.pipeline = DeferredPipeline(len(ensemble), write_quorum, ack_quorum)
+        self._encoder = DeferredAddEncoder(codec, key)
+        self._max_payload_bytes = max_deferred_payload_bytes(codec.digest)
+        self._forces: deque[tuple[int, asyncio.Future[int]]] = deque()
+        """Who waits for which entry to be durable, ascending."""
+        self._forcing = False
+        self._moved: asyncio.Future[None] | None = None
+
+    async def connect(self, bookie_id: str) -> ControlChannel:
+        return await self.pool.control(bookie_id, adds_of=self.ledger_id)
+
+    # -- the bound ----------------------------------------------------------------------------
+
+    @property
+    def full(self) -> bool:
+        return self._too_much_unforced or super().full
+
+    @property
+    def _too_much_unforced(self) -> bool:
+        return self.pipeline.unforced_bytes >= self.config.max_unforced_bytes
+
+    async def room(self) -> None:
+        """As for any session; where too much is not durable, it forces."""
+        if self._too_much_unforced:
+            self._force_soon()
+        await super().room()
+
+    # -- forcing ------------------------------------------------------------------------------
+
+    async def force(self) -> int:
+        """Make durable what is accepted now; the last confirmed entry. Raises what ended the
+        session. Cancel-safe: the force goes on."""
+        return await self._force_soon()
+
+    def _force_soon(self) -> asyncio.Future[int]:
+        pipeline = self.pipeline
+        future: asyncio.Future[int] = self._loop.create_future()
+        if self.failure is not None:
+            future.set_exception(self.failure)
+            future.exception()
+        elif pipeline.accepted <= pipeline.last_confirmed:
+            future.set_result(pipeline.last_confirmed)
+        else:
+            self._forces.append((pipeline.accepted, future))
+            if not self._forcing:
+                self._forcing = True
+                self.tasks.start(self._force_all())
+        return future
+
+    async def _force_all(self) -> None:
+        try:
+            while self._forces and self.failure is None:
+                await self._force_once(self._forces[0][0])
+        finally:
+            self._forcing = False
+
+    async def _force_once(self, target: int) -> None:
+        """One round: it moves `last_confirmed` to `target` at least, unless something changed
+        meanwhile; then the next one does."""
+        pipeline = self.pipeline
+        while (members := self._forceable(target)) is None:
+            if self._moved is None:
+                self._moved = self._loop.create_future()
+            await self._moved
+            if self.failure is not None:
+                return
+        through, generation = pipeline.stored_through(), pipeline.generation
+        async with asyncio.TaskGroup() as group:
+            forced = [group.create_task(self._force_member(*member)) for member in members]
+        if not all(task.result() for task in forced) or self.failure is not None:
+            return
+        if pipeline.forced(through, generation):
+            self._tell_forced()
+
+    def _forceable(self, target: int) -> list[tuple[Member, ControlChannel]] | None:
+        """Whom to ask, as soon as an ack quorum has everything up to `target`."""
+        pipeline = self.pipeline
+        if pipeline.frozen or pipeline.stored_through() < target:
+            return None
+        members: list[tuple[Member, ControlChannel]] = []
+        for index in pipeline.present():
+            member = self._members[index]
+            if isinstance(member.channel, ControlChannel):
+                members.append((member, member.channel))
+            elif pipeline.has_unforced(index):
+                return None  # it is being connected: its first answer comes, or its failure
+        return members
+
+    async def _force_member(self, member: Member, channel: ControlChannel) -> bool:
+        error: QuireError
+        limit = self.config.add_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                await channel.force(self.ledger_id)
+            return True
+        except TimeoutError:
+            error = BookieTimeoutError(
+                f"bookie {member.bookie_id} left a force of ledger {self.ledger_id} unanswered "
+                f"for {limit:g} s"
+            )
+        except QuireError as failed:
+            error = failed
+        self.on_failure(member, error)
+        return False
+
+    def _tell_forced(self) -> None:
+        confirmed = self.pipeline.last_confirmed
+        while self._forces and self._forces[0][0] <= confirmed:
+            _, future = self._forces.popleft()
+            if not future.done():
+                future.set_result(confirmed)
+        self.after_acks()
+
+    # -- what moves forces on -----------------------------------------------------------------
+
+    def after_acks(self) -> None:
+        super().after_acks()
+        if self._moved is not None:
+            self._wake()
+        if self._room is not None and not self._forcing and self._too_much_unforced:
+            self._force_soon()
+
+    def fail(self, error: QuireError) -> None:
+        if self.failure is not None:
+            return
+        super().fail(error)
+        forces, self._forces = self._forces, deque()
+        for _, future in forces:
+            if not future.done():
+                future.set_exception(error)
+                future.exception()  # whoever was cancelled does not look
+        self._wake()
+
+    def _wake(self) -> None:
+        moved, self._moved = self._moved, None
+        if moved is not None and not moved.done():
+            moved.set_result(None)

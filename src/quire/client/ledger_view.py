@@ -1,0 +1,58 @@
+"""What a reader knows of its ledger. It only grows: a LAC never goes back on a handle (replication
+spec, rule 39), and metadata gives way to newer metadata only."""
+
+from __future__ import annotations
+
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.metadata.base import MetadataStore, Versioned
+
+
+class LedgerView:
+    """The newest metadata known, and the last entry known to be acknowledged."""
+
+    def __init__(
+        self,
+        ledger_id: int,
+        store: MetadataStore,
+        stored: Versioned[LedgerMetadata],
+        last_add_confirmed: int,
+    ) -> None:
+        self.ledger_id = ledger_id
+        self.store = store
+        self.last_add_confirmed = last_add_confirmed
+        self._stored = stored
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._stored.value
+
+    @property
+    def closed(self) -> bool:
+        return self._stored.value.closed
+
+    async def refresh(self) -> bool:
+        """Read the metadata again. Whether the segments or the state changed."""
+        return self.adopt(await self.store.read_ledger(self.ledger_id))
+
+    def adopt(self, stored: Versioned[LedgerMetadata]) -> bool:
+        """Take over metadata, unless newer is known. Whether anything changed."""
+        if stored.version < self._stored.version:
+            return False
+        changed = stored.value != self._stored.value
+        self._stored = stored
+        metadata = stored.value
+        if metadata.closed:
+            # Also where more was read: the ledger ends where its metadata says (rule 20).
+            self.last_add_confirmed = metadata.last_entry_id
+        else:
+            # A writer begins a segment right behind what it has confirmed, and a recovery keeps
+            # its segments to itself until it closes the ledger.
+            floor = metadata.last_segment.first_entry_id - 1
+            self.last_add_confirmed = max(self.last_add_confirmed, floor)
+        return changed
+
+    def confirmed(self, lac: int) -> None:
+        """A verified LAC of an entry or packet. While a recovery runs it does not count: what it
+        writes back may name entries that a concurrent one cuts off (replication spec, 6.6)."""
+        if lac > self.last_add_confirmed and self._stored.value.state is LedgerState.OPEN:
+            self.last_add_confirmed = lac

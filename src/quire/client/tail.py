@@ -1,0 +1,268 @@
+"""Following a ledger while it is written (wire-protocol spec, 6.6 and 6.7; replication spec, 8).
+
+    long poll on one bookie: "tell me when your LAC passes the entry that I wait for"
+      -> batch read from the same bookie: all that it has from there on, acknowledged or not
+      -> the LACs in these entries prove how far they are acknowledged: runs, delivered
+
+While there is always more, the poll is left out: a round is one batch read, and the slower the
+reader the more entries in a round. What is not proven to be acknowledged yet is held for the next
+round, within a bound. Where entries prove nothing new (the writer has told its LAC in a message of
+its own), cannot be read in batches (striped ledgers), or too much is held, READ_LAC brings the
+proof, and what is not held is read from any replica.
+
+A bookie with no news, or with an error, hands over to the next of the ensemble. The metadata is
+watched beside it all: a new ensemble, the end, or the deletion of the ledger interrupts a poll.
+
+What is delivered rests on verified LACs only (`LedgerReader.tail` says why). A LAC of one bookie is
+enough: it names an entry that an ack quorum had (invariant I3).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from quire.client.last_confirmed import verified_lac
+from quire.client.ledger_view import LedgerView
+from quire.client.pool import BookiePool
+from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
+from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.config import ClientConfig
+from quire.errors import (
+    BookieError,
+    ClientClosedError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    QuireError,
+    ReadError,
+)
+from quire.metadata.base import Versioned
+from quire.net.control import ControlChannel
+
+READ_ATTEMPTS = 6
+"""In a row, to read an entry that is known to be acknowledged; behind that the reader is told."""
+READ_RETRY_DELAY_S = 0.1
+"""Before the second attempt; it doubles."""
+ASK_DELAY_S = 0.005
+"""When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
+ASK_DELAY_MAX_S = 0.25
+
+
+class Tail:
+    """One walk along one ledger, from `first` on."""
+
+    def __init__(
+        self,
+        view: LedgerView,
+        codec: EntryCodec,
+        engine: ReadEngine,
+        pool: BookiePool,
+        config: ClientConfig,
+        first: int,
+    ) -> None:
+        self._view = view
+        self._codec = codec
+        self._engine = engine
+        self._pool = pool
+        self._config = config
+        self._upcoming = first
+        """The next entry to deliver."""
+        self._at = pool.any_index(view.metadata.ensemble_size)
+        """The ensemble index of the bookie to ask."""
+        self._aimed_at = -1
+        """In a striped ledger: the entry for which it was chosen."""
+        self._near: str | None = None
+        """The bookie that proved the LAC: it is likely to have all up to there."""
+        self._flowing = False
+        """The bookie had news the last time."""
+        self._misses = 0
+        """Bookies asked in a row without an answer to rely on."""
+        self._held: deque[EntryRun] = deque()
+        """Consecutive verified entries from `_upcoming` on, not known to be acknowledged."""
+        self._held_bytes = 0
+        self._ended: QuireError | None = None
+        self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def stop(self, error: QuireError) -> None:
+        """End with `error`, soon."""
+        self._ended = error
+        self._wake()
+
+    async def runs(self) -> AsyncGenerator[EntryRun, None]:
+        view = self._view
+        watch = view.store.watch_ledger(view.ledger_id, self._on_metadata)
+        try:
+            while True:
+                if self._upcoming <= view.last_add_confirmed:
+                    async with aclosing(self._confirmed_runs()) as runs:
+                        async for run in runs:
+                            yield run
+                            if self._ended is not None:
+                                raise self._ended
+                elif view.closed:
+                    return
+                elif self._ended is not None:
+                    raise self._ended
+                else:
+                    await self._news()
+        finally:
+            watch.close()
+
+    # -- what is acknowledged -----------------------------------------------------------------
+
+    async def _confirmed_runs(self) -> AsyncGenerator[EntryRun, None]:
+        """Everything up to the LAC as it is known now."""
+        last = self._view.last_add_confirmed
+        while self._held and self._upcoming <= last:
+            run = self._held.popleft()
+            if run.last > last:
+                self._held.appendleft(run.part(last + 1, run.last))
+                run = run.part(run.first, last)
+            self._held_bytes -= run.ends[-1] - run.offsets[0]
+            yield self._advanced(run)
+        attempt = 0
+        while self._upcoming <= last:
+            try:
+                found = self._engine.runs(self._upcoming, last, self._near)
+                async with aclosing(found) as runs:
+                    async for run in runs:
+                        attempt = 0
+                        yield self._advanced(run)
+            except (ReadError, MetadataUnavailableError):
+                # Its bookies may be on their way back, or another one be getting a copy.
+                attempt += 1
+                if attempt == READ_ATTEMPTS or self._ended is not None:
+                    raise
+                self._expect_change()
+                await self._pause(READ_RETRY_DELAY_S * 2 ** (attempt - 1))
+
+    def _advanced(self, run: EntryRun) -> EntryRun:
+        self._upcoming = run.last + 1
+        self._view.confirmed(run.last_add_confirmed)
+        return run
+
+    # -- what is new --------------------------------------------------------------------------
+
+    async def _news(self) -> None:
+        """Wait until the next entry may be delivered or the metadata has changed (or, sometimes,
+        neither)."""
+        self._expect_change()
+        metadata = self._view.metadata
+        if metadata.state is not LedgerState.OPEN:
+            await self._pause(None)
+            return
+        bookie = metadata.last_segment.ensemble[self._index(metadata)]
+        if await self._interruptible(bookie):
+            self._near, self._flowing, self._misses = bookie, True, 0
+            return
+        self._flowing = False
+        self._at += 1
+        if self._misses and self._misses % metadata.ensemble_size == 0:
+            rounds = self._misses // metadata.ensemble_size
+            await self._pause(min(ASK_DELAY_S * 2 ** min(rounds, 10), ASK_DELAY_MAX_S))
+
+    def _index(self, metadata: LedgerMetadata) -> int:
+        if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self._upcoming:
+            # It has the entry itself, and gets the next one, which carries the LAC that we wait
+            # for.
+            self._aimed_at = self._upcoming
+            self._at = self._upcoming + 1
+        return self._at % metadata.ensemble_size
+
+    async def _interruptible(self, bookie: str) -> bool:
+        """`_ask`, given up when the metadata changes."""
+        asked = asyncio.ensure_future(self._ask(bookie))
+        try:
+            await asyncio.wait((asked, self._changed), return_when=asyncio.FIRST_COMPLETED)
+            return asked.result() if asked.done() else False
+        finally:
+            asked.cancel()
+            await asyncio.gather(asked, return_exceptions=True)
+
+    async def _ask(self, bookie: str) -> bool:
+        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that."""
+        if self._pool.closed:
+            raise ClientClosedError("the client is closed")
+        config = self._config
+        patience = config.speculative_read_s
+        if self._misses >= self._view.metadata.ensemble_size:
+            patience = config.read_timeout_s  # nobody was quick
+        try:
+            async with asyncio.timeout(patience):
+                channel = await self._pool.control(bookie)
+                if self._flowing and await self._proven(channel, ahead=True):
+                    return True
+            poll_s = config.long_poll_ms / 1000
+            asked_at = asyncio.get_running_loop().time()
+            async with asyncio.timeout(patience + poll_s):
+                poll = await channel.long_poll(
+                    self._view.ledger_id, self._upcoming - 1, config.long_poll_ms
+                )
+            if poll.max_lac >= self._upcoming:
+                async with asyncio.timeout(patience):
+                    self._hold_pushed(poll.entry)
+                    if await self._proven(channel, ahead=True) or await self._proven(channel):
+                        return True
+            elif asyncio.get_running_loop().time() - asked_at >= poll_s / 2:
+                self._misses = 0  # it has waited, and there is no news
+                return False
+        except (QuireError, TimeoutError):
+            pass
+        self._misses += 1
+        return False
+
+    async def _proven(self, channel: ControlChannel, ahead: bool = False) -> bool:
+        """Learn the LAC that the bookie can prove; whether it has passed the next entry. `ahead`:
+        by the entries that are wanted next, where that will do."""
+        try:
+            if ahead and self._engine.batches and self._held_bytes < self._config.read_window_bytes:
+                first = self._held[-1].last + 1 if self._held else self._upcoming
+                last = first + MAX_WINDOW_ENTRIES - 1
+                self._hold(await self._engine.batch(channel.bookie_id, first, last))
+            else:
+                answer = await channel.read_lac(self._view.ledger_id)
+                self._view.confirmed(verified_lac(self._codec, answer))
+        except (BookieError, ReadError, BadEntryError):
+            return False
+        return self._view.last_add_confirmed >= self._upcoming
+
+    def _hold(self, run: EntryRun) -> None:
+        self._held.append(run)
+        self._held_bytes += run.ends[-1] - run.offsets[0]
+        self._view.confirmed(run.last_add_confirmed)
+
+    def _hold_pushed(self, entry: bytes) -> None:
+        """What came with the answer to a poll."""
+        try:
+            if entry and not self._held:
+                self._codec.check(entry, self._upcoming)
+                self._hold(self._engine.run_of(self._upcoming, [entry]))
+        except BadEntryError:
+            pass  # another replica will be asked
+
+    # -- the metadata -------------------------------------------------------------------------
+
+    def _on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
+        if stored is None:
+            self._ended = NoSuchLedgerError(
+                f"ledger {self._view.ledger_id} was deleted while it was followed"
+            )
+        elif not self._view.adopt(stored):
+            return
+        self._wake()
+
+    def _wake(self) -> None:
+        if not self._changed.done():
+            self._changed.set_result(None)
+
+    def _expect_change(self) -> None:
+        """What has changed so far is known; what changes from now on ends a pause or a poll."""
+        if self._changed.done():
+            self._changed = asyncio.get_running_loop().create_future()
+
+    async def _pause(self, seconds: float | None) -> None:
+        """Wait so long, or for a change."""
+        await asyncio.wait((self._changed,), timeout=seconds)

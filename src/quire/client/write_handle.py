@@ -1,0 +1,258 @@
+"""What every handle that writes a ledger can do: wait, force, close."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import Self, TypedDict, Unpack
+
+from quire.client.add_session import AddSession
+from quire.client.deferred_session import DeferredSession
+from quire.client.explicit_lac import ExplicitLac
+from quire.client.pool import BookiePool
+from quire.codec.digest import DigestType, master_key
+from quire.codec.entry import EntryCodec
+from quire.codec.frames import Buffer
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.config import ClientConfig
+from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, UsageError
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.update import update_ledger
+from quire.tasks import TaskSet
+
+
+class HowToWrite(TypedDict):
+    """What the client hands to a new handle."""
+
+    ledger_id: int
+    metadata: Versioned[LedgerMetadata]
+    password: bytes
+    store: MetadataStore
+    pool: BookiePool
+    config: ClientConfig
+    tasks: TaskSet
+    deferred_sync: bool
+
+
+class WriteHandle:
+    """A ledger that is open for writing; how entries are handed over is up to those who derive."""
+
+    def __init__(self, **how: Unpack[HowToWrite]) -> None:
+        ledger_id, config, password = how["ledger_id"], how["config"], how["password"]
+        self.ledger_id = ledger_id
+        self.deferred_sync = how["deferred_sync"]
+        self._metadata = how["metadata"]
+        self._store = how["store"]
+        self._max_turn_bytes = config.max_turn_bytes
+        self._loop = asyncio.get_running_loop()
+        value = self._metadata.value
+        codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
+        key = master_key(password)
+        kind = DeferredSession if self.deferred_sync else AddSession
+        self._session: AddSession = kind(
+            codec=codec,
+            key=key,
+            pool=how["pool"],
+            config=config,
+            tasks=how["tasks"],
+            ensemble=value.last_segment.ensemble,
+            write_quorum=value.write_quorum,
+            ack_quorum=value.ack_quorum,
+            change_ensemble=self._change_ensemble,
+        )
+        self._explicit_lac: ExplicitLac | None = None
+        if config.explicit_lac_interval_ms > 0:
+            interval_ms = config.explicit_lac_interval_ms
+            self._explicit_lac = ExplicitLac(self._session, codec, key, interval_ms)
+            self._explicit_lac.start()
+        self._turn: list[Buffer] = []
+        self._turn_bytes = 0
+        self._closing: asyncio.Future[int] | None = None
+
+    # -- what is known ------------------------------------------------------------------------
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self._metadata.value
+
+    @property
+    def custom(self) -> Mapping[str, bytes]:
+        return self._metadata.value.custom
+
+    @property
+    def last_add_confirmed(self) -> int:
+        """The last acknowledged entry, -1 if there is none. With deferred sync: the last durable
+        one."""
+        return self._session.pipeline.last_confirmed
+
+    @property
+    def last_add_pushed(self) -> int:
+        """The last entry that was given an id."""
+        return self._session.pipeline.last_pushed + len(self._turn)
+
+    @property
+    def length(self) -> int:
+        """Payload bytes of all entries that were given an id."""
+        return self._session.pipeline.length + self._turn_bytes
+
+    @property
+    def closed(self) -> bool:
+        return self._closing is not None or self._session.failure is not None
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    async def room(self) -> None:
+        """Wait until less than `max_unacked_bytes` are unacknowledged. Cancel-safe."""
+        await self._session.room()
+
+    async def wait(self, entry_id: int) -> int:
+        """Wait until this entry and all before it are acknowledged. Cancel-safe."""
+        self._send_turn()
+        return await self._waiter(entry_id)
+
+    async def flush(self) -> int:
+        """Wait until everything handed over is acknowledged; the last entry id. Cancel-safe."""
+        self._send_turn()
+        return await self._waiter(self._session.pipeline.last_pushed)
+
+    async def force(self) -> int:
+        """Make durable every entry whose append has returned; `last_add_confirmed` then.
+
+        Of use with deferred sync only (elsewhere they are durable, and this returns at once). When
+        it returns, those entries are written and fsynced on at least `ack_quorum` bookies of each
+        one's write set: every bookie of the ensemble that can be had has answered a force (a
+        bookie that fails to is replaced, and gets the entries again). Raises what ended the writer:
+        LedgerFencedError, NotEnoughBookiesError, LedgerClosedError (outcome unknown). Cancel-safe.
+        """
+        return await self._session.force()
+
+    # -- the end ------------------------------------------------------------------------------
+
+    async def close(self) -> int:
+        """Wait for what was handed over, then close the ledger; its last entry id (-1 if empty).
+
+        When this returns the metadata store says CLOSED with that entry, and all entries are
+        durable: with deferred sync they are forced first. Raises what the outstanding appends
+        raise; then the ledger stays open for recovery. Safe to call again. If cancelled, the ledger
+        may or may not be closed.
+        """
+        if self._closing is not None:
+            return await asyncio.shield(self._closing)
+        self._closing = self._loop.create_future()
+        try:
+            last = await self._close()
+        except BaseException as error:
+            if isinstance(error, QuireError):
+                self._closing.set_exception(error)
+                self._closing.exception()
+            else:
+                self._closing.cancel()
+            raise
+        self._closing.set_result(last)
+        return last
+
+    async def _close(self) -> int:
+        session = self._session
+        if session.failure is not None:
+            raise session.failure
+        last = -1
+        if self.last_add_pushed >= 0:
+            await self.flush()
+            last = await self.force()
+        length = session.pipeline.length
+        self._stop()
+        updated = await update_ledger(
+            self._store,
+            self.ledger_id,
+            self._metadata,
+            lambda now: None if now.closed else now.with_close(last, length),
+        )
+        self._metadata = updated
+        if updated.value.last_entry_id != last:
+            raise LedgerClosedError(
+                f"ledger {self.ledger_id} was closed by another client at entry "
+                f"{updated.value.last_entry_id}, this writer has {last}",
+                ledger_id=self.ledger_id,
+            )
+        return last
+
+    def abandon(self) -> None:
+        """Stop without closing the ledger: the next opener recovers it. Nothing is waited for."""
+        if self._closing is None and self._session.failure is None:
+            self._stop()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None:
+            await self.close()
+        else:
+            self.abandon()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _stop(self, error: QuireError | None = None) -> None:
+        if self._explicit_lac is not None:
+            self._explicit_lac.stop()
+        self._session.stop(error)
+
+    def _send_turn(self) -> None:
+        turn = self._turn
+        if turn and self._session.failure is None:
+            self._turn = []
+            self._turn_bytes = 0
+            self._session.push(turn)
+
+    def _waiter(self, entry_id: int) -> asyncio.Future[int]:
+        if not self._handed_over(entry_id):
+            raise UsageError(
+                f"entry {entry_id} of ledger {self.ledger_id} has not been appended yet"
+            )
+        return self._session.wait_for(entry_id)
+
+    def _handed_over(self, entry_id: int) -> bool:
+        return entry_id <= self._session.pipeline.last_pushed
+
+    def _closed_error(self) -> LedgerClosedError:
+        return LedgerClosedError(
+            f"the writer of ledger {self.ledger_id} is closed", ledger_id=self.ledger_id
+        )
+
+    async def _change_ensemble(
+        self, failed: dict[int, str], replacements: dict[int, str], first: int
+    ) -> tuple[str, ...]:
+        """Name the new ensemble in the metadata, before any acknowledgement of it counts
+        (replication spec, 4.2; rules 8, 18, 19)."""
+
+        def change(now: LedgerMetadata) -> LedgerMetadata | None:
+            if now.state is not LedgerState.OPEN:
+                return None
+            ensemble = list(now.last_segment.ensemble)
+            hit = [i for i, bookie in failed.items() if ensemble[i] == bookie]
+            if not hit:
+                return None
+            for index in hit:
+                ensemble[index] = replacements[index]
+            return now.with_ensemble_from(first, tuple(ensemble))
+
+        updated = await update_ledger(self._store, self.ledger_id, self._metadata, change)
+        self._metadata = updated
+        if updated.value.state is LedgerState.IN_RECOVERY:
+            raise LedgerFencedError(
+                f"ledger {self.ledger_id} is being recovered by another client",
+                ledger_id=self.ledger_id,
+            )
+        if updated.value.closed:
+            raise LedgerClosedError(
+                f"ledger {self.ledger_id} was closed by another client at entry "
+                f"{updated.value.last_entry_id}",
+                ledger_id=self.ledger_id,
+            )
+        return updated.value.last_segment.ensemble

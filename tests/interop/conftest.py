@@ -1,0 +1,64 @@
+"""Shared clusters, and what their servers said when a test fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.interop.apache_cluster import Cluster
+
+SAID_LINES = 15
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, Any, Any]:
+    """The last lines of every server's log, below the failure."""
+    report = yield
+    if report.failed:
+        for cluster in Cluster.running:
+            for path in sorted(cluster.directory.glob("*.log")):
+                lines = path.read_text(errors="replace").splitlines()[-SAID_LINES:]
+                report.sections.append((str(path), "\n".join(lines)))
+    return report
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[Cluster]:
+    """Empty, for one test."""
+    with Cluster(tmp_path) as cluster:
+        yield cluster
+
+
+MakeCluster = Callable[[str], Cluster]
+
+
+@pytest.fixture(scope="module")
+def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeCluster]:
+    """A cluster of four bookies of a kind ("quire", or a storage of Apache's), for the tests of a
+    module that leave it as it is. One at a time: the next kind ends the one before."""
+    running: dict[str, Cluster] = {}
+
+    def end() -> None:
+        for cluster in running.values():
+            cluster.close()
+        running.clear()
+
+    def make(kind: str) -> Cluster:
+        if kind not in running:
+            end()
+            cluster = Cluster(tmp_path_factory.mktemp(kind)).__enter__()
+            running[kind] = cluster
+            if kind == "quire":
+                cluster.add_quire(4)
+            else:
+                cluster.add_apache(4, kind)
+            cluster.wait_ready()
+        return running[kind]
+
+    yield make
+    end()

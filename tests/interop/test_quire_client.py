@@ -1,0 +1,51 @@
+"""Our client on Apache's bookies, with both of their storages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from tests.interop import operations
+from tests.interop.apache_java import ApacheClient
+from tests.interop.conftest import MakeCluster
+from tests.interop.operations import Operation, Pair, possible
+from tests.interop.quire_side import QuireClient
+from tests.interop.sides import Shape
+
+pytestmark = pytest.mark.interop
+
+STORAGES = ["sorted", pytest.param("db", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(scope="module", params=STORAGES)
+def pair(request: pytest.FixtureRequest, shared_cluster: MakeCluster) -> Iterator[Pair]:
+    cluster = shared_cluster(request.param)
+    one, other = QuireClient(cluster.uri), ApacheClient(cluster.uri, "v3")
+    yield Pair(one, other, lambda: QuireClient(cluster.uri, explicit_lac=True))
+    one.close()
+    other.close()
+
+
+ESSENTIAL = possible(QuireClient.features, operations.ESSENTIAL)
+THOROUGH = possible(QuireClient.features, operations.THOROUGH)
+
+
+@pytest.mark.parametrize("operation", ESSENTIAL, ids=lambda op: op.__name__)
+def test_on_apaches_bookies(pair: Pair, operation: Operation) -> None:
+    operation(pair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("operation", THOROUGH, ids=lambda op: op.__name__)
+def test_thoroughly(pair: Pair, operation: Operation) -> None:
+    operation(pair)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", operations.SHAPES, ids=str)
+@pytest.mark.parametrize("operation", operations.OF_ANY_SHAPE, ids=lambda op: op.__name__)
+def test_every_digest_and_quorum(
+    pair: Pair, operation: Callable[[Pair, Shape], None], shape: Shape
+) -> None:
+    operation(pair, shape)

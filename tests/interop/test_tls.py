@@ -1,0 +1,499 @@
+"""TLS between Apache's clients and bookies and ours: mutual, with host names and with roles.
+
+Files in PEM serve both makes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.config import TlsClientConfig
+from quire.testing.cluster import BookieProcess
+from tests.interop import operations
+from tests.interop.apache_cluster import ApacheBookie, Bookie, Cluster
+from tests.interop.apache_java import FEATURES, ApacheClient, java
+from tests.interop.operations import (
+    Operation,
+    Pair,
+    Stream,
+    check_closed,
+    possible,
+    refused,
+)
+from tests.interop.quire_side import QuireClient
+from tests.interop.sides import (
+    PLAIN,
+    Client,
+    ClientError,
+    Code,
+    Feature,
+    Shape,
+    eventually,
+    payloads,
+)
+from tests.support.certificates import LOOPBACK, Authority, Files
+
+pytestmark = pytest.mark.interop
+
+ALL_FOUR = Shape(4, 4, 3)
+"""Of four bookies: nobody can be left out, and nobody replaced."""
+SINGLE = Shape(1, 1, 1)
+PROVIDERS = ("JDK", "OpenSSL")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How a client comes."""
+
+    ca: str
+    shown: Files | None = None
+    verify_host_name: bool = True
+    provider: str = "JDK"
+    """Of Apache's client, as is the next."""
+    versions: str = "TLSv1.3,TLSv1.2"
+
+    def of_apache(self) -> dict[str, object]:
+        settings: dict[str, object] = {
+            "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+            "tlsProvider": self.provider,
+            "tlsEnabledProtocols": self.versions,
+            "clientTrustStoreType": "PEM",
+            "clientTrustStore": self.ca,
+            "tlsHostnameVerificationEnabled": self.verify_host_name,
+        }
+        if self.shown is not None:
+            settings |= {
+                "tlsClientAuthentication": True,
+                "clientKeyStoreType": "PEM",
+                "clientKeyStore": self.shown.private_key,
+                "tlsCertificatePath": self.shown.certificate,
+            }
+        return settings
+
+    def of_quire(self) -> TlsClientConfig:
+        return TlsClientConfig(
+            self.ca,
+            self.shown and self.shown.certificate,
+            self.shown and self.shown.private_key,
+            verify_host_name=self.verify_host_name,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Secured:
+    """A cluster, and what its clients need."""
+
+    cluster: Cluster
+    authority: Authority
+    app: Tls
+    """A client that is served."""
+
+    def client(self, name: str, tls: Tls | None) -> Client:
+        """By the name of its make and protocol; without `tls` in clear text."""
+        if name == "quire":
+            # Nobody waits for bookies that may come to accept it.
+            config = quire.ClientConfig(tls=tls and tls.of_quire(), bookies_wait_s=0.1)
+            return QuireClient(self.cluster.uri, config=config)
+        settings = tls.of_apache() if tls is not None else {}
+        return ApacheClient(self.cluster.uri, name.removeprefix("apache-"), settings=settings)
+
+    def with_explicit_lac(self, name: str, tls: Tls) -> Client:
+        uri = self.cluster.uri
+        if name == "quire":
+            config = quire.ClientConfig(tls=tls.of_quire())
+            return QuireClient(uri, explicit_lac=True, config=config)
+        protocol = name.removeprefix("apache-")
+        return ApacheClient(uri, protocol, explicit_lac=True, settings=tls.of_apache())
+
+    @property
+    def ours(self) -> bool:
+        """Whether its bookies are ours, all of them."""
+        return all(isinstance(bookie, BookieProcess) for bookie in self.cluster.bookies)
+
+    def events(self) -> list[str]:
+        """What the bookies of ours have logged."""
+        found = []
+        for bookie in self.cluster.bookies:
+            if isinstance(bookie, BookieProcess):
+                lines = bookie.log_path.read_text().splitlines()
+                found += [json.loads(line)["event"] for line in lines if line.startswith("{")]
+        return found
+
+
+def of_apache_bookie(own: Files, provider: str) -> dict[str, object]:
+    return {
+        "tlsProviderFactoryClass": "org.apache.bookkeeper.tls.TLSContextFactory",
+        "tlsProvider": provider,
+        "tlsKeyStoreType": "PEM",
+        "tlsKeyStore": own.private_key,
+        "tlsCertificatePath": own.certificate,
+    }
+
+
+def add_apache(cluster: Cluster, authority: Authority, own: Files, count: int) -> None:
+    """Mutual TLS, and the role. With the JDK's TLS and with OpenSSL's, in turns."""
+    for number in range(count):
+        cluster.add_apache(
+            **of_apache_bookie(own, PROVIDERS[number % 2]),
+            tlsTrustStoreType="PEM",
+            tlsTrustStore=authority.ca,
+            tlsClientAuthentication="true",
+            bookieAuthProviderFactoryClass="org.apache.bookkeeper.tls.BookieAuthZFactory",
+            authorizedRoles="app",
+        )
+
+
+def add_quire(cluster: Cluster, authority: Authority, own: Files, count: int) -> None:
+    """The same of ours."""
+    cluster.add_quire(count, [
+        "--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-ca", authority.ca,
+        "--tls-client-certs", "required", "--tls-only", "--tls-authorized-role", "app",
+    ])  # fmt: skip
+
+
+def add_misnamed(cluster: Cluster, authority: Authority, make: str) -> None:
+    """One bookie with a certificate for another host. It wants none from its clients; ours refuses
+    clear text."""
+    own = authority.issue("misnamed", "elsewhere.example")
+    if make == "apache":
+        cluster.add_apache(**of_apache_bookie(own, "JDK"))
+    else:
+        cluster.add_quire(
+            1, ["--tls-cert", own.certificate, "--tls-key", own.private_key, "--tls-only"]
+        )
+
+
+@pytest.fixture(scope="module")
+def secured(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Secured]:
+    directory = tmp_path_factory.mktemp("tls")
+    authority = Authority(directory)
+    own = authority.issue("bookie")
+    app = Tls(authority.ca, authority.issue("app", unit="0:app"))
+    with Cluster(directory) as cluster:
+        match request.param:
+            case "mixed":
+                add_apache(cluster, authority, own, 2)
+                add_quire(cluster, authority, own, 2)
+            case "apache":
+                add_apache(cluster, authority, own, 4)
+            case "quire":
+                add_quire(cluster, authority, own, 4)
+            case "misnamed-apache" | "misnamed-quire" as kind:
+                add_misnamed(cluster, authority, kind.removeprefix("misnamed-"))
+        cluster.wait_ready()
+        yield Secured(cluster, authority, app)
+
+
+def on(*kinds: str) -> pytest.MarkDecorator:
+    """The kinds of clusters that a test is for."""
+    return pytest.mark.parametrize("secured", kinds, indirect=True)
+
+
+slow = pytest.mark.slow
+CLIENTS = ("apache-v3", "apache-v2", "quire")
+OTHER = {"apache-v2": "quire", "apache-v3": "quire", "quire": "apache-v3"}
+MOST_CLIENTS = ["apache-v3", "quire", pytest.param("apache-v2", marks=slow)]
+
+
+# -- both kinds of bookies in one ensemble ----------------------------------------------------
+
+
+@on("mixed")
+@pytest.mark.parametrize("writing", MOST_CLIENTS)
+def test_one_writes_and_the_other_recovers(secured: Secured, writing: str) -> None:
+    sent = payloads(300)
+    client = secured.client(writing, secured.app)
+    other = secured.client(OTHER[writing], secured.app)
+    writer = client.create(ALL_FOUR)
+    writer.append_all(sent)
+    reader = other.open(writer.ledger_id, recover=True)
+    assert reader.read(0, len(sent) - 1) == sent
+    reader.close()
+    refused(partial(writer.append, b"too late"), Code.LEDGER_FENCED, Code.LEDGER_CLOSED)
+    check_closed([client, other], writer.ledger_id, sent, ALL_FOUR)
+    client.close()
+    other.close()
+
+
+@on("mixed")
+@pytest.mark.parametrize("name", MOST_CLIENTS)
+def test_clear_text_is_refused(secured: Secured, name: str) -> None:
+    before = secured.events().count("clear_text_refused")
+    client = secured.client(name, None)
+    refused(partial(client.create(ALL_FOUR).append, b"nobody takes it"), Code.UNAUTHORIZED)
+    assert secured.events().count("clear_text_refused") > before
+    client.close()
+
+
+@slow
+@on("mixed")
+@pytest.mark.parametrize("victim", [ApacheBookie, BookieProcess])
+@pytest.mark.parametrize("writing", ["apache-v3", "quire"])
+def test_a_bookie_is_killed(secured: Secured, writing: str, victim: type[Bookie]) -> None:
+    """The writer replaces it, over TLS as before; then the other client recovers."""
+    client = secured.client(writing, secured.app)
+    other = secured.client(OTHER[writing], secured.app)
+    stream = Stream(client.create(PLAIN))
+    ledger_id = stream.writer.ledger_id
+    stream.reaches(200)
+    ensemble = client.describe(ledger_id).last_ensemble
+    bookies = secured.cluster.bookies
+    killed = next(one for one in bookies if one.id in ensemble and isinstance(one, victim))
+    killed.kill()
+    try:
+        stream.goes_on()
+        acknowledged = stream.stop()
+        other.open(ledger_id, recover=True).close()
+        described = check_closed(
+            [client, other], ledger_id, Stream.sent(acknowledged), PLAIN, closed_by=other
+        )
+        assert killed.id not in described.last_ensemble
+    finally:
+        secured.cluster.wait_gone(killed)
+        killed.start()
+        secured.cluster.wait_registered(killed)
+    client.close()
+    other.close()
+
+
+# -- everything that a client does, over TLS --------------------------------------------------
+
+OPERATIONS = (
+    *operations.ESSENTIAL, operations.fence_under_load, operations.entries_of_many_sizes,
+    operations.largest_entry,
+)  # fmt: skip
+
+
+def over_tls(secured: Secured, name: str, tls: Tls) -> Iterator[Pair]:
+    one, other = secured.client(name, tls), secured.client(OTHER[name], secured.app)
+    yield Pair(one, other, lambda: secured.with_explicit_lac(name, tls))
+    one.close()
+    other.close()
+
+
+@pytest.fixture(scope="module")
+def apache_v3(secured: Secured) -> Iterator[Pair]:
+    yield from over_tls(secured, "apache-v3", secured.app)
+
+
+@pytest.fixture(scope="module")
+def apache_v2(secured: Secured) -> Iterator[Pair]:
+    yield from over_tls(secured, "apache-v2", secured.app)
+
+
+@pytest.fixture(scope="module")
+def ours(secured: Secured) -> Iterator[Pair]:
+    yield from over_tls(secured, "quire", secured.app)
+
+
+def each(features: frozenset[Feature]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize(
+        "operation", possible(features, OPERATIONS), ids=lambda operation: operation.__name__
+    )
+
+
+@slow
+@on("quire")
+@each(FEATURES["v3"])
+def test_apaches_client_v3(apache_v3: Pair, operation: Operation) -> None:
+    operation(apache_v3)
+
+
+@slow
+@on("quire")
+@each(FEATURES["v2"])
+def test_apaches_client_v2(apache_v2: Pair, operation: Operation) -> None:
+    operation(apache_v2)
+
+
+@slow
+@on("apache")
+@each(QuireClient.features)
+def test_our_client(ours: Pair, operation: Operation) -> None:
+    operation(ours)
+
+
+@slow
+@on("quire")
+@pytest.mark.parametrize("versions", ["TLSv1.2", "TLSv1.3"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("protocol", ["v2", "v3"])
+def test_providers_and_versions(
+    secured: Secured, protocol: str, provider: str, versions: str
+) -> None:
+    # Without it Apache's client would take the JDK's instead, and say so in its log only.
+    assert provider == "JDK" or java("io.netty.handler.ssl.OpenSsl").isAvailable()
+    tls = replace(secured.app, provider=provider, versions=versions)
+    for pair in over_tls(secured, f"apache-{protocol}", tls):
+        for operation in (operations.write_and_read, operations.recover):
+            operation(pair)
+        operations.entries_of_many_sizes(pair)
+
+
+# -- who is not served ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Stranger:
+    comes: Callable[[Secured, Authority], Tls | None]
+    """Given another authority."""
+    event: str
+    """What our bookie logs."""
+    said: str
+    """By our client."""
+    code: int = Code.NOT_ENOUGH_BOOKIES
+    """Of an add, by Apache's client."""
+
+
+def showing(unit: str | None) -> Callable[[Secured, Authority], Tls]:
+    def comes(secured: Secured, _: Authority) -> Tls:
+        return replace(secured.app, shown=secured.authority.issue("stranger", unit=unit))
+
+    return comes
+
+
+CLOSED = "closed the connection right after the TLS handshake"
+NOT_ACCEPTED = "does not accept this client. Use a certificate with a role"
+STRANGERS = {
+    "in clear text": Stranger(
+        lambda secured, other: None,
+        "clear_text_refused",
+        "the bookie wants TLS or another client",
+        Code.UNAUTHORIZED,
+    ),
+    "without a certificate": Stranger(
+        lambda secured, other: replace(secured.app, shown=None), "tls_handshake_failed", CLOSED
+    ),
+    "of another authority": Stranger(
+        lambda secured, other: replace(secured.app, shown=other.issue("app", unit="0:app")),
+        "tls_handshake_failed",
+        CLOSED,
+    ),
+    "expired": Stranger(
+        lambda secured, other: replace(
+            secured.app, shown=secured.authority.issue("expired", unit="0:app", expired=True)
+        ),
+        "tls_handshake_failed",
+        CLOSED,
+    ),
+    "trusting another authority": Stranger(
+        lambda secured, other: replace(secured.app, ca=other.ca),
+        "tls_handshake_failed",
+        "is not signed by a trusted authority",
+    ),
+    "without a role": Stranger(showing(None), "role_refused", NOT_ACCEPTED, Code.UNAUTHORIZED),
+    "with another role first": Stranger(
+        showing("0:other,app"), "role_refused", NOT_ACCEPTED, Code.UNAUTHORIZED
+    ),
+    "with another code": Stranger(
+        showing("1:app"), "role_refused", NOT_ACCEPTED, Code.UNAUTHORIZED
+    ),
+}
+
+
+@slow
+@on("quire", "apache")
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_stranger(secured: Secured, tmp_path: Path, name: str, kind: str) -> None:
+    """Stores nothing, reads nothing, and fences nobody."""
+    stranger = STRANGERS[kind]
+    honest = [secured.client(each_name, secured.app) for each_name in ("apache-v3", "quire")]
+    kept, writer = honest[0].create(ALL_FOUR), honest[0].create(ALL_FOUR)
+    kept.append(b"kept")
+    kept.close()
+    writer.append(b"one")
+
+    before = secured.events().count(stranger.event)
+    client = secured.client(name, stranger.comes(secured, Authority(tmp_path, "other")))
+    writes = client.create(ALL_FOUR)
+    with pytest.raises(ClientError) as unwritten:
+        writes.append(b"nobody takes it")
+    with pytest.raises(ClientError) as unread:
+        client.open(kept.ledger_id).read(0, 0)
+    with pytest.raises(ClientError) as unrecovered:
+        client.open(writer.ledger_id, recover=True)
+    if name == "quire":
+        for failed in (unwritten, unread, unrecovered):
+            assert stranger.said in str(failed.value)
+    else:
+        assert unwritten.value.code == stranger.code
+        if stranger.code == Code.UNAUTHORIZED:
+            assert unread.value.code == unrecovered.value.code == Code.UNAUTHORIZED
+    if secured.ours:
+        eventually(lambda: secured.events().count(stranger.event) > before, stranger.event)
+
+    writer.append(b"two")
+    for client_of_ledger, ledger_id, sent in (
+        (honest[1], writer.ledger_id, [b"one", b"two"]),
+        (honest[1], writes.ledger_id, []),
+    ):
+        client_of_ledger.open(ledger_id, recover=True).close()
+        check_closed(honest, ledger_id, sent, ALL_FOUR)
+    for each_client in (*honest, client):
+        each_client.close()
+
+
+@slow
+@on("quire", "apache")
+@pytest.mark.parametrize("name", CLIENTS)
+@pytest.mark.parametrize("unit", ["0:app,other", "0:app;1:east", "1:east;0:app"])
+def test_the_first_role_counts(secured: Secured, name: str, unit: str) -> None:
+    tls = replace(secured.app, shown=secured.authority.issue("roles", unit=unit))
+    client = secured.client(name, tls)
+    writer = client.create(ALL_FOUR)
+    assert writer.append(b"served") == 0
+    writer.close()
+    check_closed([client], writer.ledger_id, [b"served"], ALL_FOUR)
+    client.close()
+
+
+# -- certificates of bookies only, for another host -------------------------------------------
+
+
+@slow
+@on("misnamed-quire", "misnamed-apache")
+@pytest.mark.parametrize("name", CLIENTS)
+def test_the_name_in_a_bookies_certificate(secured: Secured, name: str) -> None:
+    """Nothing is sent to it, unless names are not verified."""
+    verifying = secured.client(name, Tls(secured.authority.ca))
+    refusing = verifying.create(SINGLE)
+    with pytest.raises(ClientError) as failed:
+        refusing.append(b"not sent")
+    if name == "quire":
+        assert f"is not for {LOOPBACK}" in str(failed.value)
+    else:
+        assert failed.value.code == Code.NOT_ENOUGH_BOOKIES
+    client = secured.client(name, Tls(secured.authority.ca, verify_host_name=False))
+    client.open(refusing.ledger_id, recover=True).close()
+    check_closed([client], refusing.ledger_id, [], SINGLE)
+    writer = client.create(SINGLE)
+    assert writer.append(b"served") == 0
+    writer.close()
+    check_closed([client], writer.ledger_id, [b"served"], SINGLE)
+    verifying.close()
+    client.close()
+
+
+@slow
+@on("misnamed-quire")
+@pytest.mark.parametrize("name", CLIENTS)
+def test_clear_text_is_refused_where_no_certificate_is_wanted(secured: Secured, name: str) -> None:
+    client = secured.client(name, None)
+    writer = client.create(SINGLE)
+    refused(partial(writer.append, b"nobody takes it"), Code.UNAUTHORIZED)
+    assert "clear_text_refused" in secured.events()
+    honest = secured.client(name, Tls(secured.authority.ca, verify_host_name=False))
+    honest.open(writer.ledger_id, recover=True).close()
+    check_closed([honest], writer.ledger_id, [], SINGLE)
+    client.close()
+    honest.close()

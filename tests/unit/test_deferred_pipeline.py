@@ -1,0 +1,89 @@
+"""The laws of the deferred-sync pipeline, one by one."""
+
+from __future__ import annotations
+
+from quire.codec.frames import add_request
+from quire.core.add_pipeline import Block
+from quire.core.deferred_pipeline import DeferredPipeline
+
+
+def pushed(pipeline: DeferredPipeline, count: int) -> None:
+    first, length = pipeline.last_pushed + 1, pipeline.length
+    data = b"".join(add_request(bytes(20), bytes(40)) for _ in range(count))
+    pipeline.push(Block(first, first + count - 1, data, length, length + 40 * count, 1.0))
+
+
+def accepting(count: int, *members: int) -> DeferredPipeline:
+    """Three members of which these have accepted everything."""
+    pipeline = DeferredPipeline(3, 3, 2)
+    pushed(pipeline, count)
+    for index in members:
+        pipeline.acked(index, range(count))
+    pipeline.confirm()
+    return pipeline
+
+
+def test_only_a_force_confirms() -> None:
+    pipeline = accepting(5, 0, 1)
+    assert (pipeline.accepted, pipeline.last_confirmed) == (4, -1)
+    assert pipeline.unforced_bytes == 200
+    assert pipeline.forced(4, pipeline.generation)
+    assert pipeline.last_confirmed == 4
+    assert pipeline.unforced_bytes == 0
+
+
+def test_what_a_member_accepted_before_it_went_away_does_not_count() -> None:
+    pipeline = accepting(5, 0, 1)
+    pipeline.frozen = True
+    pipeline.park({0})
+    pipeline.frozen = False
+    assert pipeline.present() == [1, 2]
+    assert pipeline.stored_through() == -1
+    assert pipeline.accepted == 4  # what was said is said
+    pipeline.acked(2, range(5))
+    assert pipeline.stored_through() == 4
+
+
+def test_a_force_from_before_a_member_started_again_proves_nothing() -> None:
+    pipeline = accepting(5, 0, 1)
+    through, generation = pipeline.stored_through(), pipeline.generation
+    pipeline.frozen = True
+    pipeline.restart({0}, 2.0)
+    pipeline.frozen = False
+    assert not pipeline.forced(through, generation)
+    assert pipeline.last_confirmed == -1
+    assert [last for last, _ in pipeline.frames_for(0, -1)] == [4], "it is sent all of it again"
+
+
+def test_nothing_is_confirmed_while_the_ensemble_changes() -> None:
+    """The new segment begins behind the LAC, which must not move meanwhile (rule 10)."""
+    pipeline = accepting(5, 0, 1)
+    pipeline.frozen = True
+    assert not pipeline.forced(4, pipeline.generation)
+    assert pipeline.last_confirmed == -1
+
+
+def test_blocks_are_held_until_they_are_forced() -> None:
+    pipeline = accepting(5, 0, 1, 2)
+    pushed(pipeline, 3)
+    for index in range(3):
+        pipeline.acked(index, range(5, 8))
+    pipeline.confirm()
+    pipeline.forced(4, pipeline.generation)
+    assert pipeline.unforced_bytes == 120
+    pipeline.restart({1}, 2.0)
+    assert [last for last, _ in pipeline.frames_for(1, pipeline.last_confirmed)] == [7]
+
+
+def test_striped_members_count_for_their_own_entries() -> None:
+    pipeline = DeferredPipeline(3, 2, 2)
+    pushed(pipeline, 3)  # entry 0 belongs to 0 and 1, entry 1 to 1 and 2, entry 2 to 2 and 0
+    pipeline.acked(0, [0])
+    pipeline.acked(1, [0, 1])
+    pipeline.confirm()
+    assert pipeline.accepted == 0
+    assert pipeline.has_unforced(2)
+    assert pipeline.forced(0, pipeline.generation)
+    pipeline.acked(2, [1, 2])
+    pipeline.confirm()
+    assert pipeline.accepted == 1

@@ -1,0 +1,292 @@
+"""What a tailing reader believes, and where it looks next, against bookies that say what each test
+wants them to say."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from quire.client import Client, LedgerReader
+from quire.clock import SystemClock
+from quire.codec import v3
+from quire.codec.digest import DigestType
+from quire.codec.entry import Entry, EntryCodec
+from quire.codec.frames import Code
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.messages_pb2 import Request
+from quire.config import ClientConfig
+from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
+from quire.metadata.base import BookieAddress
+from quire.metadata.memory import MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
+
+CONFIG = ClientConfig(
+    long_poll_ms=100, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
+)
+LEDGER = 7
+
+
+@dataclass
+class World:
+    store: MemoryStore
+    client: Client
+    bookies: list[ScriptedBookie]
+    codec: EntryCodec
+
+    async def open(self) -> LedgerReader:
+        return await self.client.open_ledger(LEDGER)
+
+    def entry(self, entry_id: int, lac: int) -> bytes:
+        return self.codec.pack(entry_id, lac, 2 * entry_id + 2, b"%02d" % entry_id)
+
+
+@asynccontextmanager
+async def world(*bookies: ScriptedBookie) -> AsyncIterator[World]:
+    """An open ledger on these bookies; every one is to have every entry."""
+    cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
+    cluster.initialise()
+    store = MemoryStore(cluster)
+    async with AsyncExitStack() as stack:
+        names = [f"bookie-{k}:1" for k in range(len(bookies))]
+        for name, bookie in zip(names, bookies):
+            await stack.enter_async_context(bookie)
+            address = BookieAddress(name, "127.0.0.1", bookie.port)
+            registration = await store.register_bookie(address)
+            stack.push_async_callback(registration.close)
+        size = len(bookies)
+        metadata = LedgerMetadata(
+            ensemble_size=size,
+            write_quorum=size,
+            ack_quorum=1,
+            segments=(Segment(0, tuple(names)),),
+            digest=DigestType.CRC32C,
+            password=b"",
+        )
+        await store.create_ledger(metadata, LEDGER)
+        codec = EntryCodec(LEDGER, DigestType.CRC32C, b"")
+        async with Client(MemoryStore(cluster), config=CONFIG) as client:
+            yield World(store, client, list(bookies), codec)
+
+
+class Honest(ScriptedBookie):
+    """Answers of its `lac` and its entries, as a bookie does; a poll without news stays open."""
+
+    def __init__(self) -> None:
+        super().__init__(self.honest)
+        self.lac = -1
+        self.packet = b""
+        self.claims: int | None = None
+        self.waiting: list[Request] = []
+
+    def honest(self, request: Request) -> Answer:
+        if request.header.operation == v3.Op.READ_LAC:
+            last = self.entries[max(self.entries)] if self.entries else b""
+            code = Code.OK if last else Code.IO_ERROR if self.packet else Code.NO_ENTRY
+            return lac_answer(request, packet=self.packet, last_entry=last, code=code)
+        previous = request.readRequest.previousLAC
+        known = self.lac if self.claims is None else self.claims
+        if known <= previous:
+            self.waiting.append(request)
+            return None
+        return poll_answer(request, max_lac=known, entry=self.entries.get(previous + 1, b""))
+
+    def has(self, world: World, *entries: tuple[int, int]) -> None:
+        """(entry, LAC that it carries)."""
+        for entry_id, lac in entries:
+            self.entries[entry_id] = world.entry(entry_id, lac)
+            self.lac = max(self.lac, lac)
+        waiting, self.waiting = self.waiting, []
+        for request in waiting:
+            answer = self.honest(request)
+            if answer is not None:
+                self.send(answer)
+
+
+async def take(entries: AsyncIterator[Entry], count: int) -> list[int]:
+    found = []
+    async with asyncio.timeout(10):
+        while len(found) < count:
+            entry = await anext(entries)
+            assert entry.payload == b"%02d" % entry.entry_id
+            found.append(entry.entry_id)
+    return found
+
+
+async def nothing_comes(entries: AsyncIterator[Entry], bookie: ScriptedBookie, polls: int) -> None:
+    """While the bookie answers so many more requests."""
+    wanted = len(bookie.requests) + polls
+    more = asyncio.ensure_future(anext(entries))  # type: ignore[arg-type]
+    async with asyncio.timeout(10):
+        while len(bookie.requests) < wanted:
+            await asyncio.sleep(0.001)
+    assert not more.done()
+    more.cancel()
+    await asyncio.gather(more, return_exceptions=True)
+
+
+async def test_the_entry_that_came_with_a_poll_is_not_read_again() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            coming = asyncio.ensure_future(take(tail, 1))
+            bookie.has(w, (0, -1), (1, 0))
+            assert await coming == [0]
+        assert 0 not in bookie.reads
+        assert reader.last_add_confirmed == 0
+
+
+async def test_what_came_meanwhile_is_read_in_batches() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, *((entry, entry - 1) for entry in range(40)))
+        reader = await w.open()
+        assert reader.last_add_confirmed == 38
+        async with aclosing(reader.tail(5)) as tail:
+            assert await take(tail, 34) == list(range(5, 39))
+        assert bookie.reads[0] == 5
+        assert all(first >= 39 for first in bookie.reads[1:])
+
+
+async def test_a_claim_is_not_believed_without_proof() -> None:
+    """The bookie says that the LAC is 9; what it has proves 3."""
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, *((entry, entry - 1) for entry in range(5)))
+        bookie.claims = 9
+        reader = await w.open()
+        tail = reader.tail(0)
+        assert await take(tail, 4) == [0, 1, 2, 3]
+        await nothing_comes(tail, bookie, 10)
+        tail = reader.tail(4)
+        bookie.has(w, (5, 4))
+        assert await take(tail, 1) == [4]
+        await tail.aclose()
+
+
+async def test_an_entry_and_a_packet_must_match_their_digests() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        good = bookie.entries[1]
+        bookie.entries[1] = good[:20] + b"\x01" + good[21:]  # says another LAC
+        bookie.packet = w.codec.pack_lac(5)[:-1] + b"?"
+        with pytest.raises(ReadError, match="too few bookies"):
+            await w.open()
+        bookie.entries[1], damaged = good, bookie.entries[1]
+        reader = await w.open()
+        assert reader.last_add_confirmed == 0
+        bookie.entries[1], bookie.claims = damaged, 5
+        await nothing_comes(reader.tail(1), bookie, 6)
+
+
+async def test_an_explicit_lac_shows_the_last_entry_of_a_writer_that_pauses() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1))
+        reader = await w.open()
+        assert reader.last_add_confirmed == -1
+        bookie.packet, bookie.lac = w.codec.pack_lac(0), 0
+        assert await reader.refresh() == 0
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 1) == [0]
+
+
+async def test_a_bookie_without_an_answer_hands_over_to_the_next() -> None:
+    """One is lost at each request, one has no news, one has them."""
+    lost, silent, good = ScriptedBookie(), Honest(), Honest()
+    lost.script = lambda request: lost.drop()
+    async with world(lost, silent, good) as w:
+        good.has(w, (0, -1), (1, 0), (2, 1))
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 2) == [0, 1]
+            coming = asyncio.ensure_future(take(tail, 1))
+            good.has(w, (3, 2))
+            assert await coming == [2]
+
+
+async def test_a_bookie_without_v3_is_asked_for_its_last_entry() -> None:
+    bookie = Honest()
+    bookie.speaks_v3 = False
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        assert reader.last_add_confirmed == 0
+
+
+async def test_the_end_of_a_ledger_ends_its_tails() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 1) == [0]
+            rest = asyncio.ensure_future(take(tail, 1))
+            stored = await w.store.read_ledger(LEDGER)
+            await w.store.write_ledger(LEDGER, stored.value.with_close(1, 4), stored.version)
+            assert await rest == [1]
+            with pytest.raises(StopAsyncIteration):
+                await anext(tail)
+        assert reader.ledger_closed
+
+
+async def test_a_tail_says_why_it_ends() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1))
+        reader = await w.open()
+        deleted, closed = reader.tail(), await w.open()
+        first = asyncio.ensure_future(anext(closed.tail()))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        closed.close()
+        with pytest.raises(UsageError, match="reader of ledger 7 is closed"):
+            await first
+        with pytest.raises(UsageError, match="begin at 0"):
+            await anext(reader.tail(-2))
+        waiting = asyncio.ensure_future(anext(deleted))  # type: ignore[arg-type]
+        await asyncio.sleep(0)
+        await w.store.delete_ledger(LEDGER)
+        with pytest.raises(NoSuchLedgerError, match="ledger 7 was deleted while it was followed"):
+            await waiting
+
+
+async def test_a_closed_client_ends_its_tails() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1))
+        reader = await w.open()
+        waiting = asyncio.ensure_future(anext(reader.tail()))  # type: ignore[arg-type]
+        async with asyncio.timeout(10):
+            while not bookie.waiting:
+                await asyncio.sleep(0.001)
+        await w.client.close()
+        with pytest.raises(ClientClosedError):
+            await waiting
+
+
+async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
+    """What a recovery writes back may name entries that a concurrent one cuts off."""
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        stored = await w.store.read_ledger(LEDGER)
+        recovering = stored.value.with_state(LedgerState.IN_RECOVERY)
+        stored = await w.store.write_ledger(LEDGER, recovering, stored.version)
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 1) == [0]
+            bookie.has(w, (2, 1))
+            coming = asyncio.ensure_future(take(tail, 1))
+            asked = len(bookie.requests)
+            assert await reader.refresh() == 0
+            assert len(bookie.requests) <= asked + 2
+            assert not coming.done()
+            await w.store.write_ledger(LEDGER, stored.value.with_close(1, 4), stored.version)
+            assert await coming == [1]
