@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Side = Literal["quire", "apache", "disk"]
-Verb = Literal["add", "read", "ledgers", "recover", "latency"]
+Verb = Literal["add", "read", "ledgers", "recover", "latency", "tail"]
 Metric = Literal["rate_per_s", "p50_ms", "p99_ms", "rss_mb"]
 
 MIB = 1 << 20
@@ -26,6 +26,10 @@ class Work:
     write_quorum: int = 3
     ack_quorum: int = 2
     ledgers: int = 1
+    appends_per_s: int = 0
+    """Of `tail`, whose writer keeps to a rate."""
+    readers: int = 1
+    """Of `tail`."""
     mode: Literal["many", "one"] = "many"
     """How Quire's client appends: `append_many`, or `append` one by one. Apache's has one way."""
 
@@ -109,7 +113,7 @@ class Sample:
     """One round of one measure. What a client does not print is None."""
 
     kind: str
-    """'add', 'read', 'recover', 'latency' or 'disk'."""
+    """'add', 'read', 'recover', 'latency', 'tail' or 'disk'."""
     rate_per_s: float | None = None
     mb_per_s: float | None = None
     p50_ms: float | None = None

@@ -6,6 +6,8 @@ Apache's (`bench/peer/Bench.java`), one line per round:
           p50=50.43ms p99=233.54ms p99.9=238.52ms max=268.5ms          (in one line)
     read  5000 entries: 13196/s 13.5 MB/s
     recover v2=false CRC32C E3W3A2 size=1024 entries=50 ledgers=2: p50=289.72ms p99=289.72ms ...
+    tail  v2=false CRC32C E3W3A2 size=1024 rate=2000 readers=1 seen=19999 of 19999: append to read
+          p50=2.55ms p99=6.14ms p99.9=9.01ms max=12.5ms                (in one line)
 
 Quire's with `--json`: one object per round with `rate_per_s`, `mb_per_s`, `p50_ms`, `p99_ms`,
 `cpu_s`; a number that makes no sense for the work may be missing or null.
@@ -24,7 +26,11 @@ _ADD = re.compile(
 )
 _READ = re.compile(rf"read\s+\d+ entries: {_NUMBER}/s {_NUMBER} MB/s")
 _RECOVER = re.compile(rf"recover\s.*: p50={_NUMBER}ms p99={_NUMBER}ms")
-_LINE_OF_A_RESULT = re.compile(r"(add|read|recover)\s")
+_TAIL = re.compile(
+    rf"tail\s+.*\brate=(\d+) .*\bseen=(\d+) of (\d+): append to read "
+    rf"p50={_NUMBER}ms p99={_NUMBER}ms"
+)
+_LINE_OF_A_RESULT = re.compile(r"(add|read|recover|tail)\s")
 
 
 def parse_apache(line: str) -> Sample | None:
@@ -37,6 +43,10 @@ def parse_apache(line: str) -> Sample | None:
         return Sample("read", float(match[1]), float(match[2]))
     if match := _RECOVER.match(line):
         return Sample("recover", p50_ms=float(match[1]), p99_ms=float(match[2]))
+    if match := _TAIL.match(line):
+        rate, seen, sent, p50, p99 = match.groups()
+        missed = int(sent) - int(seen)
+        return Sample("tail", float(rate), None, float(p50), float(p99), errors=missed)
     if _LINE_OF_A_RESULT.match(line):
         raise BenchmarkError(f"a result of Apache's benchmark is not understood: {line.strip()}")
     return None

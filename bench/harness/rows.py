@@ -11,7 +11,9 @@ from harness.model import Comparison, Measure, Row, Target, Work
 
 QUICK_DIVISOR = 10
 QUICK_LEDGERS_DIVISOR = 4
-QUICK_ROWS = {"add-1k", "add-100", "latency-one", "latency-half", "ledgers", "read", "recover"}
+QUICK_ROWS = {
+    "add-1k", "add-100", "latency-one", "latency-half", "ledgers", "read", "recover", "tail",
+}  # fmt: skip
 SCALE = (3, 5, 7)
 
 _ADD_1K = Work("add", entries=100_000)
@@ -21,6 +23,8 @@ _HALF = Work("latency", entries=50_000)
 _E5 = Work("add", entries=100_000, ensemble=5, write_quorum=2, ack_quorum=2)
 _LEDGERS = Work("ledgers", entries=100_000, ledgers=2_000)
 _READ = Work("read", entries=100_000)
+_TAIL = Work("tail", entries=20_000, appends_per_s=2_000)
+_TAIL_HALF = Work("tail", entries=40_000, appends_per_s=20_000)
 _RECOVER = Work("recover", entries=1_000, ledgers=20)
 
 
@@ -128,6 +132,21 @@ def _read() -> Row:
     )
 
 
+def _tail(key: str, work: Work, target: Target | None) -> Row:
+    ours = Measure(f"quire {key}", "quire", work)
+    theirs = Measure(f"apache {key}", "apache", work, "v3")  # long polls are in v3 only
+    title = f"1 KB, {work.appends_per_s:,}/s, from append to a tailing reader"
+    return Row(
+        key,
+        3,
+        (ours, theirs),
+        (
+            Comparison(f"{title}, p99", "p99_ms", ours.name, theirs.name, target),
+            Comparison(f"{title}, p50", "p50_ms", ours.name, theirs.name),
+        ),
+    )
+
+
 def _recover(key: str, title: str, *, zookeeper: bool) -> Row:
     ours, theirs = _pair(key, _RECOVER)
     return Row(
@@ -148,6 +167,8 @@ def all_rows() -> tuple[Row, ...]:
         _latency_half(),
         _simple("ledgers", "1 KB adds over {ledgers:,} ledgers", _LEDGERS, bookies=3),
         _read(),
+        _tail("tail", _TAIL, None),
+        _tail("tail-half", _TAIL_HALF, Target(below=5)),
         _recover("recover", recovery, zookeeper=False),
         _recover("recover-zk", f"{recovery}; Quire on ZooKeeper too", zookeeper=True),
         _simple("e5w2a2", "1 KB adds, E=5 Wq=2 Aq=2", _E5, bookies=5),

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from harness import procfs
-from harness.model import BenchmarkError, Measure, Side
+from harness.model import BenchmarkError, Measure, Side, Work
 
 PEER = Path(__file__).resolve().parent.parent / "peer" / "apache"
 
@@ -71,7 +71,7 @@ def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]
         "--metadata", metadata_uri,
         "--entries", str(work.entries),
         "--size", str(work.size_bytes),
-        "--outstanding", str(work.outstanding),
+        *_load(work),
         "--ensemble", str(work.ensemble),
         "--write-quorum", str(work.write_quorum),
         "--ack-quorum", str(work.ack_quorum),
@@ -83,6 +83,12 @@ def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]
     if work.verb in ("add", "ledgers"):
         command += ["--mode", work.mode]
     return command
+
+
+def _load(work: Work) -> list[str]:
+    if work.verb == "tail":
+        return ["--rate", str(work.appends_per_s), "--readers", str(work.readers)]
+    return ["--outstanding", str(work.outstanding)]
 
 
 def apache_command(measure: Measure, rounds: int) -> list[str]:
@@ -100,6 +106,8 @@ def apache_command(measure: Measure, rounds: int) -> list[str]:
         f"L={work.ledgers}",
         f"rounds={rounds}",
     ]  # fmt: skip
+    if work.verb == "tail":
+        command += [f"rate={work.appends_per_s}", f"readers={work.readers}"]
     return [*command, "batch=true"] if measure.protocol == "batch" else command
 
 

@@ -48,6 +48,10 @@ RECOVER = (
     "recover v2=false CRC32C E3W3A2 size=1024 entries=50 ledgers=2: p50=289.72ms p99=291.03ms "
     "p99.9=291.03ms max=291.0ms\n"
 )
+TAIL = (
+    "tail  v2=false CRC32C E3W3A2 size=1024 rate=2000 readers=1 seen=19996 of 19999: append to "
+    "read p50=2.55ms p99=6.14ms p99.9=9.01ms max=12.5ms\n"
+)
 NO_RESULTS = [
     "2026-11-21 02:43:16,424 WARN  main BookKeeper - The mainWorkerPool did not shutdown cleanly\n",
     "ledger 12\n",
@@ -70,6 +74,12 @@ def test_apache_read() -> None:
     sample = module("parse").parse_apache(READ)
     assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("read", 13196, 13.5)
     assert sample.p50_ms is None
+
+
+def test_apache_tail() -> None:
+    sample = module("parse").parse_apache(TAIL)
+    assert (sample.kind, sample.rate_per_s, sample.errors) == ("tail", 2000, 3)
+    assert (sample.p50_ms, sample.p99_ms) == (2.55, 6.14)
 
 
 def test_apache_recover() -> None:
@@ -165,6 +175,19 @@ def test_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     assert " ".join(sides.apache_command(theirs, 3)[1:]) == (
         "bench mode=add v2=true digest=CRC32C E=5 W=2 A=2 size=1024 n=100000 out=1000 L=1 rounds=3"
     )
+
+
+def test_a_tail_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = module("sides")
+    monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
+    (row,) = module("rows").choose(["tail"], is_quick=False)
+    ours, theirs = (
+        sides.quire_command(row.measures[0], "sqlite:////x", 3),
+        sides.apache_command(row.measures[1], 3),
+    )
+    assert ours[ours.index("--rate") :][:4] == ["--rate", "2000", "--readers", "1"]
+    assert "--outstanding" not in ours
+    assert {"mode=tail", "rate=2000", "readers=1", "v2=false"} <= set(theirs)
 
 
 def test_apache_reads_with_the_protocol_that_is_named() -> None:

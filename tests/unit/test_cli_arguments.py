@@ -62,7 +62,7 @@ def test_all_commands_are_there() -> None:
         "local", "bookie", "zookeeper", "cluster init", "cluster bookies",
         "ledger write", "ledger read", "ledger list", "ledger show", "ledger delete",
         "ledger recover",
-        "bench add", "bench read", "bench latency", "bench ledgers", "bench recover",
+        "bench add", "bench read", "bench latency", "bench ledgers", "bench recover", "bench tail",
     }  # fmt: skip
 
 

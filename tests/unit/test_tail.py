@@ -47,7 +47,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(*bookies: ScriptedBookie) -> AsyncIterator[World]:
+async def world(*bookies: ScriptedBookie, config: ClientConfig = CONFIG) -> AsyncIterator[World]:
     """An open ledger on these bookies; every one is to have every entry."""
     cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(1))
     cluster.initialise()
@@ -70,7 +70,7 @@ async def world(*bookies: ScriptedBookie) -> AsyncIterator[World]:
         )
         await store.create_ledger(metadata, LEDGER)
         codec = EntryCodec(LEDGER, DigestType.CRC32C, b"")
-        async with Client(MemoryStore(cluster), config=CONFIG) as client:
+        async with Client(MemoryStore(cluster), config=config) as client:
             yield World(store, client, list(bookies), codec)
 
 
@@ -106,6 +106,29 @@ class Honest(ScriptedBookie):
             answer = self.honest(request)
             if answer is not None:
                 self.send(answer)
+
+
+class WakesOnce(Honest):
+    """As Apache's bookie: the next move of the LAC ends the waiting of every poll, and one whose
+    LAC is not passed by it hears nothing until its time is up."""
+
+    def has(self, world: World, *entries: tuple[int, int]) -> None:
+        waiting, self.waiting = self.waiting, []
+        before = self.lac
+        super().has(world, *entries)
+        for request in waiting:
+            answer = self.honest(request)
+            if answer is not None:
+                self.send(answer)
+        if self.lac > before:
+            for request in self.waiting:
+                asyncio.get_running_loop().call_later(
+                    request.readRequest.timeOut / 1000, self.time_is_up, request
+                )
+            self.waiting.clear()
+
+    def time_is_up(self, request: Request) -> None:
+        self.send(poll_answer(request, max_lac=self.lac))
 
 
 async def take(entries: AsyncIterator[Entry], count: int) -> list[int]:
@@ -290,3 +313,45 @@ async def test_while_a_ledger_is_recovered_nothing_new_comes() -> None:
             assert not coming.done()
             await w.store.write_ledger(LEDGER, stored.value.with_close(1, 4), stored.version)
             assert await coming == [1]
+
+
+PATIENT = ClientConfig(long_poll_ms=60_000, read_timeout_s=70.0)
+
+
+async def polling(bookie: Honest) -> None:
+    async with asyncio.timeout(10):
+        while not bookie.waiting:
+            await asyncio.sleep(0.001)
+
+
+async def test_a_far_entry_is_waited_for_step_by_step() -> None:
+    """Not with one poll that a smaller move of the LAC would waste."""
+    bookie = WakesOnce()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1))
+        reader = await w.open()
+        async with aclosing(reader.tail(3)) as tail:
+            coming = asyncio.ensure_future(take(tail, 1))
+            for entry_id in range(1, 5):
+                await polling(bookie)
+                bookie.has(w, (entry_id, entry_id - 1))
+            assert await coming == [3]
+
+
+async def test_a_bookie_that_is_behind_is_asked_again_soon() -> None:
+    """The reader knows a LAC from a bookie that is lost then; the other one moves, but not past
+    it."""
+    ahead, behind = WakesOnce(), WakesOnce()
+    async with world(ahead, behind, config=PATIENT) as w:
+        behind.has(w, *((entry, entry - 1) for entry in range(3)))
+        ahead.has(w, *((entry, entry - 1) for entry in range(6)))
+        reader = await w.open()
+        ahead.has(w, (6, 5))
+        assert await reader.refresh() == 5
+        ahead.script = lambda request: ahead.drop()
+        async with aclosing(reader.tail(6)) as tail:
+            coming = asyncio.ensure_future(take(tail, 1))
+            await polling(behind)
+            behind.has(w, (3, 2), (4, 3))
+            behind.has(w, (5, 4), (6, 5), (7, 6))
+            assert await coming == [6]

@@ -36,6 +36,8 @@ DEFAULT_ENTRIES = 100_000
 DEFAULT_SIZE_BYTES = 1_024
 DEFAULT_OUTSTANDING = 1_000
 DEFAULT_ROUNDS = 3
+DEFAULT_TAIL_RATE = 2_000
+READERS_MAX = 1_000
 DEFAULT_WARM_UP_ENTRIES = 2_000
 WARM_UP_OUTSTANDING = 100
 LEDGERS_MAX = 100_000
@@ -204,6 +206,28 @@ def recover(ledgers: int, **given: Any) -> None:
     run_async(_recover(_work("recover", given), ledgers))
 
 
+@click.command()
+@_options(
+    _count("--entries", 20_000, "Appends in a round."),
+    _SIZE,
+    click.option(
+        "--rate",
+        type=click.FloatRange(min=0, min_open=True),
+        default=DEFAULT_TAIL_RATE,
+        show_default=True,
+        help="Appends a second.",
+    ),
+    _count("--readers", 1, "Clients that follow the ledger while it is written."),
+    _ROUNDS,
+    _WARM_UP,
+)
+def tail(rate: float, readers: int, **given: Any) -> None:
+    """Time from an append to its delivery at readers that follow the ledger."""
+    if readers > READERS_MAX:
+        raise click.UsageError(f"--readers {readers}: at most {READERS_MAX}")
+    run_async(_tail(_work("tail", given), rate, readers))
+
+
 # -- rounds -----------------------------------------------------------------------------------
 
 
@@ -245,6 +269,23 @@ async def _latency(work: Work, rate: float | None) -> None:
                 else:
                     appends = partial(bench_core.add_paced, writers[0], work.load, rate)
                 return await bench_core.measure(work.load, appends)
+
+        await _rounds(work, round_)
+
+
+async def _tail(work: Work, rate: float, count: int) -> None:
+    from contextlib import AsyncExitStack
+
+    from quire.admin import bench_core, bench_tail
+
+    async with connect(work.uri) as client, AsyncExitStack() as stack:
+        await _warm_up(client, work)
+        following = [await stack.enter_async_context(connect(work.uri)) for _ in range(count)]
+
+        async def round_() -> Result:
+            async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
+                readers = await bench_tail.open_all(following, writers[0].ledger_id)
+                return await bench_tail.tail_paced(writers[0], readers, work.load, rate)
 
         await _rounds(work, round_)
 

@@ -45,6 +45,7 @@ _BENCH = {
     "add": ("quire.admin.bench:add", "Appends, many outstanding."),
     "read": ("quire.admin.bench:read", "Sequential read of a whole ledger, digests verified."),
     "latency": ("quire.admin.bench:latency", "Latency of single appends."),
+    "tail": ("quire.admin.bench:tail", "Time from an append to readers that follow."),
     "ledgers": ("quire.admin.bench:ledgers", "Appends to many ledgers in turn."),
     "recover": ("quire.admin.bench:recover", "Opening ledgers whose writer is gone."),
 }

@@ -40,8 +40,11 @@ from quire.errors import (
     ReadError,
 )
 from quire.metadata.base import Versioned
+from quire.net.channel import NoEntryAnswer
 from quire.net.control import ControlChannel
 
+LEVEL_POLL_MS = 50
+"""A poll of a bookie that may not know as much as the reader yet."""
 READ_ATTEMPTS = 6
 """In a row, to read an entry that is known to be acknowledged; behind that the reader is told."""
 READ_RETRY_DELAY_S = 0.1
@@ -49,6 +52,9 @@ READ_RETRY_DELAY_S = 0.1
 ASK_DELAY_S = 0.005
 """When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
 ASK_DELAY_MAX_S = 0.25
+EMPTY_DELAY_MAX_S = 0.05
+"""The same, where a bookie answers that it knows nothing of the ledger: the first entry is still to
+come, and no bookie can be asked to wait for it."""
 
 
 class Tail:
@@ -80,6 +86,10 @@ class Tail:
         """The bookie had news the last time."""
         self._misses = 0
         """Bookies asked in a row without an answer to rely on."""
+        self._empty = False
+        """The last one knew nothing of the ledger."""
+        self._levels: dict[str, int] = {}
+        """The LAC that a bookie of the ensemble is known to know."""
         self._held: deque[EntryRun] = deque()
         """Consecutive verified entries from `_upcoming` on, not known to be acknowledged."""
         self._held_bytes = 0
@@ -154,7 +164,10 @@ class Tail:
         if metadata.state is not LedgerState.OPEN:
             await self._pause(None)
             return
-        bookie = metadata.last_segment.ensemble[self._index(metadata)]
+        ensemble = metadata.last_segment.ensemble
+        if not self._levels.keys() <= set(ensemble):
+            self._levels.clear()
+        bookie = ensemble[self._index(metadata)]
         if await self._interruptible(bookie):
             self._near, self._flowing, self._misses = bookie, True, 0
             return
@@ -162,7 +175,8 @@ class Tail:
         self._at += 1
         if self._misses and self._misses % metadata.ensemble_size == 0:
             rounds = self._misses // metadata.ensemble_size
-            await self._pause(min(ASK_DELAY_S * 2 ** min(rounds, 10), ASK_DELAY_MAX_S))
+            limit = EMPTY_DELAY_MAX_S if self._empty else ASK_DELAY_MAX_S
+            await self._pause(min(ASK_DELAY_S * 2 ** min(rounds, 10), limit))
 
     def _index(self, metadata: LedgerMetadata) -> int:
         if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self._upcoming:
@@ -195,24 +209,36 @@ class Tail:
                 channel = await self._pool.control(bookie)
                 if self._flowing and await self._proven(channel, ahead=True):
                     return True
-            poll_s = config.long_poll_ms / 1000
+            known = self._view.last_add_confirmed
+            poll_s = self._poll_ms(bookie, known) / 1000
             asked_at = asyncio.get_running_loop().time()
             async with asyncio.timeout(patience + poll_s):
-                poll = await channel.long_poll(
-                    self._view.ledger_id, self._upcoming - 1, config.long_poll_ms
-                )
-            if poll.max_lac >= self._upcoming:
+                poll = await channel.long_poll(self._view.ledger_id, known, int(poll_s * 1000))
+            self._levels[bookie] = poll.max_lac
+            if poll.max_lac > known:
                 async with asyncio.timeout(patience):
                     self._hold_pushed(poll.entry)
                     if await self._proven(channel, ahead=True) or await self._proven(channel):
                         return True
-            elif asyncio.get_running_loop().time() - asked_at >= poll_s / 2:
-                self._misses = 0  # it has waited, and there is no news
+            waited = asyncio.get_running_loop().time() - asked_at >= poll_s / 2
+            if waited or self._view.last_add_confirmed > known:
+                self._misses = 0  # it answers, and there is no news, or less than we wait for
                 return False
-        except (QuireError, TimeoutError):
-            pass
+            self._empty = False
+        except (QuireError, TimeoutError) as error:
+            self._empty = isinstance(error, NoEntryAnswer)
         self._misses += 1
         return False
+
+    def _poll_ms(self, bookie: str, known: int) -> int:
+        """How long to wait on this bookie.
+
+        Apache's bookie wakes a poll once, at the next move of its own LAC, and if that does not
+        pass what the reader knows it lets it wait for the time-out. So one that may be behind is
+        asked again soon."""
+        if self._levels.get(bookie, -2) >= known:
+            return self._config.long_poll_ms
+        return min(self._config.long_poll_ms, LEVEL_POLL_MS)
 
     async def _proven(self, channel: ControlChannel, ahead: bool = False) -> bool:
         """Learn the LAC that the bookie can prove; whether it has passed the next entry. `ahead`:
@@ -221,10 +247,14 @@ class Tail:
             if ahead and self._engine.batches and self._held_bytes < self._config.read_window_bytes:
                 first = self._held[-1].last + 1 if self._held else self._upcoming
                 last = first + MAX_WINDOW_ENTRIES - 1
-                self._hold(await self._engine.batch(channel.bookie_id, first, last))
+                run = await self._engine.batch(channel.bookie_id, first, last)
+                self._levels[channel.bookie_id] = run.last_add_confirmed
+                self._hold(run)
             else:
                 answer = await channel.read_lac(self._view.ledger_id)
-                self._view.confirmed(verified_lac(self._codec, answer))
+                lac = verified_lac(self._codec, answer)
+                self._levels[channel.bookie_id] = lac
+                self._view.confirmed(lac)
         except (BookieError, ReadError, BadEntryError):
             return False
         return self._view.last_add_confirmed >= self._upcoming
