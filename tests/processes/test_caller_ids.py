@@ -94,6 +94,8 @@ async def test_closing_with_a_gap(quire_client: quire.Client) -> None:
         await behind
     assert failed.value.outcome_known
     assert writer.held_entry_ids == []
+    with pytest.raises(LedgerClosedError, match="while entry 2 was missing"):
+        await writer.wait(4)
     reader = await quire_client.open_ledger(writer.ledger_id)
     assert [entry.payload async for entry in reader.read()] == [payload(0), payload(1)]
 

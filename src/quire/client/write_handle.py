@@ -212,6 +212,8 @@ class WriteHandle:
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
         if not self._handed_over(entry_id):
+            if self._session.failure is not None:  # it may have been held until then
+                raise self._session.failure
             raise UsageError(
                 f"entry {entry_id} of ledger {self.ledger_id} has not been appended yet"
             )
