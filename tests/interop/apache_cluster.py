@@ -205,15 +205,14 @@ class Cluster:
         added = []
         for port in free_ports(count):
             number = len(self.bookies) + 1
-            configuration = self._configure(
-                f"apache-{number}",
-                bookiePort=port,
-                advertisedAddress=LOOPBACK,
-                journalDirectory=self.directory / f"journal-{number}",
-                ledgerDirectories=self.directory / f"ledgers-{number}",
-                ledgerStorageClass=STORAGES[storage],
-                **settings,
-            )
+            own = {
+                "bookiePort": port,
+                "advertisedAddress": LOOPBACK,
+                "journalDirectory": self.directory / f"journal-{number}",
+                "ledgerDirectories": self.directory / f"ledgers-{number}",
+                "ledgerStorageClass": STORAGES[storage],
+            }
+            configuration = self._configure(f"apache-{number}", **{**own, **settings})
             bookie = ApacheBookie(number, port, self.directory, configuration)
             self._add(bookie)
             added.append(bookie)
@@ -234,6 +233,23 @@ class Cluster:
             self._add(bookie)
             added.append(bookie)
         return added
+
+    def read_only(self, bookie: Bookie) -> Bookie:
+        """Stop it, and start it again as one that takes no adds; the bookie that there is now."""
+        bookie.stop()
+        self.wait_gone(bookie)
+        number = self.bookies.index(bookie) + 1
+        if isinstance(bookie, ApacheBookie):
+            with bookie.configuration.open("a") as file:
+                file.write("readOnlyModeEnabled=true\nforceReadOnlyBookie=true\n")
+            bookie.start()
+        else:
+            never = ("--set", f"min_free_bytes={1 << 60}")
+            bookie = BookieProcess(number, bookie.port, self.directory, self.uri, never)
+            bookie.start()
+            self.bookies[number - 1] = bookie
+        eventually(lambda: bookie.id in self.children("available/readonly"), "it is read-only")
+        return bookie
 
     def _add(self, bookie: Bookie) -> None:
         self.bookies.append(bookie)

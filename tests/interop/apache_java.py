@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import jpype
-import jpype.config
 
 from tests.interop.sides import (
     CALL_LIMIT_S,
@@ -69,8 +68,6 @@ def class_path() -> str:
 @functools.cache
 def start_jvm() -> None:
     """QUIRE_INTEROP_LOG=warn shows what the client says, which is much where bookies die."""
-    # Destroying it would wait for every thread of every library; the process ends it.
-    jpype.config.destroy_jvm = False
     jpype.startJVM(
         f"-Xmx{HEAP_MB}m",
         f"-XX:MaxDirectMemorySize={DIRECT_MB}m",
@@ -150,6 +147,7 @@ class ApacheClient:
             configuration.setExplictLacInterval(EXPLICIT_LAC_INTERVAL_MS)
         for key, value in (settings or {}).items():
             configuration.setProperty(key, value)
+        self._configuration = configuration
         self.java = attempt(java("org.apache.bookkeeper.client.BookKeeper"), configuration)
 
     def create(
@@ -215,6 +213,23 @@ class ApacheClient:
     def describe(self, ledger_id: int) -> Described:
         found = result(self.java.getLedgerManager().readLedgerMetadata(ledger_id)).getValue()
         return described(found)
+
+    def entries_of(self, bookie_id: str, ledger_id: int, count: int) -> list[int]:
+        """Which of the first entries a bookie says that it has."""
+        admin = java("org.apache.bookkeeper.client.BookKeeperAdmin")(self.java, self._configuration)
+        bookie = java("org.apache.bookkeeper.net.BookieId").parse(bookie_id)
+        found = result(admin.asyncGetListOfEntriesOfLedger(bookie, ledger_id))
+        return [number for number in range(count) if found.isEntryAvailable(number)]
+
+    def disk_space(self) -> dict[str, tuple[int, int]]:
+        """Free and total bytes, by bookie."""
+        return {
+            str(entry.getKey().toString()): (
+                int(entry.getValue().getFreeDiskSpace()),
+                int(entry.getValue().getTotalDiskSpace()),
+            )
+            for entry in attempt(self.java.getBookieInfo).entrySet()
+        }
 
     def close(self) -> None:
         """Begun, and not waited for: it takes the Java client two seconds."""
@@ -283,8 +298,8 @@ class ApacheReader(_Handle):
     def refresh(self) -> int:
         return int(result(self.java.readLastAddConfirmedAsync()))
 
-    def tail(self, entry_id: int, timeout_ms: int) -> bytes | None:
-        found = result(self.java.readLastAddConfirmedAndEntryAsync(entry_id, timeout_ms, False))
+    def tail(self, entry_id: int, timeout_ms: int, parallel: bool = False) -> bytes | None:
+        found = result(self.java.readLastAddConfirmedAndEntryAsync(entry_id, timeout_ms, parallel))
         if found is None:
             return None
         try:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import atexit
+import os
+import sys
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import jpype
 import pytest
 
 from tests.interop.apache_cluster import Cluster
@@ -25,6 +29,20 @@ def pytest_runtest_makereport(
                 lines = path.read_text(errors="replace").splitlines()[-SAID_LINES:]
                 report.sections.append((str(path), "\n".join(lines)))
     return report
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if jpype.isJVMStarted():
+        atexit.register(_end, session)  # the last to be registered is the first to be called
+
+
+def _end(session: pytest.Session) -> None:
+    """Now, with pytest's status. Otherwise one of Java's own threads may ask for an interpreter
+    that is gone, which aborts the process; and ending the virtual machine first would wait for
+    every thread that any library has left."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(int(session.exitstatus))
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import quire
@@ -55,7 +56,9 @@ class QuireClient:
         self, uri: str, *, explicit_lac: bool = False, config: quire.ClientConfig | None = None
     ) -> None:
         if explicit_lac:
-            config = quire.ClientConfig(explicit_lac_interval_ms=EXPLICIT_LAC_INTERVAL_MS)
+            config = replace(
+                config or quire.ClientConfig(), explicit_lac_interval_ms=EXPLICIT_LAC_INTERVAL_MS
+            )
 
         async def connect() -> quire.Client:
             return await quire.connect(uri, config=config)
@@ -133,6 +136,16 @@ class QuireClient:
             segments={s.first_entry_id: tuple(s.ensemble) for s in found.segments},
             custom=dict(found.custom),
         )
+
+    def entries_of(self, bookie_id: str, ledger_id: int) -> list[int]:
+        """Which entries a bookie says that it has."""
+        found = run(self.aio.list_entries(bookie_id, ledger_id))
+        return [number for first, last in found for number in range(first, last + 1)]
+
+    def disk_space(self, bookie_id: str) -> tuple[int, int]:
+        """Free and total bytes."""
+        found = run(self.aio.bookie_info(bookie_id))
+        return found.free_bytes, found.total_bytes
 
     def close(self) -> None:
         run(self.aio.close())

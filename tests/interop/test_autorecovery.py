@@ -6,7 +6,7 @@ import pytest
 
 from tests.interop.apache_cluster import Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
-from tests.interop.operations import check_closed, refused
+from tests.interop.checks import check_closed, refused
 from tests.interop.quire_side import QuireClient
 from tests.interop.sides import (
     DIGESTS,

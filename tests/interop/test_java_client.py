@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.interop import operations
 from tests.interop.apache_java import FEATURES, ApacheClient
+from tests.interop.checks import Pair
 from tests.interop.conftest import MakeCluster
-from tests.interop.operations import Operation, Pair, possible
+from tests.interop.operations import Operation, possible
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import Shape, payloads
+from tests.interop.sides import STRIPED, Shape, payloads
 
 pytestmark = pytest.mark.interop
+
+LONG_POLL_MS = 4_000
+"""Below the 5 s after which Apache's client gives up on a bookie."""
 
 
 def over_both(chosen: Sequence[Operation]) -> list[Any]:
@@ -74,3 +79,42 @@ def test_batch_reads(pair: Pair) -> None:
     assert 0 < len(begun) < 500
     assert begun == sent[: len(begun)]
     reader.close()
+
+
+@pytest.mark.parametrize("pair", ["v3"], indirect=True)
+def test_parallel_long_polls(pair: Pair) -> None:
+    """Of all bookies of the ensemble at once."""
+    sent = payloads(30)
+    writer = pair.other.create()
+    writer.append(sent[0])
+    assert isinstance(pair.one, ApacheClient)
+    reader = pair.one.open(writer.ledger_id)
+    with ThreadPoolExecutor(1) as thread:
+        for number in range(1, len(sent)):
+            waiting = thread.submit(reader.tail, number - 1, LONG_POLL_MS, True)
+            writer.append(sent[number])
+            assert waiting.result() == sent[number - 1]
+    writer.close()
+    reader.close()
+
+
+@pytest.mark.parametrize("pair", ["v3"], indirect=True)
+def test_lists_of_entries(pair: Pair) -> None:
+    """What each bookie says that it has, by which Apache's auditor counts replicas."""
+    writer = pair.other.create(STRIPED)
+    writer.append_all(payloads(50))
+    writer.close()
+    ensemble = pair.one.describe(writer.ledger_id).last_ensemble
+    assert isinstance(pair.one, ApacheClient)
+    for at, bookie in enumerate(ensemble):
+        expected = [number for number in range(50) if at in {number % 3, (number + 1) % 3}]
+        assert pair.one.entries_of(bookie, writer.ledger_id, 50) == expected
+
+
+@pytest.mark.parametrize("pair", ["v3"], indirect=True)
+def test_disk_space(pair: Pair) -> None:
+    assert isinstance(pair.one, ApacheClient)
+    space = pair.one.disk_space()
+    assert len(space) == 4
+    for free, total in space.values():
+        assert 0 < free <= total

@@ -10,7 +10,7 @@ import pytest
 from tests.interop import operations
 from tests.interop.apache_cluster import ApacheBookie, Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
-from tests.interop.operations import Pair, Stream, check_closed, wait_confirmed
+from tests.interop.checks import Pair, Stream, check_closed, wait_confirmed
 from tests.interop.quire_side import QuireClient
 from tests.interop.sides import PLAIN, Client, Code, Shape
 
@@ -38,14 +38,14 @@ def mixed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def whole(mixed: Cluster) -> Iterator[Cluster]:
+def whole(mixed: Cluster) -> Cluster:
     """All four run, also after a test that has killed one."""
-    yield mixed
     for bookie in mixed.bookies:
         if not bookie.alive:
             mixed.wait_gone(bookie)
             bookie.start()
     mixed.wait_registered(*mixed.bookies)
+    return mixed
 
 
 @pytest.fixture(scope="module")
@@ -155,10 +155,10 @@ def test_a_reader_follows_the_ensembles(
 @pytest.mark.parametrize("digest", ["CRC32C", "MAC"])
 @pytest.mark.parametrize("writing", CLIENTS)
 def test_over_all_four(
-    mixed: Cluster, clients: dict[str, Client], writing: str, digest: str
+    whole: Cluster, clients: dict[str, Client], writing: str, digest: str
 ) -> None:
     """Every write set of three has both kinds of bookie."""
-    pair = Pair(clients[writing], clients[OTHER[writing]], lambda: CLIENTS[writing](mixed.uri))
+    pair = Pair(clients[writing], clients[OTHER[writing]], lambda: CLIENTS[writing](whole.uri))
     for operation in (operations.write_and_read, operations.recover, operations.fence_under_load):
         operation(pair, Shape(4, 3, 2, digest))
     operations.read_while_open(pair)

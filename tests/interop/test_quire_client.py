@@ -8,10 +8,11 @@ import pytest
 
 from tests.interop import operations
 from tests.interop.apache_java import ApacheClient
+from tests.interop.checks import Pair
 from tests.interop.conftest import MakeCluster
-from tests.interop.operations import Operation, Pair, possible
+from tests.interop.operations import Operation, possible
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import Shape
+from tests.interop.sides import STRIPED, Shape, payloads
 
 pytestmark = pytest.mark.interop
 
@@ -49,3 +50,17 @@ def test_every_digest_and_quorum(
     pair: Pair, operation: Callable[[Pair, Shape], None], shape: Shape
 ) -> None:
     operation(pair, shape)
+
+
+@pytest.mark.parametrize("pair", ["sorted"], indirect=True)
+def test_lists_of_entries_and_disk_space(pair: Pair) -> None:
+    """(With DbLedgerStorage Apache's bookie never answers a request for its list.)"""
+    writer = pair.other.create(STRIPED)
+    writer.append_all(payloads(50))
+    writer.close()
+    assert isinstance(pair.one, QuireClient)
+    for at, bookie in enumerate(pair.one.describe(writer.ledger_id).last_ensemble):
+        expected = [number for number in range(50) if at in {number % 3, (number + 1) % 3}]
+        assert pair.one.entries_of(bookie, writer.ledger_id) == expected
+        free, total = pair.one.disk_space(bookie)
+        assert 0 < free <= total

@@ -14,7 +14,7 @@ import pytest
 
 from tests.interop.apache_cluster import Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
-from tests.interop.operations import POLL_MS, Stream, check_closed
+from tests.interop.checks import POLL_MS, Stream, check_closed
 from tests.interop.quire_side import QuireClient
 from tests.interop.sides import PLAIN, STRIPED, Client, Reader, Shape, eventually, payloads
 

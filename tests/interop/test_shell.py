@@ -10,7 +10,7 @@ import pytest
 from quire.testing.cluster import BookieProcess
 from tests.interop.apache_cluster import Cluster
 from tests.interop.apache_java import ApacheClient
-from tests.interop.operations import check_closed
+from tests.interop.checks import check_closed
 from tests.interop.quire_side import QuireClient
 from tests.interop.sides import PLAIN, Client, Shape, payloads
 
@@ -82,8 +82,7 @@ def test_readledger_recovers(ours: Cluster, both: tuple[Client, Client]) -> None
         sent = [b"payload-%d" % number for number in range(20)]
         writer.append_all(sent)
         writer.abandon()
-        said = ours.shell("readledger", "-ledgerid", str(writer.ledger_id), "-force-recovery")
-        assert "entry 19" in said.lower() or "19" in said
+        ours.shell("readledger", "-ledgerid", str(writer.ledger_id), "-force-recovery")
         check_closed(both, writer.ledger_id, sent, PLAIN)
 
 

@@ -116,12 +116,15 @@ class Bookie:
         self.store.on_failure = self._on_failure
         self.store.on_writable_changed = self._on_writable_changed
         self.store.start()
+        writable = self.store.writable
         self._registration = await self.metadata.register_bookie(
             BookieAddress(
                 self.bookie_id, self.address.advertise, port, tls=self.config.tls is not None
             ),
-            readonly=not self.store.writable,
+            readonly=not writable,
         )
+        if self.store.writable != writable:  # meanwhile, when nobody could be told
+            await self._move(self._registration, self.store.writable)
         self._registration.lost.add_done_callback(self._on_registration_lost)
         await self._listen(self._port)
         self._tasks.start(self._every(self.config.gc_interval_s, self.collect_garbage))
