@@ -49,6 +49,7 @@ READ_ATTEMPTS = 6
 """In a row, to read an entry that is known to be acknowledged; behind that the reader is told."""
 READ_RETRY_DELAY_S = 0.1
 """Before the second attempt; it doubles."""
+PROOF_ENTRY_BYTES_MAX = 16 * 1024
 ASK_DELAY_S = 0.005
 """When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
 ASK_DELAY_MAX_S = 0.25
@@ -93,6 +94,8 @@ class Tail:
         self._held: deque[EntryRun] = deque()
         """Consecutive verified entries from `_upcoming` on, not known to be acknowledged."""
         self._held_bytes = 0
+        self._entry_bytes = 0
+        """Of the entries delivered last."""
         self._ended: QuireError | None = None
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
@@ -151,6 +154,7 @@ class Tail:
 
     def _advanced(self, run: EntryRun) -> EntryRun:
         self._upcoming = run.last + 1
+        self._entry_bytes = (run.ends[-1] - run.offsets[0]) // (run.last - run.first + 1)
         self._view.confirmed(run.last_add_confirmed)
         return run
 
@@ -213,11 +217,14 @@ class Tail:
             poll_s = self._poll_ms(bookie, known) / 1000
             asked_at = asyncio.get_running_loop().time()
             async with asyncio.timeout(patience + poll_s):
-                poll = await channel.long_poll(self._view.ledger_id, known, int(poll_s * 1000))
+                poll = await channel.long_poll(
+                    self._view.ledger_id, known, int(poll_s * 1000), last_entry=self._wants_proof
+                )
             self._levels[bookie] = poll.max_lac
             if poll.max_lac > known:
+                if self._learn(poll.entry):
+                    return True
                 async with asyncio.timeout(patience):
-                    self._hold_pushed(poll.entry)
                     if await self._proven(channel, ahead=True) or await self._proven(channel):
                         return True
             waited = asyncio.get_running_loop().time() - asked_at >= poll_s / 2
@@ -264,14 +271,23 @@ class Tail:
         self._held_bytes += run.ends[-1] - run.offsets[0]
         self._view.confirmed(run.last_add_confirmed)
 
-    def _hold_pushed(self, entry: bytes) -> None:
-        """What came with the answer to a poll."""
+    @property
+    def _wants_proof(self) -> bool:
+        """Whether a poll should bring the last entry, whose LAC proves the entries before it, which
+        may be held already: one exchange less. Not where entries are large, for it will be read
+        again; nor of an empty ledger, of which that is an error."""
+        return self._view.last_add_confirmed >= 0 and self._entry_bytes <= PROOF_ENTRY_BYTES_MAX
+
+    def _learn(self, entry: bytes) -> bool:
+        """From the entry that came with the answer to a poll; whether the next one is proven."""
         try:
-            if entry and not self._held:
-                self._codec.check(entry, self._upcoming)
-                self._hold(self._engine.run_of(self._upcoming, [entry]))
+            entry_id, lac, _ = self._codec.check(entry)
         except BadEntryError:
-            pass  # another replica will be asked
+            return False  # there was none, or another replica will be asked
+        if entry_id == self._upcoming and not self._held:
+            self._hold(self._engine.run_of(entry_id, [entry]))
+        self._view.confirmed(lac)
+        return self._view.last_add_confirmed >= self._upcoming
 
     # -- the metadata -------------------------------------------------------------------------
 

@@ -150,15 +150,14 @@ def read_request(
     return frame(Request(header=header(Op.READ, txn_id), readRequest=read))
 
 
-def long_poll_request(txn_id: int, ledger_id: int, previous_lac: int, timeout_ms: int) -> bytes:
-    """Wait for the LAC to pass `previous_lac`, and bring the entry behind it (6.7)."""
-    read = ReadRequest(
-        ledgerId=ledger_id,
-        entryId=-1,
-        previousLAC=previous_lac,
-        timeOut=timeout_ms,
-        flag=ReadRequest.ENTRY_PIGGYBACK,
-    )
+def long_poll_request(
+    txn_id: int, ledger_id: int, previous_lac: int, timeout_ms: int, *, last_entry: bool = False
+) -> bytes:
+    """Wait for the LAC to pass `previous_lac`, and bring the entry behind it, or the last entry
+    that there is (6.7)."""
+    read = ReadRequest(ledgerId=ledger_id, entryId=-1, previousLAC=previous_lac, timeOut=timeout_ms)
+    if not last_entry:
+        read.flag = ReadRequest.ENTRY_PIGGYBACK
     return frame(Request(header=header(Op.READ, txn_id), readRequest=read))
 
 

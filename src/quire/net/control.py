@@ -84,10 +84,15 @@ class ControlChannel(Link):
         )
         self._check(v3.status_of(answer, answer.writeLacResponse.status), ledger_id)
 
-    async def long_poll(self, ledger_id: int, previous_lac: int, timeout_ms: int) -> PollAnswer:
-        """Wait on the bookie until its LAC passes `previous_lac`, at most `timeout_ms`."""
+    async def long_poll(
+        self, ledger_id: int, previous_lac: int, timeout_ms: int, *, last_entry: bool = False
+    ) -> PollAnswer:
+        """Wait on the bookie until its LAC passes `previous_lac`, at most `timeout_ms`; with the
+        entry behind that, if there is one, or with the last entry that the bookie has."""
         answer = await self._call(
-            lambda txn: v3.long_poll_request(txn, ledger_id, previous_lac, timeout_ms)
+            lambda txn: v3.long_poll_request(
+                txn, ledger_id, previous_lac, timeout_ms, last_entry=last_entry
+            )
         )
         own = answer.readResponse
         self._check(v3.status_of(answer, own.status), ledger_id)
