@@ -409,3 +409,17 @@ async def test_a_fence_needs_its_whole_key_in_its_own_frame(bookie: Bookie, peer
         v2.send(frames.LENGTH.pack(len(short)) + short + frames.read_request(30, 0))
         assert await v2.receive() == b""
     assert 30 not in bookie.store.ledgers
+
+
+async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: Path) -> None:
+    """It registered as writable, and moved to the read-only ones when it had looked at its disk:
+    clients chose it meanwhile, and Apache's lost its address when it moved."""
+    metadata = memory_metadata()
+    seen: list[bool] = []
+    watch = metadata.watch_bookies(lambda bookies: seen.append(bool(bookies.writable)))
+    full = BookieConfig(segment_bytes=SMALL.segment_bytes, min_free_bytes=2**60)
+    async with running_bookie(tmp_path / "bookie", full, metadata=metadata) as bookie:
+        assert not bookie.service.writable
+        assert bookie.bookie_id in (await metadata.bookies()).readonly
+    watch.close()
+    assert not any(seen)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 
 from quire.storage.maintenance import Maintenance
@@ -29,9 +30,10 @@ def prepare(disk: Disk, number: int, size: int) -> Segment:
     """A preallocated, empty segment file, its directory entry durable. What is there under that
     name was never begun, or has been copied elsewhere, and is thrown away."""
     name = segment_name(number)
-    try:
+    new = not disk.exists(name)
+    if new:
         file = disk.create(name)
-    except FileExistsError:
+    else:
         file = disk.open(name)
         file.truncate(0)
     try:
@@ -39,8 +41,13 @@ def prepare(disk: Disk, number: int, size: int) -> Segment:
         file.sync()
         disk.sync_directory(LOG_DIRECTORY)
     except OSError:
+        # One that was there stays: files prepared behind it would tell of a segment that was lost.
+        if not new:
+            with suppress(OSError):
+                file.truncate(0)
         file.close()
-        disk.remove(name)
+        if new:
+            disk.remove(name)
         raise
     return Segment(number, file, size)
 
@@ -108,6 +115,13 @@ class Spares:
             self._busy = True
             work = partial(prepare, self._disk, self.next_number, self._reserve_bytes)
             self._maintenance.run(work, self._on_prepared, urgent=True)
+
+    def look(self) -> None:
+        """Before the start: how it begins. Blocks, and calls nobody. `OSError`."""
+        free = self._disk.free_bytes()
+        self._free_enough = free >= self._min_free_bytes
+        if not self._free_enough:
+            self.error = f"{free} bytes are free, less than {self._min_free_bytes}"
 
     def check(self) -> None:
         """Look at the free space again, and retry what failed for lack of it."""

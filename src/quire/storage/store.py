@@ -83,6 +83,7 @@ class LedgerStore:
         self._sealer: Sealer
         self._first_number = 0
         self._started = False
+        self._closed = False
         self._was_writable = True
         self.on_writable_changed: Callable[[bool], None] | None = None
         """Called with the new value of `writable`, and by `start` where that is False."""
@@ -113,6 +114,7 @@ class LedgerStore:
             started = start_log(
                 self._disk, identity, self._catalogue, self._config, writer, self._spares
             )
+            self._spares.look()
         except OSError as error:
             raise StorageError(
                 f"the start of the log in {self._disk.path} failed: {error}",
@@ -183,6 +185,7 @@ class LedgerStore:
             self._close_files()
 
     def _close_files(self) -> None:
+        self._closed = True
         self._spares.close()
         for segment in self._catalogue.segments.values():
             self._files.close(segment)
@@ -433,7 +436,8 @@ class LedgerStore:
                 data = await self._blocking.run(partial(file.read, missing.offset, missing.size))
             finally:
                 segment.readers -= 1
-                if segment.state is SegmentState.RETIRED or not self._started:
+                # Not as soon as `close` begins: the log may still be written and sealed.
+                if segment.state is SegmentState.RETIRED or self._closed:
                     self._files.close(segment)
         except OSError:
             data = b""  # Does not match its checksums: damaged.
