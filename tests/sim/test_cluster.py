@@ -5,85 +5,17 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from dataclasses import dataclass
 
 import pytest
 
-from quire.bookie.server import Address, Bookie
-from quire.client import Client
-from quire.config import BookieConfig, ClientConfig
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
-from quire.testing import SimClock, SimDisk, SimHost, SimNetwork, SimulatedLoop, SimWorker, Trace
+from quire.testing.simulation.world import World
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
 BOOKIES = ("bookie-0", "bookie-1", "bookie-2")
-CONFIG = BookieConfig(
-    segment_bytes=1 << 20, min_free_bytes=0, max_queued_bytes=1 << 20, seal_idle_ms=50
-)
 
 
 def payload(entry_id: int) -> bytes:
     return b"%d." % entry_id * (1 + entry_id % 40)
-
-
-@dataclass
-class World:
-    """A cluster on a simulated loop."""
-
-    loop: SimulatedLoop
-    network: SimNetwork
-    trace: Trace
-    cluster: MemoryCluster
-    disks: dict[str, SimDisk]
-    bookies: dict[str, Bookie]
-
-    @classmethod
-    def make(cls, seed: int) -> World:
-        loop = SimulatedLoop(seed)
-        trace = Trace(loop.time)
-        network = SimNetwork(loop, loop.derive("network"), trace=trace)
-        cluster = MemoryCluster("sim", clock=SimClock(loop), rng=loop.derive("metadata"))
-        cluster.initialise()
-        disks = {name: SimDisk(loop.derive(f"disk {name}"), name) for name in BOOKIES}
-        return cls(loop, network, trace, cluster, disks, {})
-
-    async def start(self, name: str, config: BookieConfig = CONFIG) -> None:
-        host = self.network.node(name)
-        await host.node.create_task(self._serve(name, host, config))
-
-    async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
-        disk = self.disks[name]
-        bookie = Bookie(
-            disk=disk,
-            log_worker=SimWorker(self.loop, self.loop.derive(f"log {name}"), disk),
-            maintenance_worker=SimWorker(self.loop, self.loop.derive(f"keeper {name}"), disk),
-            metadata=MemoryStore(self.cluster),
-            network=host,
-            clock=SimClock(self.loop),
-            address=Address(name, 3181, name),
-            config=config,
-            log=lambda event, **fields: self.trace.record(name, event, **fields),
-            random_bytes=self.loop.derive(f"identity {name}").randbytes,
-        )
-        await bookie.start()
-        self.bookies[name] = bookie
-
-    def crash(self, name: str) -> None:
-        """Power loss: the process is gone, and so is what was not synced."""
-        self.trace.record(name, "crash")
-        self.bookies.pop(name).metadata.expire_session(back=False)  # type: ignore[attr-defined]
-        self.network.kill(name)
-        self.disks[name].crash()
-
-    def client(self, name: str) -> Client:
-        return Client(
-            MemoryStore(self.cluster),
-            config=ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0),
-            network=self.network.node(name),
-            clock=SimClock(self.loop),
-            rng=self.loop.derive(name),
-        )
 
 
 async def scenario(world: World, chance: random.Random) -> None:

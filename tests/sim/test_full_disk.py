@@ -8,8 +8,9 @@ import pytest
 
 from quire.config import BookieConfig
 from quire.errors import NotEnoughBookiesError
+from quire.testing.simulation.world import World
 
-from .test_cluster import BOOKIES, World, payload
+from .test_cluster import BOOKIES, payload
 
 SEEDS = range(12)
 FREE_BYTES = 1 << 20

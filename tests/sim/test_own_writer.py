@@ -9,7 +9,8 @@ import random
 import pytest
 
 from quire.errors import LedgerClosedError, LedgerFencedError
-from tests.sim.test_cluster import BOOKIES, SEEDS, World, payload
+from quire.testing.simulation.world import World
+from tests.sim.test_cluster import BOOKIES, SEEDS, payload
 
 
 async def scenario(world: World, chance: random.Random) -> None:

@@ -14,9 +14,8 @@ from quire.client import Client, LedgerReader
 from quire.codec.entry import Entry
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.metadata.memory import MemoryStore
-from quire.testing import SimClock
-from tests.sim.test_cluster import BOOKIES, SEEDS, World, payload
+from quire.testing.simulation.world import World
+from tests.sim.test_cluster import BOOKIES, SEEDS, payload
 
 PIECES = 40
 READERS = 3
@@ -24,13 +23,7 @@ READERS = 3
 
 def client_of(world: World, name: str, **changes: int) -> Client:
     config = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0, long_poll_ms=300, **changes)
-    return Client(
-        MemoryStore(world.cluster),
-        config=config,
-        network=world.network.node(name),
-        clock=SimClock(world.loop),
-        rng=world.loop.derive(name),
-    )
+    return world.client(name, config)
 
 
 async def follow(world: World, name: str, reader: LedgerReader, found: list[Entry]) -> None:

@@ -63,6 +63,7 @@ def test_all_commands_are_there() -> None:
         "ledger write", "ledger read", "ledger list", "ledger show", "ledger delete",
         "ledger recover",
         "bench add", "bench read", "bench latency", "bench ledgers", "bench recover", "bench tail",
+        "simulate",
     }  # fmt: skip
 
 
@@ -121,7 +122,7 @@ def test_no_cluster_named(command: tuple[str, ...]) -> None:
 
 
 def test_all_that_talk_to_a_cluster_take_metadata() -> None:
-    local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("bench",)}
+    local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("bench",), ("simulate",)}
     assert set(TALKING) == set(ALL) - local
 
 

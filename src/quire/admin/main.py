@@ -19,6 +19,10 @@ _COMMANDS = {
     "cluster": ("quire.admin.main:cluster", "Initialise a cluster; look at its bookies."),
     "ledger": ("quire.admin.main:ledger", "Write, read, list, show, delete and recover ledgers."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
+    "simulate": (
+        "quire.admin.simulate:simulate",
+        "Run whole clusters with faults on seeds, and check them.",
+    ),
 }
 
 _CLUSTER = {

@@ -15,13 +15,20 @@ REFRESHES_PER_S = 4
 class Progress:
     """`with Progress("read", total=1000) as progress: progress.advance(entries, size_bytes)`.
 
-    `total` counts entries, or bytes with `in_bytes`; None: not known.
+    `total` counts entries (or what `counted` says), or bytes with `in_bytes`; None: not known.
     """
 
     def __init__(
-        self, what: str, *, total: int | None = None, in_bytes: bool = False, shown: bool = True
+        self,
+        what: str,
+        *,
+        total: int | None = None,
+        in_bytes: bool = False,
+        shown: bool = True,
+        counted: str = "entries",
     ) -> None:
         self._what = what
+        self._counted = counted
         self._total = total
         self._in_bytes = in_bytes
         self._shown = shown and sys.stderr.isatty()
@@ -39,8 +46,12 @@ class Progress:
             self._bar = progress.Progress(
                 progress.TextColumn("{task.description}"),
                 progress.BarColumn(),
-                progress.TextColumn("{task.fields[entries]:,} entries"),
-                progress.TextColumn("{task.fields[megabytes]:,.1f} MB"),
+                progress.TextColumn("{task.fields[entries]:,} " + self._counted),
+                *(
+                    [progress.TextColumn("{task.fields[megabytes]:,.1f} MB")]
+                    if self._counted == "entries"
+                    else []
+                ),
                 progress.TimeElapsedColumn(),
                 progress.TimeRemainingColumn(),
                 console=Console(stderr=True),

@@ -179,7 +179,8 @@ class BookieService:
                 else:
                     store.create_ledger(ledger_id, key)
             elif info.master_key != key:
-                code = Code.UNAUTHORIZED
+                # A key that was lost to damage is not known; that does not make theirs wrong.
+                code = Code.UNAUTHORIZED if info.master_key else Code.IO_ERROR
             elif info.fenced and not flags & Flag.RECOVERY_ADD:
                 code = Code.FENCED
         if code:
@@ -208,7 +209,7 @@ class BookieService:
                 return Code.NO_LEDGER
             store.create_ledger(ledger_id, key)
         elif info.master_key != key:
-            return Code.UNAUTHORIZED
+            return Code.UNAUTHORIZED if info.master_key else Code.UNKNOWN_LEDGER_STATE
         self.counters.fences += 1
         store.fence(ledger_id, lambda error: answer(self.code_of(error) if error else int(Code.OK)))
         self.long_polls.release(ledger_id)
@@ -232,7 +233,7 @@ class BookieService:
                 return Code.NO_LEDGER
             info = store.create_ledger(ledger_id, key)
         elif info.master_key != key:
-            return Code.UNAUTHORIZED
+            return Code.UNAUTHORIZED if info.master_key else Code.IO_ERROR
         try:
             store.write_explicit_lac(
                 ledger_id,

@@ -358,6 +358,20 @@ class SimDisk:
             if offset < content.size:
                 content.apply(offset, bytes([content.read(offset, offset + 1)[0] ^ mask]))
 
+    def rot(self, name: str, spacing_bytes: int) -> int:
+        """Flip bits of what was ever written to this file, one in so many bytes on average. How
+        many."""
+        size = len(self._file(_clean(name)).data.written)
+        for _ in range(size // spacing_bytes):
+            self.flip_bit(name, self._rng.randrange(size))
+        return size // spacing_bytes
+
+    def calm(self) -> None:
+        """No fault that was ordered and has not struck will: nothing fails from now on."""
+        self._faults.clear()
+        self._crash_countdown = 0
+        self.slowness = 1.0
+
     def _maybe_fail(self, operation: str, name: str) -> None:
         for fault in ((operation, None), (operation, name)):
             if fault in self._faults:

@@ -25,6 +25,7 @@ import gc
 import hashlib
 import heapq
 import random
+import sys
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
 from contextlib import contextmanager
@@ -448,6 +449,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler(
                     {"message": message, "exception": task.exception(), "task": task}
                 )
+        # One that still runs is held by a task of a dead node: nobody can close it.
+        running = [generator for generator in self._asyncgens if generator.ag_running]  # type: ignore[attr-defined]
+        self._asyncgens.difference_update(running)  # type: ignore[attr-defined]
         self.run_until_complete(self.shutdown_asyncgens())
         self._raise_failure()
 
@@ -502,15 +506,19 @@ def _describe(task: SimTask[Any]) -> str:
 def _discard(tasks: Iterable[SimTask[Any]]) -> None:
     """Close the coroutines of a world that is over. Their `finally` blocks run now, where nothing
     they do can be seen any more."""
-    for task in tasks:
-        task._log_destroy_pending = False  # type: ignore[attr-defined]
-        coro = task.get_coro()
-        for _ in range(MAX_CLOSE_ATTEMPTS):
-            try:
-                if coro is not None:
-                    coro.close()
-                break
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException:  # noqa: BLE001 - of code that is no longer there
-                continue
+    said, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    try:
+        for task in tasks:
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+            coro = task.get_coro()
+            for _ in range(MAX_CLOSE_ATTEMPTS):
+                try:
+                    if coro is not None:
+                        coro.close()
+                    break
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException:  # noqa: BLE001 - of code that is no longer there
+                    continue
+    finally:
+        sys.unraisablehook = said

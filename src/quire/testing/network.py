@@ -17,7 +17,7 @@ import errno
 import random
 import zlib
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum
 from functools import partial
 from typing import Literal, Never
@@ -409,8 +409,12 @@ class SimNetwork:
 
     def heal(self, *names: str) -> None:
         """Let pass what touches any of these hosts; without names, everything."""
-        self.blocked = {r for r in self.blocked if names and not set(names).intersection(r)}
         self.record(("network", "network"), "healed", names=",".join(names))
+        self.heal_routes({r for r in self.blocked if not names or set(names).intersection(r)})
+
+    def heal_routes(self, routes: Collection[Route]) -> None:
+        """Let pass what takes one of these (from, to) pairs."""
+        self.blocked = {route for route in self.blocked if route not in routes}
         held, self._held = self._held, []
         for route, resume in held:
             if route in self.blocked:

@@ -1,0 +1,211 @@
+"""A cluster on a simulated loop: real bookies and clients, each on a node of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.bookie.server import Address, Bookie
+from quire.client import Client
+from quire.config import BookieConfig, ClientConfig
+from quire.errors import MetadataUnavailableError
+from quire.metadata.memory import Hook, MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+from quire.testing.clock import SimClock
+from quire.testing.disk import SimDisk
+from quire.testing.loop import Node, SimulatedLoop
+from quire.testing.network import SimHost, SimNetwork
+from quire.testing.trace import Trace
+from quire.testing.worker import SimWorker
+
+PORT = 3181
+BOOKIE_CONFIG = BookieConfig(
+    segment_bytes=1 << 20, min_free_bytes=0, max_queued_bytes=1 << 20, seal_idle_ms=50
+)
+CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
+NODE_POLL_S = 0.05
+"""How often somebody who waits for a node looks whether it still lives."""
+
+
+class ObservedCluster(MemoryCluster):
+    """Tells an observer of each change of a ledger, at the moment at which it is made."""
+
+    observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
+
+    def ledger_changed(self, ledger_id: int) -> None:
+        super().ledger_changed(ledger_id)
+        self.observer(ledger_id)
+
+
+@dataclass
+class World:
+    """What a scenario needs. Bookies are named `bookie-0` ..., and listen on port 3181."""
+
+    loop: SimulatedLoop
+    network: SimNetwork
+    trace: Trace
+    cluster: ObservedCluster
+    disks: dict[str, SimDisk]
+    clocks: dict[str, SimClock]
+    bookies: dict[str, Bookie] = field(default_factory=dict)
+    """Those that run, or begin to stop."""
+    metadata_failures: float = 0.0
+    """How likely a call of the metadata store fails now: before it is done, or after it."""
+    metadata_delay_s: float = 0.0
+    """The longest that a call of the metadata store takes now."""
+    destroyed: set[str] = field(default_factory=set)
+    """Bookies whose disks were damaged: what they hold does not count."""
+    starts: int = 0
+
+    @classmethod
+    def make(cls, seed: int, bookies: int = 3, **limits: float) -> World:
+        """`limits` are those of `SimulatedLoop`."""
+        loop = SimulatedLoop(seed, **limits)  # type: ignore[arg-type]
+        trace = Trace(loop.time)
+        network = SimNetwork(loop, loop.derive("network"), trace=trace)
+        cluster = ObservedCluster("sim", clock=SimClock(loop), rng=loop.derive("metadata"))
+        cluster.initialise()
+        names = [f"bookie-{number}" for number in range(bookies)]
+        disks = {name: SimDisk(loop.derive(f"disk {name}"), name) for name in names}
+        clocks = {name: SimClock(loop) for name in names}
+        return cls(loop, network, trace, cluster, disks, clocks)
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def start(self, name: str, config: BookieConfig = BOOKIE_CONFIG) -> bool:
+        """Start a bookie that does not run. False if it died meanwhile; what `Bookie.start` raises
+        if it could not start, and then it is dead."""
+        assert name not in self.bookies, f"{name} runs already"
+        host = self.network.node(name)
+        try:
+            return await self._until_dead(host.node, self._serve(name, host, config))
+        except BaseException:
+            self.kill(name)
+            raise
+
+    async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
+        disk, self.starts = self.disks[name], self.starts + 1
+        life = f"{name} {self.starts}"
+        bookie = Bookie(
+            disk=disk,
+            log_worker=SimWorker(self.loop, self.loop.derive(f"log {life}"), disk),
+            maintenance_worker=SimWorker(self.loop, self.loop.derive(f"keeper {life}"), disk),
+            metadata=MemoryStore(self.cluster, hook=self._hook(life)),
+            network=host,
+            clock=self.clocks[name],
+            address=Address(name, PORT, name),
+            config=config,
+            log=lambda event, **fields: self.trace.record(name, event, **fields),
+            random_bytes=self.loop.derive(f"identity {name}").randbytes,
+        )
+        self.bookies[name] = bookie
+        await bookie.start()
+        # As the program does: a bookie that cannot go on ends.
+        bookie.failed.add_done_callback(lambda failed: self._gave_up(name, bookie))
+
+    def _gave_up(self, name: str, bookie: Bookie) -> None:
+        if self.bookies.get(name) is bookie and not bookie.failed.cancelled():
+            self.trace.record(name, "gave up")
+            self.kill(name)
+
+    async def stop(self, name: str) -> bool:
+        """Stop a bookie as SIGTERM does. False if it died meanwhile."""
+        host, bookie = self.network.node(name), self.bookies[name]
+        stopped = await self._until_dead(host.node, bookie.stop())
+        if stopped and self.bookies.get(name) is bookie:
+            await bookie.metadata.close()
+            del self.bookies[name]
+            self._end(name)
+        return stopped
+
+    def kill(self, name: str, *, session_left_s: float = 0.0) -> None:
+        """End the process alone: what it wrote is still in the page cache. Its metadata session
+        lives on for a while."""
+        self.trace.record(name, "kill")
+        self._leave(name, session_left_s)
+        self._end(name)
+
+    def crash(self, name: str, *, session_left_s: float = 0.0) -> None:
+        """Power loss: the process is gone, and so is what was not synced."""
+        self.trace.record(name, "crash")
+        self._leave(name, session_left_s)
+        self.network.kill(name)
+        self.disks[name].crash()
+
+    def crash_in_write(self, name: str, operations: int) -> None:
+        """Power loss in the place of the n-th operation from now that changes the disk."""
+
+        def then() -> None:
+            self.trace.record(name, "crash in write")
+            self._leave(name, 0.0)
+            self.network.kill(name)
+
+        self.disks[name].crash_after(operations, then)
+
+    def _end(self, name: str) -> None:
+        self.network.kill(name)
+        self.disks[name].kill()
+
+    def _leave(self, name: str, session_left_s: float) -> None:
+        bookie = self.bookies.pop(name, None)
+        if bookie is None:
+            return
+        store = bookie.metadata
+        assert isinstance(store, MemoryStore)
+        if session_left_s:
+            expire = self._expire_for_good
+            self.loop.call_later(
+                session_left_s, expire, store, context=self.loop.main.context.copy()
+            )
+        else:
+            self._expire_for_good(store)
+
+    @staticmethod
+    def _expire_for_good(store: MemoryStore) -> None:
+        store.expire_session(back=False)
+
+    def expire_session(self, name: str) -> None:
+        """The bookie runs on; its session ends, and another begins."""
+        store = self.bookies[name].metadata
+        assert isinstance(store, MemoryStore)
+        self.trace.record(name, "session expired")
+        store.expire_session()
+
+    async def _until_dead(self, node: Node, work: Coroutine[Any, Any, None]) -> bool:
+        """Whether the node lived until the work was done. Raises what that raises."""
+        task = node.create_task(work)
+        while not task.done() and not node.dead:
+            await asyncio.wait([task], timeout=NODE_POLL_S)
+        if node.dead:
+            return False
+        task.result()
+        return True
+
+    # -- clients ------------------------------------------------------------------------------
+
+    def client(self, name: str, config: ClientConfig = CLIENT_CONFIG) -> Client:
+        """To be used on the node of that name, where it is to be paused or killed with it."""
+        return Client(
+            MemoryStore(self.cluster, hook=self._hook(name)),
+            config=config,
+            network=self.network.node(name),
+            clock=SimClock(self.loop),
+            rng=self.loop.derive(name),
+        )
+
+    def _hook(self, name: str) -> Hook:
+        chance = self.loop.derive(f"metadata {name}")
+
+        async def hook(operation: str, done: bool) -> None:
+            if not done:
+                await asyncio.sleep(chance.random() * self.metadata_delay_s)
+            if self.metadata_failures and chance.random() < self.metadata_failures:
+                what = "answer" if done else "request"
+                self.trace.record(name, "metadata lost", operation=operation, what=what)
+                raise MetadataUnavailableError(f"the {what} of {operation} was lost")
+            if done and self.metadata_delay_s:
+                await asyncio.sleep(chance.random() * self.metadata_delay_s)
+
+        return hook
