@@ -33,7 +33,7 @@ from quire.errors import (
     UnauthorizedError,
 )
 from quire.net import control
-from quire.net.channel import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel, LacAnswer, PollAnswer
 from quire.net.network import AsyncioNetwork
 from tests.support.scripted_bookie import Answer, ScriptedBookie, answer_to, lac_answer, poll_answer

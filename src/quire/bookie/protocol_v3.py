@@ -103,11 +103,15 @@ class RequestsV3:
         self._handle(view[at + 4 : at + size])
         return at + size
 
-    def _handle(self, payload: memoryview) -> None:
+    @staticmethod
+    def _parsed(payload: memoryview) -> Request:
         try:
-            request = parse_request(payload)
+            return parse_request(payload)
         except BadMessageError as error:
             raise ProtocolError(str(error)) from error
+
+    def _handle(self, payload: memoryview) -> None:
+        request = self._parsed(payload)
         header = request.header
         op: int = header.operation
         txn: int = header.txnId
@@ -126,10 +130,7 @@ class RequestsV3:
     def refuse(self, payload: memoryview) -> None:
         """One request of a peer that is not served (1.6): it may say who it is and secure the
         connection. ProtocolError: it is none."""
-        try:
-            request = parse_request(payload)
-        except BadMessageError as error:
-            raise ProtocolError(str(error)) from error
+        request = self._parsed(payload)
         op: int = request.header.operation
         txn: int = request.header.txnId
         if op == Op.AUTH:

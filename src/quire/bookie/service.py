@@ -172,20 +172,27 @@ class BookieService:
         elif not self.writable and not flags & Flag.HIGH_PRIORITY:
             code = Code.READ_ONLY
         else:
-            info = store.ledgers.get(ledger_id)
-            if info is None:
-                if store.is_refused(ledger_id):
-                    code = Code.FENCED
-                else:
-                    store.create_ledger(ledger_id, key)
-            elif info.master_key != key:
-                # A key that was lost to damage is not known; that does not make theirs wrong.
-                code = Code.UNAUTHORIZED if info.master_key else Code.IO_ERROR
-            elif info.fenced and not flags & Flag.RECOVERY_ADD:
+            code = self._open(ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR)
+            if not code and store.ledgers[ledger_id].fenced and not flags & Flag.RECOVERY_ADD:
                 code = Code.FENCED
         if code:
             self.counters.adds_refused += 1
         return code
+
+    def _open(self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int) -> int:
+        """0, with the ledger known to the store under this key: one that is unknown is created. Or
+        the code of the refusal; `deleted` is that of a ledger that was fenced and then deleted."""
+        if len(key) != KEY_BYTES:
+            return Code.UNAUTHORIZED  # it is a SHA-1: another length is the key of no ledger
+        info = self.store.ledgers.get(ledger_id)
+        if info is None:
+            if self.store.is_refused(ledger_id):
+                return deleted
+            self.store.create_ledger(ledger_id, key)
+        elif info.master_key != key:
+            # A key that was lost to damage is not known; that does not make theirs wrong.
+            return Code.UNAUTHORIZED if info.master_key else key_lost
+        return Code.OK
 
     def count_adds(self, batch: Batch) -> None:
         counters = self.counters
@@ -201,15 +208,11 @@ class BookieService:
         store = self.store
         if store.failed is not None:
             return Code.IO_ERROR
-        info = store.ledgers.get(ledger_id)
-        if len(key) != KEY_BYTES:
-            return Code.UNAUTHORIZED
-        if info is None:
-            if store.is_refused(ledger_id):
-                return Code.NO_LEDGER
-            store.create_ledger(ledger_id, key)
-        elif info.master_key != key:
-            return Code.UNAUTHORIZED if info.master_key else Code.UNKNOWN_LEDGER_STATE
+        code = self._open(
+            ledger_id, key, deleted=Code.NO_LEDGER, key_lost=Code.UNKNOWN_LEDGER_STATE
+        )
+        if code:
+            return code
         self.counters.fences += 1
         store.fence(ledger_id, lambda error: answer(self.code_of(error) if error else int(Code.OK)))
         self.long_polls.release(ledger_id)
@@ -225,15 +228,10 @@ class BookieService:
             return Code.IO_ERROR
         if not self.writable:
             return Code.READ_ONLY
-        info = store.ledgers.get(ledger_id)
-        if len(key) != KEY_BYTES:
-            return Code.UNAUTHORIZED
-        if info is None:
-            if store.is_refused(ledger_id):
-                return Code.NO_LEDGER
-            info = store.create_ledger(ledger_id, key)
-        elif info.master_key != key:
-            return Code.UNAUTHORIZED if info.master_key else Code.IO_ERROR
+        code = self._open(ledger_id, key, deleted=Code.NO_LEDGER, key_lost=Code.IO_ERROR)
+        if code:
+            return code
+        info = store.ledgers[ledger_id]
         try:
             store.write_explicit_lac(
                 ledger_id,

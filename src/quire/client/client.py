@@ -29,7 +29,7 @@ from quire.errors import (
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.base import Bookies, MetadataStore
-from quire.net.channel import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
 from quire.tasks import TaskSet

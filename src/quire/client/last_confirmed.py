@@ -20,7 +20,7 @@ from quire.errors import (
     ReadError,
     UnauthorizedError,
 )
-from quire.net.channel import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import LacAnswer
 
 

@@ -24,7 +24,7 @@ from quire.errors import (
     QuireError,
     ReadError,
 )
-from quire.net.channel import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer
 
 FIRST_WINDOW_ENTRIES = 256
 """Of a read that does not know yet how large the entries are."""

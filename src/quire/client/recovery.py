@@ -26,7 +26,7 @@ from quire.core.recovery import RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.update import update_ledger
-from quire.net.channel import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer
 from quire.tasks import TaskSet
 
 FENCED_READ = Flag.DO_FENCING | Flag.HIGH_PRIORITY

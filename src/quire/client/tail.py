@@ -40,7 +40,7 @@ from quire.errors import (
     ReadError,
 )
 from quire.metadata.base import Versioned
-from quire.net.channel import NoEntryAnswer
+from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel
 
 LEVEL_POLL_MS = 50

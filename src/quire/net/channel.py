@@ -20,67 +20,16 @@ from quire.codec.frames import (
     READ_WORD,
     RESPONSE,
     Buffer,
-    Code,
     Opcode,
     add_responses,
     batch_read_request,
     read_request,
     split_word,
 )
-from quire.errors import (
-    BookieBusyError,
-    BookieError,
-    BookieIOError,
-    BookieReadOnlyError,
-    DataUnknownError,
-    LedgerFencedError,
-    ProtocolError,
-    QuireError,
-    UnauthorizedError,
-)
+from quire.errors import ProtocolError
+from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
 from quire.net.link import Link
-
-
-class NoEntryAnswer(BookieError):
-    """The bookie says that it has no such entry (or no such ledger): a negative vote."""
-
-    code = -13
-    outcome_known = True
-
-
-def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
-    """The answer code of a bookie as an error."""
-    what = f"bookie {bookie_id}"
-    if ledger_id >= 0:
-        what += f", ledger {ledger_id}"
-    if entry_id >= 0:
-        what += f", entry {entry_id}"
-    what += ": "
-    match code:
-        case Code.NO_LEDGER:
-            return NoEntryAnswer(what + "no such ledger on this bookie")
-        case Code.NO_ENTRY:
-            return NoEntryAnswer(what + "no such entry on this bookie")
-        case Code.UNAUTHORIZED:
-            return UnauthorizedError(
-                what + "wrong password, or the bookie wants TLS or another client",
-                ledger_id=ledger_id,
-            )
-        case Code.FENCED:
-            return LedgerFencedError(what + "the ledger is fenced", ledger_id=ledger_id)
-        case Code.READ_ONLY:
-            return BookieReadOnlyError(what + "the bookie is read-only")
-        case Code.TOO_MANY_REQUESTS:
-            return BookieBusyError(what + "the bookie has too many requests")
-        case Code.UNKNOWN_LEDGER_STATE:
-            return DataUnknownError(what + "the bookie may have lost data of this ledger")
-        case Code.IO_ERROR:
-            return BookieIOError(what + "I/O error on the bookie")
-        case Code.BAD_VERSION:
-            return ProtocolError(what + "the bookie does not speak this protocol version")
-        case _:
-            return BookieIOError(what + f"the bookie refused the request (code {code})")
 
 
 class BookieChannel(Link):
@@ -184,14 +133,7 @@ class BookieChannel(Link):
                 failed.append((ledger, entry, code))
             else:
                 acked.setdefault(ledger, []).append(entry)
-        for ledger, entries in acked.items():
-            sink = self._sinks.get(ledger)
-            if sink is not None:
-                sink.on_acked(entries)
-        for ledger, entry, code in failed:
-            sink = self._sinks.get(ledger)
-            if sink is not None:
-                sink.on_add_error(entry, error_of(code, ledger, entry, self.bookie_id))
+        self._tell_sinks(acked, failed)
         return base + used
 
     def _answer(self, word: int, buffer: Buffer, at: int, stop: int) -> None:

@@ -15,8 +15,8 @@ from quire.codec import v3
 from quire.codec.availability import BadAvailabilityError, decode_availability
 from quire.codec.frames import LENGTH, MAX_FRAME_BYTES, Buffer, Code
 from quire.codec.messages_pb2 import Response
-from quire.errors import BookieBusyError, ProtocolError, QuireError
-from quire.net.channel import error_of
+from quire.errors import BookieBusyError, ProtocolError
+from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
 from quire.net.link import Link
 
@@ -186,14 +186,3 @@ class ControlChannel(Link):
         future = self._calls.get(answer.header.txnId)
         if future is not None and not future.done():
             future.set_result(answer)
-
-    def _tell_sinks(self, acked: dict[int, list[int]], failed: list[tuple[int, int, int]]) -> None:
-        for ledger, entries in acked.items():
-            sink = self._sinks.get(ledger)
-            if sink is not None:
-                sink.on_acked(entries)
-        for ledger, entry, code in failed:
-            sink = self._sinks.get(ledger)
-            if sink is not None:
-                error: QuireError = error_of(code, ledger, entry, self.bookie_id)
-                sink.on_add_error(entry, error)

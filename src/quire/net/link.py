@@ -9,6 +9,7 @@ from typing import Any, Protocol, cast
 
 from quire.codec.frames import MAX_FRAME_BYTES, Buffer
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
+from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import FrameBuffer
 from quire.net.network import close_client_side
 
@@ -128,6 +129,18 @@ class Link(asyncio.Protocol):
     def _take_outstanding(self) -> Sequence[asyncio.Future[Any]]:
         """Whom to tell that the connection is lost; they are forgotten."""
         raise NotImplementedError
+
+    def _tell_sinks(self, acked: dict[int, list[int]], failed: list[tuple[int, int, int]]) -> None:
+        """Answers to adds: (ledger -> entries) that are stored, (ledger, entry, code) that are
+        not."""
+        for ledger, entries in acked.items():
+            sink = self._sinks.get(ledger)
+            if sink is not None:
+                sink.on_acked(entries)
+        for ledger, entry, code in failed:
+            sink = self._sinks.get(ledger)
+            if sink is not None:
+                sink.on_add_error(entry, error_of(code, ledger, entry, self.bookie_id))
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None

@@ -1,0 +1,57 @@
+"""What the code in a bookie's answer means to a client."""
+
+from __future__ import annotations
+
+from quire.codec.frames import Code
+from quire.errors import (
+    BookieBusyError,
+    BookieError,
+    BookieIOError,
+    BookieReadOnlyError,
+    DataUnknownError,
+    LedgerFencedError,
+    ProtocolError,
+    QuireError,
+    UnauthorizedError,
+)
+
+
+class NoEntryAnswer(BookieError):
+    """The bookie says that it has no such entry (or no such ledger): a negative vote."""
+
+    code = -13
+    outcome_known = True
+
+
+def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
+    """The answer code of a bookie as an error."""
+    what = f"bookie {bookie_id}"
+    if ledger_id >= 0:
+        what += f", ledger {ledger_id}"
+    if entry_id >= 0:
+        what += f", entry {entry_id}"
+    what += ": "
+    match code:
+        case Code.NO_LEDGER:
+            return NoEntryAnswer(what + "no such ledger on this bookie")
+        case Code.NO_ENTRY:
+            return NoEntryAnswer(what + "no such entry on this bookie")
+        case Code.UNAUTHORIZED:
+            return UnauthorizedError(
+                what + "wrong password, or the bookie wants TLS or another client",
+                ledger_id=ledger_id,
+            )
+        case Code.FENCED:
+            return LedgerFencedError(what + "the ledger is fenced", ledger_id=ledger_id)
+        case Code.READ_ONLY:
+            return BookieReadOnlyError(what + "the bookie is read-only")
+        case Code.TOO_MANY_REQUESTS:
+            return BookieBusyError(what + "the bookie has too many requests")
+        case Code.UNKNOWN_LEDGER_STATE:
+            return DataUnknownError(what + "the bookie may have lost data of this ledger")
+        case Code.IO_ERROR:
+            return BookieIOError(what + "I/O error on the bookie")
+        case Code.BAD_VERSION:
+            return ProtocolError(what + "the bookie does not speak this protocol version")
+        case _:
+            return BookieIOError(what + f"the bookie refused the request (code {code})")
