@@ -109,6 +109,10 @@ class KeyExistsError(MetadataError):
     """The node that was to be created exists already."""
 
 
+class NotEmptyError(MetadataError):
+    """The node that was to be deleted has nodes below it."""
+
+
 # -- ledgers ----------------------------------------------------------------------------------
 
 
@@ -257,6 +261,90 @@ class ProtocolError(BookieError):
     """The peer sent bytes that the protocol does not allow."""
 
     code = -16
+
+
+# -- objects ----------------------------------------------------------------------------------
+
+
+class NoSuchObjectError(MetadataError):
+    """No object of this name exists (never put, or deleted), or this version of it was deleted."""
+
+
+class ObjectExistsError(MetadataError):
+    """An object of this name exists already. Nothing was changed."""
+
+
+class ObjectDamagedError(QuireError):
+    """What the ledger of an object holds is not what was put. Damage is never reported as
+    absence."""
+
+    code = -5
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+class StreamError(QuireError):
+    """Something about one stream."""
+
+
+class NoSuchNamespaceError(StreamError):
+    """No namespace of streams is there."""
+
+
+class NoSuchStreamError(StreamError):
+    """No stream of this name exists in the namespace (never created, deleted, or renamed)."""
+
+
+class StreamExistsError(StreamError):
+    """A stream of this name exists already."""
+
+
+class StreamFencedError(StreamError):
+    """Another client opened the stream for writing: this writer is out for good. What it had under
+    way may or may not be part of the stream: open it and look."""
+
+    outcome_known = False
+
+
+class StreamClosedError(StreamError):
+    """The writer is closed or was abandoned. What was under way may or may not be part of the
+    stream."""
+
+    outcome_known = False
+
+
+class StreamEndedError(StreamError):
+    """The stream was ended for good: nothing can follow."""
+
+
+class StreamConditionError(StreamError):
+    """The stream is not where a conditional append expects it, or another fencing token is in
+    force. Nothing was appended."""
+
+
+class StreamLockedError(StreamError):
+    """Another writer holds the stream's lock. Nothing was changed."""
+
+
+class StreamQuotaError(StreamError):
+    """A limit of the stream or its namespace is reached. Nothing was done."""
+
+
+class RecordTooLargeError(StreamError):
+    """The record does not fit into one of DistributedLog's. Nothing was appended."""
+
+
+class TxidOrderError(StreamError):
+    """A txid is less than the one before it. Nothing was appended."""
+
+
+class StreamGapError(StreamError):
+    """Records that were to be read are not there any more: truncated, or lost."""
+
+
+class StreamDamagedError(StreamError):
+    """The metadata or an entry of a stream cannot be understood. Damage is never an end."""
 
 
 # -- storage and start-up ---------------------------------------------------------------------

@@ -1,0 +1,62 @@
+"""Thrift structs in TJSONProtocol, as much of it as bindings and access rights need: one flat
+object, `{"<field id>":{"<type>":<value>}, ...}`, without any blanks.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+
+BOOL, I64, TEXT = "tf", "i64", "str"
+Value = int | str
+_STRING = re.compile(r'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BLANK = re.compile(r"\s")
+
+
+def write_struct(fields: Iterable[tuple[int, str, Value]]) -> str:
+    """`fields` as (id, type, value)."""
+    return "{" + ",".join(_field(*field) for field in fields) + "}"
+
+
+def _field(number: int, kind: str, value: Value) -> str:
+    text = json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(int(value))
+    return f'"{number}":{{"{kind}":{text}}}'
+
+
+def read_struct(text: str, kinds: Mapping[int, str]) -> dict[int, Value]:
+    """The fields of `kinds` (id to type). Others, and those of another type, are skipped, as Thrift
+    does. Raises ValueError; for a blank between two tokens, too, because Java's reader does."""
+    if _BLANK.search(_STRING.sub('""', text)):
+        raise ValueError("there are blanks between its parts")
+    try:
+        struct: object = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    if not isinstance(struct, dict):
+        raise ValueError("it is no JSON object")
+    found: dict[int, Value] = {}
+    for name, field in struct.items():
+        if not isinstance(name, str) or not re.fullmatch(r"\d{1,5}", name, re.ASCII):
+            raise ValueError(f"{name!r} is no field id")
+        if not isinstance(field, dict) or len(field) != 1:
+            raise ValueError(f"field {name} has no type")
+        ((kind, value),) = field.items()
+        number = int(name)
+        if kinds.get(number) != kind:
+            continue
+        if not isinstance(value, str if kind == TEXT else int) or isinstance(value, bool):
+            raise ValueError(f"field {name} is {value!r}, not of type {kind}")
+        found[number] = value
+    return found
+
+
+def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a field occurs twice")
+    return made
+
+
+def _no_constant(name: str) -> object:
+    raise ValueError(f"{name} is no value")

@@ -1,0 +1,114 @@
+"""How bodies of entries and of record sets are compressed (distributedlog spec, 3.1).
+
+| code | name | stored form                                                             |
+|------|------|-------------------------------------------------------------------------|
+| 0    | none | the body; both lengths of the header are equal                          |
+| 1    | lz4  | one raw LZ4 block: no frame, no length, no checksum                     |
+| 2, 3 |      | nothing. Java reads such a body as it is; here it is refused            |
+
+The format has no code for snappy or zstd. LZ4 is loaded when it is first needed.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from functools import lru_cache
+
+from quire.codec.digest import Buffer
+from quire.codec.stream_format import StreamFormatError
+from quire.errors import UsageError
+
+CODEC_BITS = 0b11
+
+
+class Compression(enum.IntEnum):
+    NONE = 0
+    LZ4 = 1
+
+    @classmethod
+    def parse(cls, name: str) -> Compression:
+        """`lz4`, `none` ... Raises UsageError."""
+        try:
+            return cls[name.upper()]
+        except KeyError:
+            raise UsageError(
+                f"there is no compression {name!r}",
+                remedy="Use none or lz4: the format of streams has no others",
+            ) from None
+
+
+class _Lz4:
+    """The two functions that are used of the library, with their types."""
+
+    compress: Callable[[Buffer], bytes]
+    decompress: Callable[[Buffer, int], bytes]
+
+    def __init__(self) -> None:
+        try:
+            from lz4.block import LZ4BlockError, compress, decompress
+        except ImportError:
+            raise UsageError(
+                "compressed streams need the Python package lz4, which is not installed",
+                remedy="pip install lz4",
+            ) from None
+        error: type[Exception] = LZ4BlockError
+
+        def pack(data: Buffer) -> bytes:
+            block: bytes = compress(data, store_size=False)
+            return block
+
+        def unpack(block: Buffer, size: int) -> bytes:
+            try:
+                data: bytes = decompress(block, uncompressed_size=size)
+            except (error, ValueError) as reason:
+                raise StreamFormatError(f"the LZ4 block is damaged: {reason}") from None
+            return data
+
+        self.compress = pack
+        self.decompress = unpack
+
+
+@lru_cache(maxsize=1)
+def _lz4() -> _Lz4:
+    return _Lz4()
+
+
+def compress(compression: Compression, body: bytes) -> tuple[Compression, bytes]:
+    """The stored form, and the code that it has to carry: a body that would not become shorter is
+    kept as it is. Raises UsageError if the library is missing."""
+    if compression is Compression.LZ4 and body:
+        stored = _lz4().compress(body)
+        if len(stored) < len(body):
+            return Compression.LZ4, stored
+    return Compression.NONE, body
+
+
+def check_lengths(code: int, size_bytes: int, stored_bytes: int, room_bytes: int) -> None:
+    """The three numbers of a header, against each other and against what is there."""
+    if code > Compression.LZ4:
+        raise StreamFormatError(f"compression code {code} is not defined")
+    if size_bytes < 0 or stored_bytes < 0:
+        raise StreamFormatError(f"a length is negative: {size_bytes}, stored {stored_bytes}")
+    if stored_bytes > room_bytes:
+        raise StreamFormatError(f"{stored_bytes} bytes are announced, {room_bytes} are there")
+    if code == Compression.NONE and size_bytes != stored_bytes:
+        raise StreamFormatError(
+            f"the body is not compressed, but its lengths differ: {size_bytes}, {stored_bytes}"
+        )
+
+
+def expand(block: Buffer, size_bytes: int, limit_bytes: int) -> bytes:
+    """The `size_bytes` bytes that an LZ4 block stands for."""
+    if size_bytes > limit_bytes:
+        raise StreamFormatError(
+            f"an LZ4 block claims to hold {size_bytes} bytes, more than the {limit_bytes} allowed"
+        )
+    if not size_bytes and not len(block):
+        return b""
+    data = _lz4().decompress(block, size_bytes)
+    if len(data) != size_bytes:
+        raise StreamFormatError(
+            f"an LZ4 block holds {len(data)} bytes, {size_bytes} were announced"
+        )
+    return data

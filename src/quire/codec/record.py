@@ -1,0 +1,416 @@
+"""Records, and entries full of them (distributedlog spec, 3.2 and 3.4): the hot path of streams.
+
+0   8  metadata: bits 0-2 flags, 16-47 position, the rest is written as 0 and not looked at
+8   8  txid: the application's number, or 2**63-1 for the end of the stream
+16  4  payload length
+20     payload
+
+The position counts a segment's user records from 1. A control record and the end of the stream
+carry the count so far. Slots count all records of an entry, members of record sets one by one.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate, compress
+
+from quire.codec.digest import Buffer
+from quire.codec.envelope import MAX_BODY_BYTES, unwrap
+from quire.codec.record_set import member_bounds, member_count
+from quire.codec.stream_format import (
+    MAX_EXPANDED_BYTES,
+    MAX_POSITION,
+    MAX_RECORD_BYTES,
+    MAX_TXID,
+    MAX_USER_TXID,
+    StreamFormatError,
+)
+from quire.errors import UsageError
+
+HEAD = struct.Struct(">qqi")  # metadata, txid, payload length
+HEAD_BYTES = HEAD.size
+MAX_PAYLOAD_BYTES = MAX_RECORD_BYTES - HEAD_BYTES
+
+CONTROL_PAYLOAD = b"control"
+KEEPALIVE_PAYLOAD = b"keepalive"
+END_OF_STREAM_PAYLOAD = b"endOfStream"
+
+
+class RecordFlag(enum.IntFlag):
+    NONE = 0
+    CONTROL = 1
+    """Never shown to an application, whatever its payload."""
+    END_OF_STREAM = 2
+    RECORD_SET = 4
+
+
+_FLAG_BITS = 0b111
+_CONTROL = int(RecordFlag.CONTROL)
+_END_OF_STREAM = int(RecordFlag.END_OF_STREAM)
+_RECORD_SET = int(RecordFlag.RECORD_SET)
+_POSITION_SHIFT = 16
+_POSITION_BITS = 2**32 - 1
+_STEP = 1 << _POSITION_SHIFT
+"""Between the metadata of neighbouring records without flags."""
+_METADATA_END = 1 << 48
+
+_SHORTEST_RUN = 8
+"""Records of one size and in order, from which taking them all at once pays."""
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def encode_records(
+    payloads: Sequence[Buffer], txids: Sequence[int], first_position: int
+) -> tuple[list[Buffer], int]:
+    """User records at `first_position` and on: parts to be joined, two a record, and their bytes.
+
+    Raises UsageError before anything is made: a payload over MAX_PAYLOAD_BYTES, a txid outside
+    0..MAX_USER_TXID, a position past MAX_POSITION. How much fits into an entry: `entry_ends`.
+    """
+    count = len(payloads)
+    if len(txids) != count:
+        raise UsageError(f"{count} records were given {len(txids)} txids")
+    if not count:
+        return [], 0
+    sizes = list(map(len, payloads))
+    if max(sizes) > MAX_PAYLOAD_BYTES:
+        raise UsageError(
+            f"a record of {max(sizes)} bytes is too long for a stream",
+            remedy=f"The longest has {MAX_PAYLOAD_BYTES} bytes",
+        )
+    if min(txids) < 0 or max(txids) > MAX_USER_TXID:
+        raise UsageError(f"a txid lies outside 0..{MAX_USER_TXID}: {min(txids)}, {max(txids)}")
+    end_position = first_position + count
+    if first_position < 1 or end_position - 1 > MAX_POSITION:
+        raise UsageError(f"a segment has no positions {first_position} to {end_position - 1}")
+    metadata = range(first_position << _POSITION_SHIFT, end_position << _POSITION_SHIFT, _STEP)
+    parts: list[Buffer] = [b""] * (2 * count)
+    parts[::2] = list(map(HEAD.pack, metadata, txids, sizes))
+    parts[1::2] = payloads
+    return parts, sum(sizes) + HEAD_BYTES * count
+
+
+def encode_record(position: int, txid: int, payload: Buffer, flags: int = RecordFlag.NONE) -> bytes:
+    """One record of any kind.
+
+    A record set takes the position of its first member, a control record the count so far. Raises
+    UsageError as `encode_records` does; only control records may have the txid MAX_TXID here.
+    """
+    if len(payload) > MAX_PAYLOAD_BYTES:
+        raise UsageError(f"a record of {len(payload)} bytes is too long for a stream")
+    if not 0 <= position <= MAX_POSITION:
+        raise UsageError(f"a segment has no position {position}")
+    limit = MAX_TXID if flags & (_CONTROL | _END_OF_STREAM) else MAX_USER_TXID
+    if not 0 <= txid <= limit:
+        raise UsageError(f"txid {txid} lies outside 0..{limit}")
+    head = HEAD.pack(position << _POSITION_SHIFT | flags, txid, len(payload))
+    return b"".join((head, payload))
+
+
+def control_record(position: int, txid: int, payload: bytes = CONTROL_PAYLOAD) -> bytes:
+    """`position` is the number of user records so far (0: none yet), `txid` that of the last of
+    them, or the segment's first txid."""
+    return encode_record(position, txid, payload, _CONTROL)
+
+
+def end_of_stream_record(position: int) -> bytes:
+    """The last record of a stream; `position` as for a control record."""
+    return encode_record(position, MAX_TXID, END_OF_STREAM_PAYLOAD, _END_OF_STREAM)
+
+
+def entry_ends(
+    payloads: Sequence[Buffer], limit_bytes: int = MAX_BODY_BYTES, first_bytes: int = 0
+) -> list[int]:
+    """Where to cut `payloads` into entries of at most `limit_bytes` of records: the end of each.
+
+    `first_bytes` are taken already in the first entry; if nothing more fits there, its end is 0.
+    A payload that is longer than the limit gets an entry of its own.
+    """
+    sums = list(accumulate(map(HEAD_BYTES.__add__, map(len, payloads))))
+    ends: list[int] = []
+    at, base = 0, -first_bytes
+    while at < len(sums):
+        end = bisect_right(sums, base + limit_bytes, at)
+        if end == at and (ends or not first_bytes):
+            end = at + 1
+        ends.append(end)
+        at = end
+        base = sums[end - 1] if end else 0
+    return ends
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of an entry in columns, over one buffer: no object per record.
+
+    Record k has its payload at `data[starts[k] : ends[k]]`. Record sets are expanded; control
+    records and the end of the stream are among them, marked by their flags.
+    """
+
+    data: bytes
+    flags: bytes
+    """One byte a record: the bits of RecordFlag, 0 for a user record."""
+    positions: Sequence[int]
+    txids: Sequence[int]
+    starts: Sequence[int]
+    ends: Sequence[int]
+    slots: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.flags)
+
+    @property
+    def only_users(self) -> bool:
+        """Whether there are no control records and no end of the stream."""
+        return not any(self.flags)
+
+    @property
+    def user_count(self) -> int:
+        return self.flags.count(0)
+
+    def payload(self, index: int) -> bytes:
+        return self.data[self.starts[index] : self.ends[index]]
+
+    def payloads(self) -> list[bytes]:
+        """One bytes object a record."""
+        data = self.data
+        return [data[a:b] for a, b in zip(self.starts, self.ends)]
+
+    def part(self, first: int, end: int) -> Records:
+        """Records `first` to `end` - 1 (indexes, not slots); the buffer is shared."""
+        if first <= 0 and end >= len(self.flags):
+            return self
+        kept = slice(max(first, 0), max(end, 0))
+        return Records(
+            self.data,
+            self.flags[kept],
+            self.positions[kept],
+            self.txids[kept],
+            self.starts[kept],
+            self.ends[kept],
+            self.slots[kept],
+        )
+
+    def users(self) -> Records:
+        """The user records alone, up to the end of the stream if that is here."""
+        if self.only_users:
+            return self
+        kept = self.part(0, end) if (end := self.end_of_stream) is not None else self
+        chosen = [not flags for flags in kept.flags]
+        return Records(
+            kept.data,
+            bytes(sum(chosen)),
+            list(compress(kept.positions, chosen)),
+            list(compress(kept.txids, chosen)),
+            list(compress(kept.starts, chosen)),
+            list(compress(kept.ends, chosen)),
+            list(compress(kept.slots, chosen)),
+        )
+
+    @property
+    def end_of_stream(self) -> int | None:
+        """The index of the record that ends the stream."""
+        for index, flags in enumerate(self.flags if self.flags.strip(b"\0\1") else b""):
+            if flags & _END_OF_STREAM:
+                return index
+        return None
+
+    def controls(self) -> Iterator[tuple[int, bytes]]:
+        """(index, payload) of the control records."""
+        for index, flags in enumerate(self.flags if any(self.flags) else b""):
+            if flags & _CONTROL:
+                yield index, self.payload(index)
+
+
+def decode_entry(entry: Buffer, enveloped: bool = True, *, expand_sets: bool = True) -> Records:
+    """The records of an entry of a segment with or without envelopes.
+
+    Without `expand_sets` a record set is one record, with its flag, that takes as many slots as it
+    has members. Raises StreamFormatError if anything is not as it has to be: half an entry is
+    never given out, and damage is never taken for its end.
+    """
+    data = entry if isinstance(entry, bytes) else bytes(entry)
+    data, at, end = unwrap(data) if enveloped else (data, 0, len(data))
+    return _decode_equal(data, at, end) or _decode_each(data, at, end, expand_sets)
+
+
+@lru_cache(maxsize=256)
+def _equal_records(payload_bytes: int) -> struct.Struct:
+    return struct.Struct(f"{HEAD.format}{payload_bytes}x")
+
+
+def _equal_run(
+    data: bytes, at: int, count: int, size: int
+) -> tuple[Sequence[int], Sequence[int]] | None:
+    """(positions, txids) of the `count` records at `at`, if they all are of `size` bytes, without
+    flags, and in order."""
+    end = at + count * (HEAD_BYTES + size)
+    metadata, txids, lengths = zip(*_equal_records(size).iter_unpack(memoryview(data)[at:end]))
+    first, last = metadata[0], metadata[-1]
+    if (
+        first & (_STEP - 1)
+        or not 0 <= first <= last < _METADATA_END
+        or lengths.count(size) != count
+        or metadata != tuple(range(first, last + 1, _STEP))
+    ):
+        return None
+    return range(first >> _POSITION_SHIFT, (last >> _POSITION_SHIFT) + 1), txids
+
+
+def _run_length(data: bytes, at: int, limit: int, size: int) -> int:
+    """A guess how many records like the one at `at` follow each other there, itself included, from
+    a few heads: steps that double, then halves. Below _SHORTEST_RUN it is 1."""
+    unpack, step = HEAD.unpack_from, HEAD_BYTES + size
+    first: int = unpack(data, at)[0]
+
+    def fits(count: int) -> bool:
+        metadata, _, length = unpack(data, at + (count - 1) * step)
+        return length == size and bool(metadata == first + (count - 1) * _STEP)
+
+    good, bad = 1, _SHORTEST_RUN
+    while bad <= limit and fits(bad):
+        good, bad = bad, 2 * bad
+    if good == 1:
+        return 1
+    bad = min(bad, limit + 1)
+    while bad - good > 1:
+        middle = (good + bad) // 2
+        if fits(middle):
+            good = middle
+        else:
+            bad = middle
+    return good
+
+
+def _decode_equal(data: bytes, at: int, end: int) -> Records | None:
+    """All records at once, if they are user records of one size; otherwise None."""
+    if end - at < HEAD_BYTES:
+        return None
+    size = HEAD.unpack_from(data, at)[2]
+    step = HEAD_BYTES + size
+    if size < 0 or (end - at) % step:
+        return None
+    count = (end - at) // step
+    found = _equal_run(data, at, count, size)
+    if found is None:
+        return None
+    positions, txids = found
+    starts = range(at + HEAD_BYTES, end + 1, step)
+    ends = range(at + step, end + 1, step)
+    return Records(data, bytes(count), positions, txids, starts, ends, range(count))
+
+
+class _Columns:
+    """Records while they are collected."""
+
+    __slots__ = (
+        "data",
+        "ends",
+        "expanded",
+        "flags",
+        "positions",
+        "slot",
+        "slots",
+        "starts",
+        "txids",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.flags = bytearray()
+        self.positions: list[int] = []
+        self.txids: list[int] = []
+        self.starts: list[int] = []
+        self.ends: list[int] = []
+        self.slots: list[int] = []
+        self.expanded: list[bytes] = []
+        self.slot = 0
+
+    def add_run(self, at: int, count: int, size: int) -> bool:
+        """Take `count` records of `size` bytes at once; False: they are not all alike."""
+        found = _equal_run(self.data, at, count, size)
+        if found is None:
+            return False
+        step = HEAD_BYTES + size
+        stop = at + count * step
+        self.flags += bytes(count)
+        self.positions += found[0]
+        self.txids += found[1]
+        self.starts += range(at + HEAD_BYTES, stop + 1, step)
+        self.ends += range(at + step, stop + 1, step)
+        self.slots += range(self.slot, self.slot + count)
+        self.slot += count
+        return True
+
+    def add_set(self, position: int, txid: int, start: int, stop: int) -> None:
+        """The members of a record set. What had to be decompressed is put behind the buffer."""
+        held = sum(map(len, self.expanded))
+        members = member_bounds(self.data, start, stop, MAX_EXPANDED_BYTES - held)
+        starts, ends = members.starts, members.ends
+        if members.body is not None:
+            base = len(self.data) + held
+            starts = [base + at for at in starts]
+            ends = [base + at for at in ends]
+            self.expanded.append(members.body)
+        count = len(starts)
+        self.flags += bytes(count)
+        self.positions += range(position, position + count)
+        self.txids += [txid] * count
+        self.starts += starts
+        self.ends += ends
+        self.slots += range(self.slot, self.slot + count)
+        self.slot += count
+
+    def records(self) -> Records:
+        data = b"".join((self.data, *self.expanded)) if self.expanded else self.data
+        return Records(
+            data, bytes(self.flags), self.positions, self.txids, self.starts, self.ends, self.slots
+        )
+
+
+def _decode_each(data: bytes, at: int, end: int, expand_sets: bool) -> Records:
+    columns = _Columns(data)
+    flags, positions, txids = columns.flags, columns.positions, columns.txids
+    starts, ends, slots = columns.starts, columns.ends, columns.slots
+    unpack = HEAD.unpack_from
+    previous, next_try = -1, 0
+    while at < end:
+        start = at + HEAD_BYTES
+        if start > end:
+            raise StreamFormatError(f"a record is cut short: {end - at} bytes of its head at {at}")
+        metadata, txid, size = unpack(data, at)
+        stop = start + size
+        if size < 0 or stop > end:
+            raise StreamFormatError(f"the record at byte {at} has an impossible length, {size}")
+        if size == previous and len(flags) >= next_try:
+            count = _run_length(data, at, (end - at) // (HEAD_BYTES + size), size)
+            if count > 1 and columns.add_run(at, count, size):
+                at += count * (HEAD_BYTES + size)
+                continue
+            # A try in vain costs as much as these records one by one: never again among them.
+            next_try = len(flags) + max(count, _SHORTEST_RUN)
+        previous = size
+        kind = metadata & _FLAG_BITS
+        position = metadata >> _POSITION_SHIFT & _POSITION_BITS
+        if kind & _RECORD_SET and expand_sets:
+            columns.add_set(position, txid, start, stop)
+        else:
+            flags.append(kind)
+            positions.append(position)
+            txids.append(txid)
+            starts.append(start)
+            ends.append(stop)
+            slots.append(columns.slot)
+            columns.slot += member_count(data, start, stop) if kind & _RECORD_SET else 1
+        at = stop
+    return columns.records()

@@ -1,0 +1,112 @@
+"""Record sets: many records of one producer, packed into the payload of one
+(distributedlog spec, 3.3).
+
+0   4  0x1000 (version), and the compression in bits 0 and 1
+4   4  number of members
+8   4  length of the body, not compressed
+12  4  stored length
+16     body: (length 4, bytes) for every member, perhaps compressed
+
+Members have no header of their own: they share the set's txid, their positions and slots go on
+from the set's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from quire.codec.compression import CODEC_BITS, Compression, check_lengths, compress, expand
+from quire.codec.digest import Buffer
+from quire.codec.stream_format import MAX_ENTRY_BYTES, StreamFormatError
+from quire.errors import UsageError
+
+VERSION = 0x1000
+VERSION_BITS = 0xF000
+HEAD = struct.Struct(">Iiii")  # version and compression, members, length, stored length
+LENGTH = struct.Struct(">i")
+
+
+class Members(NamedTuple):
+    """Where the members of a set are."""
+
+    body: bytes | None
+    """What the bounds refer to; None: the buffer that holds the set."""
+    starts: Sequence[int]
+    ends: Sequence[int]
+
+
+def encode_record_set(
+    payloads: Sequence[Buffer], compression: Compression = Compression.NONE
+) -> bytes:
+    """The payload of a record with the flag RECORD_SET.
+
+    Raises UsageError if it would have more than MAX_ENTRY_BYTES.
+    """
+    sizes = list(map(len, payloads))
+    parts: list[Buffer] = [b""] * (2 * len(sizes))
+    parts[::2] = list(map(LENGTH.pack, sizes))
+    parts[1::2] = payloads
+    body = b"".join(parts)
+    if HEAD.size + len(body) > MAX_ENTRY_BYTES:
+        raise UsageError(f"{len(body)} bytes of members are too many for a record set")
+    used, stored = compress(compression, body)
+    return HEAD.pack(VERSION | used, len(sizes), len(body), len(stored)) + stored
+
+
+def member_count(data: bytes, start: int, end: int) -> int:
+    """How many members the set in data[start:end] says that it has. Raises StreamFormatError."""
+    return _head(data, start, end)[1]
+
+
+def member_bounds(data: bytes, start: int, end: int, limit_bytes: int) -> Members:
+    """The members of the set in data[start:end]; a compressed body may become `limit_bytes` long.
+
+    Raises StreamFormatError, also if the members do not fill the set to the byte.
+    """
+    word, count, size, stored = _head(data, start, end)
+    at = start + HEAD.size
+    check_lengths(word & CODEC_BITS, size, stored, end - at)
+    if at + stored != end:
+        raise StreamFormatError(f"{end - at - stored} bytes follow the members of a record set")
+    if word & CODEC_BITS == Compression.NONE:
+        return Members(None, *_walk(data, at, end, count))
+    body = expand(memoryview(data)[at:end], size, limit_bytes)
+    return Members(body, *_walk(body, 0, size, count))
+
+
+def _head(data: bytes, start: int, end: int) -> tuple[int, int, int, int]:
+    if end - start < HEAD.size:
+        raise StreamFormatError(f"{end - start} bytes are too few for a record set")
+    word, count, size, stored = HEAD.unpack_from(data, start)
+    if word & VERSION_BITS != VERSION:
+        raise StreamFormatError(
+            f"the record set has version {word & VERSION_BITS:#x}, known is {VERSION:#x}"
+        )
+    if count < 0:
+        raise StreamFormatError(f"a record set has {count} members")
+    return word, count, size, stored
+
+
+def _walk(data: bytes, at: int, end: int, count: int) -> tuple[list[int], list[int]]:
+    if count * LENGTH.size > end - at:
+        raise StreamFormatError(
+            f"{count} members do not fit into the {end - at} bytes of their set"
+        )
+    starts: list[int] = []
+    ends: list[int] = []
+    unpack = LENGTH.unpack_from
+    for _ in range(count):
+        start = at + LENGTH.size
+        if start > end:
+            raise StreamFormatError(f"a record set ends before its {count} members")
+        (size,) = unpack(data, at)
+        at = start + size
+        if size < 0 or at > end:
+            raise StreamFormatError(f"a member of {size} bytes does not fit into its record set")
+        starts.append(start)
+        ends.append(at)
+    if at != end:
+        raise StreamFormatError(f"{end - at} bytes follow the {count} members of a record set")
+    return starts, ends

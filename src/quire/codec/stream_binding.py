@@ -1,0 +1,179 @@
+"""The node that makes a path a namespace, namespace URIs, and access rights
+(distributedlog spec, 2.1 and 2.8).
+
+The node's data is text in three lines, without an end of line after the last:
+
+    1
+    BKDL
+    {"1":{"str":"..."}, ...}        a Thrift struct in TJSON, written without blanks
+
+| id | type | field                                     | where it is missing            |
+|----|------|-------------------------------------------|--------------------------------|
+| 1  | str  | ZooKeeper of the bookies, for writers     | an error                       |
+| 2  | str  | ledgers root                              | an error                       |
+| 3  | tf   | check txids; nothing looks at it          | 1                              |
+| 4  | tf   | segments carry a region                   | 0                              |
+| 5  | str  | ZooKeeper of the bookies, for readers     | field 1                        |
+| 6  | str  | ZooKeeper of the streams, for writers     | the host of the namespace URI  |
+| 7  | str  | ZooKeeper of the streams, for readers     | field 6                        |
+| 8  | str  | root of the access rights                 | none: everything is allowed    |
+| 9  | i64  | number of a stream's first segment        | 1                              |
+| 10 | tf   | federated                                 | 0                              |
+
+Access rights of a stream are a struct of `tf` fields that deny: 1 write, 2 truncate, 3 delete,
+4 acquire, 5 release. Without data, or without the field, it is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from quire.codec._tjson import BOOL, I64, TEXT, Value, read_struct, write_struct
+from quire.codec.stream_format import FIRST_LSSN
+from quire.errors import MetadataError, MetadataURIError
+
+_VERSION = "1"
+_TYPE = "BKDL"
+_KINDS = {
+    1: TEXT, 2: TEXT, 3: BOOL, 4: BOOL, 5: TEXT, 6: TEXT, 7: TEXT, 8: TEXT, 9: I64, 10: BOOL,
+}  # fmt: skip
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+SCHEME = "distributedlog"
+_BACKEND_SCHEMES = (SCHEME, f"{SCHEME}-bk")
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceBinding:
+    """Which BookKeeper cluster a namespace writes to, and what its streams have in common."""
+
+    bookies_zookeeper: str
+    """`host:port,host:port`."""
+    ledgers_root: str
+    bookies_zookeeper_for_readers: str
+    streams_zookeeper: str
+    streams_zookeeper_for_readers: str
+    check_txids: bool = True
+    encode_region: bool = False
+    access_root: str | None = None
+    """Relative to the namespace; begins with `.` or `<`. None: no access rights."""
+    first_lssn: int = FIRST_LSSN
+    federated: bool = False
+
+    @classmethod
+    def of_one(cls, zookeeper: str, ledgers_root: str) -> NamespaceBinding:
+        """Streams and ledgers in one ZooKeeper: the usual case."""
+        return cls(zookeeper, ledgers_root, zookeeper, zookeeper, zookeeper)
+
+    def to_bytes(self) -> bytes:
+        fields: list[tuple[int, str, Value]] = [
+            (1, TEXT, self.bookies_zookeeper),
+            (2, TEXT, self.ledgers_root),
+            (3, BOOL, self.check_txids),
+            (4, BOOL, self.encode_region),
+            (5, TEXT, self.bookies_zookeeper_for_readers),
+            (6, TEXT, self.streams_zookeeper),
+            (7, TEXT, self.streams_zookeeper_for_readers),
+        ]
+        if self.access_root is not None:
+            fields.append((8, TEXT, self.access_root))
+        if self.first_lssn != FIRST_LSSN:
+            fields.append((9, I64, self.first_lssn))
+        if self.federated:
+            fields.append((10, BOOL, True))
+        return f"{_VERSION}\n{_TYPE}\n{write_struct(fields)}".encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, zookeeper: str) -> NamespaceBinding:
+        """Of a node's data that is not empty; `zookeeper` are the servers of the URI that led
+        there. Raises MetadataError, for everything that a Java client refuses."""
+        if not data:
+            raise MetadataError("the namespace is not bound to a cluster")
+        try:
+            version, kind, *rest = _LINE_END.split(data.decode())
+        except ValueError:
+            raise MetadataError(f"the binding of a namespace is damaged: {data[:80]!r}") from None
+        if version != _VERSION:
+            raise MetadataError(f"the binding of a namespace has version {version[:20]!r}")
+        if kind != _TYPE:
+            raise MetadataError(f"the binding of a namespace is of type {kind[:20]!r}, not {_TYPE}")
+        try:
+            fields = read_struct("".join(rest), _KINDS)
+            bookies, root = _text(fields, 1), _text(fields, 2)
+            if bookies is None or root is None:
+                raise ValueError("field 1 or 2 is missing")
+        except ValueError as error:
+            raise MetadataError(f"the binding of a namespace is damaged: {error}") from None
+        streams = _text(fields, 6) or zookeeper
+        return cls(
+            bookies,
+            root,
+            _text(fields, 5) or bookies,
+            streams,
+            _text(fields, 7) or streams,
+            bool(fields.get(3, 1)),
+            bool(fields.get(4, 0)),
+            _text(fields, 8),
+            int(fields.get(9, FIRST_LSSN)),
+            bool(fields.get(10, 0)),
+        )
+
+
+def _text(fields: dict[int, Value], number: int) -> str | None:
+    value = fields.get(number)
+    return None if value is None else str(value)
+
+
+@dataclass(frozen=True, slots=True)
+class NamespaceURI:
+    """`distributedlog://h1:2181;h2:2181/path`."""
+
+    servers: str
+    """`h1:2181,h2:2181`, as ZooKeeper clients want them."""
+    path: str
+    """Of the namespace, absolute."""
+
+    def __str__(self) -> str:
+        return f"{SCHEME}://{self.servers.replace(',', ';')}{self.path}"
+
+    @classmethod
+    def parse(cls, text: str) -> NamespaceURI:
+        """Raises MetadataURIError."""
+        remedy = f"Use {SCHEME}://HOST:PORT;HOST:PORT/path"
+        try:
+            parts = urlsplit(text)
+        except ValueError as error:
+            raise MetadataURIError(f"{text!r} is no URI: {error}", remedy=remedy) from None
+        if parts.scheme not in _BACKEND_SCHEMES:
+            raise MetadataURIError(f"{text!r} is not the URI of a namespace", remedy=remedy)
+        servers = parts.netloc.replace(";", ",")
+        if not all(servers.split(",")) or parts.query or parts.fragment:
+            raise MetadataURIError(f"{text!r} names no servers, or too much", remedy=remedy)
+        path = parts.path.rstrip("/")
+        if not path or any(part in ("", ".", "..") for part in path.split("/")[1:]):
+            raise MetadataURIError(f"{text!r} has no path of a namespace", remedy=remedy)
+        return cls(servers, path)
+
+
+@dataclass(frozen=True, slots=True)
+class AccessRights:
+    """What a stream's access node denies. Kept by Java's library, and enforced by nobody."""
+
+    deny_write: bool = False
+    deny_truncate: bool = False
+    deny_delete: bool = False
+    deny_acquire: bool = False
+    deny_release: bool = False
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> AccessRights:
+        """Raises MetadataError."""
+        if not data:
+            return cls()
+        try:
+            fields = read_struct(data.decode(), dict.fromkeys(range(1, 6), BOOL))
+        except ValueError as error:
+            raise MetadataError(f"the access rights of a stream are damaged: {error}") from None
+        return cls(*(bool(fields.get(number, 0)) for number in range(1, 6)))

@@ -1,0 +1,223 @@
+"""What Quire keeps in control records: they are stored in order with the records of a stream, and
+no reader of Apache's shows them to an application.
+
+    "quire:1 "   8  ours, and the version
+    items           one after the other: kind 1, length 4, that many bytes
+
+| kind | item            | bytes                                                              |
+|------|-----------------|--------------------------------------------------------------------|
+| `p`  | producer mark   | first sequence 8, count 4, producer id                             |
+| `s`  | producers       | number 4, then for each, by id: last sequence 8, position 3 x 8,   |
+|      |                 | length of the id 1, id                                             |
+| `f`  | fencing token   | the token                                                          |
+| `t`  | creation time   | milliseconds since 1970, 8                                         |
+
+Ids and tokens are UTF-8. A kind that is not known here is skipped: what must not be overlooked
+needs another version. Payloads that do not begin with `quire:` are somebody else's: `control` and
+`keepalive` are Apache's.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from quire.codec.dlsn import DLSN
+from quire.codec.stream_format import StreamFormatError
+from quire.errors import UsageError
+
+OURS = b"quire:"
+MAGIC = OURS + b"1 "
+MAX_ID_BYTES = 64
+"""Of a producer's id and of a fencing token, in UTF-8."""
+MAX_PRODUCERS = 8_192
+"""Of one list, so that it always fits into a record."""
+MAX_SEQUENCE = 2**63 - 1
+
+ITEM = struct.Struct(">cI")  # kind, length
+MARK = struct.Struct(">qI")  # first sequence, count; then the id
+COUNT = struct.Struct(">I")
+PRODUCER = struct.Struct(">qqqqB")  # last sequence, segment, entry, slot, length of the id
+TIME = struct.Struct(">q")
+_INT64_END = 2**63
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMark:
+    """The next `count` user records of the same entry are this producer's, numbered by it from
+    `first_sequence` on. Members of record sets count one by one."""
+
+    producer_id: str
+    first_sequence: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerState:
+    last_sequence: int
+    last_dlsn: DLSN
+    """Of the record with that sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class Producers:
+    """Where all producers are, by id: who goes on need not read what lies before."""
+
+    states: Mapping[str, ProducerState]
+
+
+@dataclass(frozen=True, slots=True)
+class FencingToken:
+    """From here on appends have to name this token; an empty one means none."""
+
+    token: str
+
+
+@dataclass(frozen=True, slots=True)
+class CreationTime:
+    """When the records that follow were appended, up to the next of these."""
+
+    time_ms: int
+
+
+ControlItem = ProducerMark | Producers | FencingToken | CreationTime
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def encode_control(*items: ControlItem) -> bytes:
+    """The payload of one control record. Raises UsageError for what the format cannot hold."""
+    parts = [MAGIC]
+    for item in items:
+        kind, body = _encode_item(item)
+        parts += (ITEM.pack(kind, len(body)), body)
+    return b"".join(parts)
+
+
+def _encode_item(item: ControlItem) -> tuple[bytes, bytes]:
+    if isinstance(item, ProducerMark):
+        return b"p", _encode_mark(item)
+    if isinstance(item, Producers):
+        return b"s", _encode_producers(item)
+    if isinstance(item, FencingToken):
+        return b"f", _encode_id(item.token, "a fencing token", empty=True)
+    if not -_INT64_END <= item.time_ms < _INT64_END:
+        raise UsageError(f"{item.time_ms} ms is no time")
+    return b"t", TIME.pack(item.time_ms)
+
+
+def _encode_mark(mark: ProducerMark) -> bytes:
+    last = mark.first_sequence + mark.count - 1
+    if mark.count < 1 or mark.first_sequence < 0 or last > MAX_SEQUENCE or mark.count >= 2**32:
+        raise UsageError(f"a producer cannot send {mark.count} records from {mark.first_sequence}")
+    return MARK.pack(mark.first_sequence, mark.count) + _encode_id(mark.producer_id)
+
+
+def _encode_producers(producers: Producers) -> bytes:
+    if len(producers.states) > MAX_PRODUCERS:
+        raise UsageError(f"{len(producers.states)} producers are more than {MAX_PRODUCERS}")
+    parts = [COUNT.pack(len(producers.states))]
+    for producer_id, state in sorted(producers.states.items()):
+        if not 0 <= state.last_sequence <= MAX_SEQUENCE:
+            raise UsageError(f"{state.last_sequence} is no sequence of a producer")
+        encoded = _encode_id(producer_id)
+        parts += (PRODUCER.pack(state.last_sequence, *state.last_dlsn, len(encoded)), encoded)
+    return b"".join(parts)
+
+
+def _encode_id(text: str, what: str = "a producer id", *, empty: bool = False) -> bytes:
+    try:
+        data = text.encode()
+    except UnicodeEncodeError:
+        raise UsageError(f"{text!r} cannot be {what}: it is no valid text") from None
+    if not empty and not data:
+        raise UsageError(f"{what} must not be empty")
+    if len(data) > MAX_ID_BYTES:
+        raise UsageError(f"{text[:80]!r} is too long for {what}: at most {MAX_ID_BYTES} bytes")
+    return data
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def is_ours(payload: bytes) -> bool:
+    """Whether a control record's payload was written by Quire, in whatever version."""
+    return payload.startswith(OURS)
+
+
+def decode_control(payload: bytes) -> list[ControlItem]:
+    """What a control record says; nothing if it is not ours.
+
+    Raises StreamFormatError if it is damaged, or of a version that is not known here.
+    """
+    if not is_ours(payload):
+        return []
+    if not payload.startswith(MAGIC):
+        raise StreamFormatError(f"a control record has an unknown version: {payload[:20]!r}")
+    items: list[ControlItem] = []
+    at = len(MAGIC)
+    while at < len(payload):
+        start = at + ITEM.size
+        if start > len(payload):
+            raise StreamFormatError("a control record is cut short")
+        kind, size = ITEM.unpack_from(payload, at)
+        at = start + size
+        if at > len(payload):
+            raise StreamFormatError(f"a control record ends within its item {kind!r}")
+        decode = _DECODERS.get(kind)
+        if decode is not None:
+            try:
+                items.append(decode(payload[start:at]))
+            except (struct.error, UnicodeDecodeError) as error:
+                raise StreamFormatError(f"item {kind!r} of a control record: {error}") from None
+    return items
+
+
+def _decode_mark(body: bytes) -> ProducerMark:
+    first, count = MARK.unpack_from(body)
+    if first < 0 or count < 1 or first + count - 1 > MAX_SEQUENCE:
+        raise StreamFormatError(f"a producer's mark says {count} records from {first}")
+    return ProducerMark(_decode_id(body[MARK.size :]), first, count)
+
+
+def _decode_producers(body: bytes) -> Producers:
+    (count,) = COUNT.unpack_from(body)
+    if count > MAX_PRODUCERS:
+        raise StreamFormatError(f"a list of {count} producers is longer than {MAX_PRODUCERS}")
+    states: dict[str, ProducerState] = {}
+    at = COUNT.size
+    for _ in range(count):
+        last, lssn, entry_id, slot_id, size = PRODUCER.unpack_from(body, at)
+        start = at + PRODUCER.size
+        at = start + size
+        if at > len(body):
+            raise StreamFormatError("a list of producers is cut short")
+        states[_decode_id(body[start:at])] = ProducerState(last, DLSN(lssn, entry_id, slot_id))
+    if at != len(body) or len(states) != count:
+        raise StreamFormatError(f"a list of {count} producers has other contents")
+    return Producers(states)
+
+
+def _decode_token(body: bytes) -> FencingToken:
+    return FencingToken(_decode_id(body, empty=True))
+
+
+def _decode_time(body: bytes) -> CreationTime:
+    (time_ms,) = TIME.unpack(body)
+    return CreationTime(time_ms)
+
+
+def _decode_id(data: bytes, *, empty: bool = False) -> str:
+    if len(data) > MAX_ID_BYTES or not (data or empty):
+        raise StreamFormatError(f"an id of {len(data)} bytes in a control record")
+    return data.decode()
+
+
+_DECODERS: Mapping[bytes, Callable[[bytes], ControlItem]] = {
+    b"p": _decode_mark,
+    b"s": _decode_producers,
+    b"f": _decode_token,
+    b"t": _decode_time,
+}

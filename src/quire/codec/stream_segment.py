@@ -1,0 +1,340 @@
+"""What the metadata store keeps of a segment: the node's name and its data
+(distributedlog spec, 2.4 and 2.5).
+
+The data is text, decimal numbers joined by `;`. The first packs several fields into 64 bits:
+
+| bits  | field                                                                        |
+|-------|------------------------------------------------------------------------------|
+| 0-7   | layout version                                                               |
+| 8-15  | status; its bits 0 and 1 are the truncation                                  |
+| 16-27 | written as 0 and not looked at                                               |
+| 28-31 | region                                                                       |
+| 32-63 | record count, signed; 0 while the segment is in progress                     |
+
+| layout | numbers after the first, in progress        | numbers after the first, completed     |
+|--------|--------------------------------------------|----------------------------------------|
+| 1      | ledger; firstTx                            | ledger; firstTx; lastTx;               |
+|        |                                            | completionTime (ms)                    |
+| 2      | ... ; lssn                                 | ... ; lssn; lastEntry; lastSlot        |
+| 3      | ... ; minActiveEntry; minActiveSlot        | ... ; minActiveEntry; minActiveSlot    |
+| 4      | as 3: from here on entries have envelopes  | as 3                                   |
+| 5      | ... ; startSequenceId                      | ... ; startSequenceId                  |
+
+| node name                  | of a segment                                                       |
+|----------------------------|--------------------------------------------------------------------|
+| `inprogress_%018d`         | in progress; its number                                            |
+| `logrecs_%018d`            | completed; its number                                              |
+| `inprogress_<hex>`         | in progress, old; first txid                                       |
+| `logrecs_%018d_%018d`      | completed, old; first and last txid                                |
+
+New segments have layout 5. A changed one keeps the layout it has: whether its entries have
+envelopes is said nowhere else.
+"""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass, replace
+
+from quire.codec.dlsn import DLSN
+from quire.codec.stream_format import (
+    INVALID_TXID,
+    MAX_POSITION,
+    UNASSIGNED_LSSN,
+    UNASSIGNED_SEQUENCE_ID,
+)
+from quire.errors import MetadataError, UsageError
+
+CURRENT_LAYOUT = 5
+OLDEST_LAYOUT = 2
+"""What is read without being asked to; layout 1 has no segment numbers."""
+_ENVELOPED_SINCE = 4
+_MIN_ACTIVE_SINCE = 3
+
+_VERSION_BITS = 0xFF
+_STATUS_SHIFT, _STATUS_BITS = 8, 0xFF
+_TRUNCATION_BITS = 0b11
+_REGION_SHIFT, _REGION_BITS = 28, 0xF
+_COUNT_SHIFT = 32
+
+# Stored fields in their order: (name, first layout that has it).
+_IN_PROGRESS = (
+    ("ledger_id", 1),
+    ("first_txid", 1),
+    ("lssn", 2),
+    ("min_active_entry_id", 3),
+    ("min_active_slot_id", 3),
+    ("start_sequence_id", 5),
+)
+_COMPLETED = (
+    ("ledger_id", 1),
+    ("first_txid", 1),
+    ("last_txid", 1),
+    ("completion_time_ms", 1),
+    ("lssn", 2),
+    ("last_entry_id", 2),
+    ("last_slot_id", 2),
+    ("min_active_entry_id", 3),
+    ("min_active_slot_id", 3),
+    ("start_sequence_id", 5),
+)
+_NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
+_INT64_END = 2**63
+
+
+class Truncation(enum.IntEnum):
+    ACTIVE = 0
+    PARTIAL = 1
+    """Records before `min_active_dlsn` are gone."""
+    TRUNCATED = 2
+    UNKNOWN = 3
+
+
+def _fields(layout: int, in_progress: bool) -> list[str]:
+    table = _IN_PROGRESS if in_progress else _COMPLETED
+    return [name for name, since in table if since <= layout]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSegment:
+    """One segment. Changes only by the methods here; reaches the store as another node."""
+
+    lssn: int
+    ledger_id: int
+    first_txid: int
+    """What the segment was opened with. Not always that of its first record."""
+    layout: int = CURRENT_LAYOUT
+    in_progress: bool = True
+    last_txid: int = INVALID_TXID
+    """Of the last user record, which need not be the highest."""
+    completion_time_ms: int = 0
+    record_count: int = 0
+    """User records, members of sets one by one. Stored when completed."""
+    last_entry_id: int = -1
+    """With `last_slot_id`, of the last record. Entries of control records may follow it."""
+    last_slot_id: int = -1
+    min_active_entry_id: int = 0
+    min_active_slot_id: int = 0
+    start_sequence_id: int = UNASSIGNED_SEQUENCE_ID
+    """As stored; see `first_sequence_id`."""
+    region_id: int = 0
+    status: int = 0
+    """The eight bits; see `truncation`."""
+
+    # -- bytes ------------------------------------------------------------------------------
+
+    def to_bytes(self) -> bytes:
+        """The node's data, in the segment's own layout."""
+        assert 1 <= self.layout <= CURRENT_LAYOUT
+        assert 0 <= self.status <= _STATUS_BITS
+        assert 0 <= self.region_id <= _REGION_BITS
+        head = self.layout
+        if self.layout > 1:
+            head |= self.status << _STATUS_SHIFT | self.region_id << _REGION_SHIFT
+        if not self.in_progress:
+            assert -(2**31) <= self.record_count < 2**31
+            head |= self.record_count << _COUNT_SHIFT
+        values: list[int] = [getattr(self, name) for name in _fields(self.layout, self.in_progress)]
+        return ";".join(map(str, (head, *values))).encode("ascii")
+
+    @classmethod
+    def from_bytes(cls, data: bytes, oldest: int = OLDEST_LAYOUT) -> StreamSegment:
+        """Of a node's data; layouts before `oldest` are refused. Raises MetadataError."""
+        shown = repr(data[:120])
+        try:
+            parts = data.decode("ascii").split(";")
+        except UnicodeDecodeError:
+            raise MetadataError(f"the metadata of a segment is no text: {shown}") from None
+        if not all(_NUMBER.fullmatch(part) for part in parts):
+            raise MetadataError(f"the metadata of a segment is not made of numbers: {shown}")
+        numbers = [int(part) for part in parts]
+        if not all(-_INT64_END <= number < _INT64_END for number in numbers):
+            raise MetadataError(f"a number in the metadata of a segment is too big: {shown}")
+        head, values = numbers[0], numbers[1:]
+        layout = head & _VERSION_BITS
+        if not oldest <= layout <= CURRENT_LAYOUT:
+            raise MetadataError(
+                f"the metadata of a segment has layout {layout}, readable are {oldest} to "
+                f"{CURRENT_LAYOUT}: {shown}"
+            )
+        for in_progress in (True, False):
+            names = _fields(layout, in_progress)
+            if len(names) == len(values):
+                break
+        else:
+            raise MetadataError(
+                f"the metadata of a segment of layout {layout} cannot have {len(numbers)} numbers: "
+                f"{shown}"
+            )
+        stored = dict(zip(names, values))
+        stored.setdefault("lssn", UNASSIGNED_LSSN)
+        return cls(
+            **stored,
+            layout=layout,
+            in_progress=in_progress,
+            record_count=0 if in_progress else head >> _COUNT_SHIFT,
+            region_id=head >> _REGION_SHIFT & _REGION_BITS,
+            status=head >> _STATUS_SHIFT & _STATUS_BITS,
+        )
+
+    @property
+    def name(self) -> str:
+        """Of the node."""
+        return (in_progress_name if self.in_progress else completed_name)(self.lssn)
+
+    @property
+    def legacy_name(self) -> str:
+        """As old writers named the node; they are read, and not made."""
+        if self.in_progress:
+            return f"{_IN_PROGRESS_PREFIX}{self.first_txid:x}"
+        return f"{_COMPLETED_PREFIX}{self.first_txid:018d}_{self.last_txid:018d}"
+
+    # -- what it means ----------------------------------------------------------------------
+
+    @property
+    def enveloped(self) -> bool:
+        """Whether the entries of its ledger have envelopes."""
+        return self.layout >= _ENVELOPED_SINCE
+
+    @property
+    def truncation(self) -> Truncation:
+        return Truncation(self.status & _TRUNCATION_BITS)
+
+    @property
+    def first_dlsn(self) -> DLSN:
+        return DLSN(self.lssn, 0, 0)
+
+    @property
+    def last_dlsn(self) -> DLSN:
+        """(lssn, -1, -1) while in progress."""
+        return DLSN(self.lssn, self.last_entry_id, self.last_slot_id)
+
+    @property
+    def min_active_dlsn(self) -> DLSN:
+        """The first record that is not truncated."""
+        return DLSN(self.lssn, self.min_active_entry_id, self.min_active_slot_id)
+
+    @property
+    def first_sequence_id(self) -> int:
+        """The sequence id of position 1. Negative, and only in order, where none is stored."""
+        if self.layout < CURRENT_LAYOUT or self.start_sequence_id == UNASSIGNED_SEQUENCE_ID:
+            return -_INT64_END + (self.lssn << 32)
+        return self.start_sequence_id
+
+    @property
+    def following_sequence_id(self) -> int:
+        """What the next segment stores as its start when it is completed."""
+        if self.in_progress or self.layout < CURRENT_LAYOUT:
+            return 0
+        return self.first_sequence_id + self.record_count
+
+    def sequence_id(self, position: int) -> int:
+        return self.first_sequence_id + position - 1
+
+    # -- changes ----------------------------------------------------------------------------
+
+    def with_start_sequence_id(self, start_sequence_id: int) -> StreamSegment:
+        return replace(self, start_sequence_id=start_sequence_id)
+
+    def completed(
+        self,
+        *,
+        last_txid: int,
+        record_count: int,
+        last_entry_id: int,
+        last_slot_id: int,
+        completion_time_ms: int,
+        start_sequence_id: int,
+    ) -> StreamSegment:
+        """The segment when nothing more is written to it. Raises UsageError if it is completed
+        already, or for a count that no segment can have."""
+        if not self.in_progress:
+            raise UsageError(f"segment {self.lssn} is completed already")
+        if not 0 <= record_count <= MAX_POSITION:
+            raise UsageError(f"segment {self.lssn} cannot have {record_count} records")
+        kept = self.layout >= CURRENT_LAYOUT
+        return replace(
+            self,
+            in_progress=False,
+            last_txid=last_txid,
+            record_count=record_count,
+            last_entry_id=last_entry_id,
+            last_slot_id=last_slot_id,
+            completion_time_ms=completion_time_ms,
+            start_sequence_id=start_sequence_id if kept else UNASSIGNED_SEQUENCE_ID,
+        )
+
+    def truncated(self) -> StreamSegment:
+        """All of it is gone. The point of an earlier partial truncation is kept, as Java does."""
+        self._require_completed(OLDEST_LAYOUT)
+        return self._with_truncation(Truncation.TRUNCATED)
+
+    def partially_truncated(self, at: DLSN) -> StreamSegment:
+        """`at` is the first record that stays. What is truncated already remains so: a point
+        before the present one changes nothing.
+
+        Raises UsageError if `at` lies in another segment or behind the last record.
+        """
+        self._require_completed(_MIN_ACTIVE_SINCE)
+        if at.lssn != self.lssn or at > self.last_dlsn:
+            raise UsageError(f"{at} is no position in segment {self.lssn}")
+        if self.truncation is Truncation.TRUNCATED or at <= self.min_active_dlsn:
+            return self
+        return replace(
+            self._with_truncation(Truncation.PARTIAL),
+            min_active_entry_id=at.entry_id,
+            min_active_slot_id=at.slot_id,
+        )
+
+    def _require_completed(self, layout: int) -> None:
+        if self.in_progress:
+            raise UsageError(f"segment {self.lssn} is in progress and cannot be truncated")
+        if self.layout < layout:
+            raise UsageError(
+                f"segment {self.lssn} has layout {self.layout}, which cannot store that truncation"
+            )
+
+    def _with_truncation(self, truncation: Truncation) -> StreamSegment:
+        return replace(self, status=self.status & ~_TRUNCATION_BITS | truncation)
+
+
+# -- names ------------------------------------------------------------------------------------
+
+_IN_PROGRESS_PREFIX = "inprogress_"
+_COMPLETED_PREFIX = "logrecs_"
+_NAME = re.compile(
+    r"inprogress_(?P<new>\d{18,19})"
+    r"|inprogress_(?P<hex>[0-9a-f]{1,16})"
+    r"|logrecs_(?P<done>\d{18,19})"
+    r"|logrecs_(?P<first>-?\d{17,19})_(?P<last>-?\d{17,19})(?P<more>(_-?\d+){3})?",
+    re.ASCII,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentName:
+    """What a node's name tells. Facts come from the data only."""
+
+    in_progress: bool
+    lssn: int | None
+    """None: a name of an old writer, which has txids instead."""
+
+
+def in_progress_name(lssn: int) -> str:
+    return f"{_IN_PROGRESS_PREFIX}{lssn:018d}"
+
+
+def completed_name(lssn: int) -> str:
+    return f"{_COMPLETED_PREFIX}{lssn:018d}"
+
+
+def parse_segment_name(name: str) -> SegmentName | None:
+    """None: not the name of a segment."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return None
+    number = match["new"] or match["done"]
+    if match["more"]:
+        number = match["more"].split("_")[1]
+    return SegmentName(name.startswith(_IN_PROGRESS_PREFIX), int(number) if number else None)
