@@ -349,9 +349,9 @@ async def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
 
 async def test_a_later_schema_is_refused(sqlite: Backend) -> None:
     connection = sqlite3.connect(path_of(sqlite))
-    connection.execute("PRAGMA user_version=2")
+    connection.execute("PRAGMA user_version=3")
     connection.close()
-    with pytest.raises(MetadataError, match="schema 2"):
+    with pytest.raises(MetadataError, match="schema 3"):
         await open_store(sqlite)
 
 

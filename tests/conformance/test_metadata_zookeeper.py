@@ -348,7 +348,7 @@ async def test_lost_answers_to_other_changes(store: ZooKeeperStore) -> None:
 async def test_a_lost_answer_to_initialise(where: MetadataURI) -> None:
     store = await connect(replace(where, root=f"{where.root}-new"))
     try:
-        with lost_answer(store._zk, "create_all"):
+        with lost_answer(store._zk, "commit"):
             instance_id = await store.initialise()
         assert instance_id == await store.instance_id()
     finally:

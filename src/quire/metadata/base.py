@@ -5,7 +5,8 @@ One conformance suite (`tests/conformance`) runs against all drivers. All calls 
 raise only errors of `quire.errors`, and may be cancelled: a cancelled write has an unknown outcome.
 
 A driver is *connected* when `open_metadata` returns it. Calls before the cluster is initialised
-raise `ClusterNotInitialisedError` (all but `initialise` and `is_initialised`).
+raise `ClusterNotInitialisedError` (all but `initialise` and `is_initialised`). The `tree` needs no
+cluster.
 """
 
 from __future__ import annotations
@@ -13,11 +14,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.registration import Endpoint
 from quire.errors import KeyExistsError
+
+if TYPE_CHECKING:
+    from quire.metadata.tree import Tree
 
 T = TypeVar("T")
 
@@ -95,6 +99,11 @@ class Watch(Protocol):
 
 class MetadataStore(Protocol):
     uri: str
+
+    @property
+    def tree(self) -> Tree:
+        """Nodes at paths of the caller's choice, changed in transactions: what streams keep."""
+        ...
 
     async def close(self) -> None: ...
 

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import enum
-import logging
 import threading
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
 from kazoo import exceptions as kazoo_errors
 from kazoo.client import KazooClient
-from kazoo.handlers.threading import SequentialThreadingHandler
 from kazoo.protocol.states import KazooState, KeeperState
 from kazoo.security import CREATOR_ALL_ACL, OPEN_ACL_UNSAFE, make_acl
 
@@ -29,6 +27,8 @@ from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
 )
+from quire.metadata.kazoo_handler import Handler, QuietLogger, Watcher, logger, stop_client
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 from quire.metadata.zookeeper_options import AUTH_FILE_VARIABLE, ZooKeeperOptions
 
 CONNECT_TIMEOUT_S = 10.0
@@ -61,6 +61,9 @@ class Access(enum.Enum):
 class NodeError(Exception):
     """An answer of ZooKeeper that the drivers handle; never seen outside of them."""
 
+    step = 0
+    """Of a transaction: which operation it is about. Those before it could have been done."""
+
 
 class NoNodeError(NodeError):
     pass
@@ -78,8 +81,16 @@ class NotEmptyError(NodeError):
     pass
 
 
+class BelowEphemeralError(NodeError):
+    """An ephemeral node has no children."""
+
+
 class LostConnectionError(NodeError):
     """The connection or the session ended before the answer came."""
+
+
+class NotSentError(LostConnectionError):
+    """There was no connection: certainly nothing was done."""
 
 
 _TRANSLATED: dict[type[BaseException], type[NodeError]] = {
@@ -87,6 +98,7 @@ _TRANSLATED: dict[type[BaseException], type[NodeError]] = {
     kazoo_errors.NodeExistsError: NodeExistsError,
     kazoo_errors.BadVersionError: BadVersionError,
     kazoo_errors.NotEmptyError: NotEmptyError,
+    kazoo_errors.NoChildrenForEphemeralsError: BelowEphemeralError,
     kazoo_errors.ConnectionLoss: LostConnectionError,
     kazoo_errors.ConnectionClosedError: LostConnectionError,
     kazoo_errors.SessionExpiredError: LostConnectionError,
@@ -106,47 +118,14 @@ class Stat:
     owner: int
     """The session that an ephemeral node belongs to; 0: the node is persistent."""
     children: int
+    created_zxid: int
+    """The transaction that created the node."""
+    changed_zxid: int
+    """The transaction that last gave it a value: all nodes of one commit have the same."""
 
 
 Notify = Callable[[], None]
 """Called on the event loop, once, when what was read has changed or may have."""
-
-
-class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
-    """kazoo's threads, with connection attempts that end early enough to try another server while
-    the session lives, and a memory of why they failed."""
-
-    def __init__(self, attempt_timeout_s: float) -> None:
-        super().__init__()
-        self.attempt_timeout_s = attempt_timeout_s
-        self.failures: dict[str, str] = {}
-
-    def create_connection(self, *args: Any, **options: Any) -> Any:
-        options["timeout"] = self.attempt_timeout_s
-        _, port = options["address"][:2]
-        server = f"{options.get('hostname')}:{port}"
-        try:
-            connection = super().create_connection(*args, **options)
-        except OSError as error:
-            self.failures[server] = error.strerror or str(error) or type(error).__name__
-            raise
-        self.failures[server] = "it accepts connections, but does not answer as ZooKeeper does"
-        return connection
-
-
-class _QuietLogger(logging.LoggerAdapter[logging.Logger]):
-    """kazoo warns at each failed attempt to connect; what matters of it we report ourselves."""
-
-    def log(self, level: int, msg: object, *args: object, **kwargs: Any) -> None:
-        super().log(logging.INFO if level == logging.WARNING else level, msg, *args, **kwargs)
-
-    def process(
-        self, msg: Any, kwargs: MutableMapping[str, Any]
-    ) -> tuple[Any, MutableMapping[str, Any]]:
-        return msg, kwargs
-
-
-_logger = logging.getLogger("quire.metadata.zookeeper")
 
 
 class ZooKeeperConnection:
@@ -245,8 +224,8 @@ class ZooKeeperConnection:
 
         return forget
 
-    def _new_client(self) -> tuple[Any, _Handler]:
-        handler = _Handler(self._attempt_timeout_s)
+    def _new_client(self) -> tuple[Any, Handler]:
+        handler = Handler(self._attempt_timeout_s)
         digest = self._options.digest
         client = KazooClient(
             hosts=self.servers,
@@ -259,7 +238,7 @@ class ZooKeeperConnection:
             },
             # Told to the server on each new connection, before any request.
             auth_data=[] if digest is None else [(_AUTH_SCHEME, digest)],
-            logger=_QuietLogger(_logger, {}),
+            logger=QuietLogger(logger, {}),
         )
         client.add_listener(partial(self._state_changed, client))
         return client, handler
@@ -275,7 +254,7 @@ class ZooKeeperConnection:
             return
         if state == KazooState.CONNECTED and client_id is not None:
             if self._session_id not in (0, client_id[0]):
-                _logger.warning("the session with ZooKeeper was lost; a new one has begun")
+                logger.warning("the session with ZooKeeper was lost; a new one has begun")
             self._session_id = client_id[0]
             self._connected.set()
             for notify in list(self._listeners):
@@ -285,20 +264,20 @@ class ZooKeeperConnection:
             self._connected.set()  # those who wait for it look, and are told
         elif state == KazooState.LOST and keeper_state == KeeperState.CLOSED:
             # kazoo's loop has ended on something that it did not expect: only a new client helps.
-            _logger.warning("the ZooKeeper client has stopped; it is started again")
+            logger.warning("the ZooKeeper client has stopped; it is started again")
             self._client, self._handler = self._new_client()
             self._client.start_async()
             self._abandon(client)
 
     def _abandon(self, client: Any) -> None:
         """Stop a client in the background: joining its threads would hold up the loop."""
-        threading.Thread(target=_stop_client, args=(client,), daemon=True).start()
+        threading.Thread(target=stop_client, args=(client,), daemon=True).start()
 
     async def _stop(self, client: Any) -> None:
         stopped = asyncio.Event()
 
         def stop() -> None:
-            _stop_client(client)
+            stop_client(client)
             self._to_loop(stopped.set)
 
         threading.Thread(target=stop, daemon=True, name="zookeeper-close").start()
@@ -335,21 +314,47 @@ class ZooKeeperConnection:
         )
         return real_path, _stat(stat)
 
-    async def create_all(self, nodes: Sequence[tuple[str, bytes, Access]]) -> None:
-        """All of the persistent nodes or none. `NodeExistsError`, `NoNodeError`."""
+    async def commit(
+        self, operations: Sequence[Operation], access: Sequence[Access] = ()
+    ) -> list[Result]:
+        """All or none, in order. Errors are those of the single operations, with their `step`.
+        `access` is that of each node created, in order; OWN where it says nothing."""
+        accesses = iter(access)
 
         def start(client: Any) -> Any:
             transaction = client.transaction()
-            for path, data, access in nodes:
-                transaction.create(path, data, acl=self._acl(access))
+            for operation in operations:
+                match operation:
+                    case Create(path, value, ephemeral, sequential):
+                        acl = self._acl(next(accesses, Access.OWN))
+                        transaction.create(path, value, acl, ephemeral, sequential)
+                    case Put(path, value, version):
+                        transaction.set_data(path, value, version)
+                    case Delete(path, version):
+                        transaction.delete(path, version)
+                    case Check(path, version):
+                        transaction.check(path, version)
             return transaction.commit_async()
 
-        results = await self._ask(nodes[-1][0], start)
-        for (path, _, _), result in zip(nodes, results, strict=True):
-            if isinstance(result, kazoo_errors.RolledBackError):
-                continue  # not the one that failed
-            if isinstance(result, BaseException):
-                self._raise_translated(path, result)
+        results = await self._ask(operations[0].path, start)
+        answers: list[Result] = []
+        for step, (operation, result) in enumerate(zip(operations, results, strict=True)):
+            match operation, result:
+                case _, kazoo_errors.RolledBackError():
+                    pass  # not the one that failed
+                case _, BaseException():
+                    try:
+                        self._raise_translated(operation.path, result)
+                    except NodeError as error:
+                        error.step = step
+                        raise
+                case Create(), path:
+                    answers.append(str(path))
+                case Put(), stat:
+                    answers.append(int(stat.version))
+                case _:
+                    answers.append(None)
+        return answers
 
     def _acl(self, access: Access) -> Any:
         if access is Access.OPEN or not self._options.private:
@@ -411,7 +416,7 @@ class ZooKeeperConnection:
             if not self.connected:
                 # kazoo would keep the request and make it whenever a connection is there again,
                 # long after the caller has gone.
-                raise LostConnectionError("not connected")
+                raise NotSentError("not connected")
             future: asyncio.Future[Any] = self._loop.create_future()
             self._waiting.add(future)
             future.add_done_callback(self._waiting.discard)
@@ -468,30 +473,10 @@ class ZooKeeperConnection:
         )
 
     def _watch(self, notify: Notify | None) -> Callable[[object], None] | None:
-        return None if notify is None else _Watcher(self._to_loop, notify)
+        return None if notify is None else Watcher(self._to_loop, notify)
 
     def _closed_error(self) -> ClientClosedError:
         return ClientClosedError(f"the connection to ZooKeeper at {self.servers} is closed")
-
-
-@dataclass(frozen=True, slots=True)
-class _Watcher:
-    """Equal for equal `notify`: kazoo keeps a set of them, so that a watch that is set again while
-    it is still there is not called twice."""
-
-    to_loop: Callable[..., None]
-    notify: Notify
-
-    def __call__(self, event: object) -> None:
-        self.to_loop(self.notify)
-
-
-def _stop_client(client: Any) -> None:
-    try:
-        client.stop()
-        client.close()
-    except Exception as error:  # noqa: BLE001 (a thread of ours: nobody else would see it)
-        _logger.info("the ZooKeeper client did not stop cleanly: %r", error)
 
 
 def _stat(stat: Any) -> Stat:
@@ -500,4 +485,6 @@ def _stat(stat: Any) -> Stat:
         ctime_ms=int(stat.ctime),
         owner=int(stat.ephemeralOwner),
         children=int(stat.numChildren),
+        created_zxid=int(stat.czxid),
+        changed_zxid=int(stat.mzxid),
     )

@@ -51,12 +51,19 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
-from quire.metadata.memory_cluster import BookieWatch, LedgerWatch, MemoryCluster, Node
+from quire.metadata.memory_cluster import (
+    BookieWatch,
+    ClusterWatch,
+    LedgerWatch,
+    MemoryCluster,
+    Node,
+)
 from quire.metadata.memory_registration import MemoryRegistration
+from quire.metadata.memory_tree import MemoryTree
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
-W = TypeVar("W", LedgerWatch, BookieWatch)
+W = TypeVar("W", bound=ClusterWatch)
 
 Hook = Callable[[str, bool], Awaitable[None]]
 """Awaited with an operation's name before it is carried out (False) and after it (True). It may
@@ -84,11 +91,12 @@ class MemoryStore:
         self.uri = f"memory://{cluster.name}"
         self.session_timeout_ms = session_timeout_ms
         self._hook = hook
-        self._watches: list[LedgerWatch | BookieWatch] = []
+        self._watches: list[ClusterWatch] = []
         self._registrations: dict[str, MemoryRegistration] = {}
         self._session_lives = True
         self._closed = False
         self._claim_initialise = False
+        self.tree = MemoryTree(self)
 
     async def close(self) -> None:
         if self._closed:
@@ -96,6 +104,7 @@ class MemoryStore:
         self._closed = True
         for watch in self._watches:
             watch.close()
+        self.tree.close()
         self._drop_presences()
         for registration in list(self._registrations.values()):
             registration.abandon()
@@ -107,13 +116,16 @@ class MemoryStore:
         loop, and the registrations with it; otherwise at `restore_session`."""
         self._session_lives = False
         self._drop_presences()
+        self.tree.end_session()
         if back:
             asyncio.get_running_loop().call_soon(self.restore_session)
 
     def restore_session(self) -> None:
         if self._closed:
             return
-        self._session_lives = True
+        if not self._session_lives:
+            self._session_lives = True
+            self.tree.begin_session()
         for registration in self._registrations.values():
             registration.ensure()
         for watch in self._watches:
@@ -253,7 +265,7 @@ class MemoryStore:
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
         check_ledger_id(ledger_id)
-        self._check_open("watch_ledger")
+        self.check_open("watch_ledger")
         return self._watching(LedgerWatch(self.cluster, self._alive, ledger_id, changed))
 
     # -- bookies ------------------------------------------------------------------------------
@@ -294,7 +306,7 @@ class MemoryStore:
             raise bookie_exists(bookie_id, self.session_timeout_ms) from None
         finally:
             watch.close()
-        self._check_open("register_bookie")
+        self.check_open("register_bookie")
 
     async def bookies(self) -> Bookies:
         def work() -> Bookies:
@@ -304,7 +316,7 @@ class MemoryStore:
         return await self.call("bookies", work)
 
     def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
-        self._check_open("watch_bookies")
+        self.check_open("watch_bookies")
         return self._watching(BookieWatch(self.cluster, self._alive, changed))
 
     # -- cookies and values -------------------------------------------------------------------
@@ -398,18 +410,23 @@ class MemoryStore:
         await self.call("delete", work)
 
     async def call(self, name: str, work: Callable[[], T]) -> T:
-        self._check_open(name)
+        self.check_open(name)
         await self._hook(name, False)
-        self._check_open(name)
+        self.check_open(name)
         if not self._session_lives:
             raise MetadataUnavailableError(f"{self.uri} cannot be reached: {name} was not done")
         result = work()
         await self._hook(name, True)
         return result
 
-    def _check_open(self, name: str) -> None:
+    def check_open(self, name: str) -> None:
         if self._closed:
             raise ClientClosedError(f"the metadata store {self.uri} is closed: {name} was not done")
+
+    def watch_tree(self, watch: Callable[[Callable[[], bool]], ClusterWatch]) -> Watch:
+        """What `watch` makes when it is told how to see whether the session lives."""
+        self.check_open("watch_tree")
+        return self._watching(watch(self._alive))
 
     def registration_closed(self, bookie_id: str) -> None:
         self._registrations.pop(bookie_id, None)

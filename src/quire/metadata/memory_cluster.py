@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
 
@@ -14,6 +14,7 @@ from quire.codec.ledger_metadata_format import decode
 from quire.errors import ClusterNotInitialisedError, KeyExistsError
 from quire.metadata._common import Handle, decode_address, new_instance_id, no_such_ledger
 from quire.metadata.base import BookieAddress, Bookies, Versioned
+from quire.metadata.memory_nodes import Change, Nodes
 
 
 @dataclass(slots=True)
@@ -38,6 +39,8 @@ class MemoryCluster:
         self.name = name
         self.clock = clock
         self.rng = rng
+        self.notice_delay_s = 0.0
+        """How late watches look, to model a store whose notifications take their time."""
         self.instance_id: str | None = None
         self.next_ledger_id = 0
         self.ledgers: dict[int, Node] = {}
@@ -47,6 +50,13 @@ class MemoryCluster:
         self.presences: dict[str, Presence] = {}
         self.ledger_watches: dict[int, list[LedgerWatch]] = {}
         self.bookie_watches: list[BookieWatch] = []
+        self.tree = Nodes()
+        self.tree_watches: dict[Change, list[ClusterWatch]] = {}
+        self._sessions_begun = 0
+
+    def new_session_id(self) -> int:
+        self._sessions_begun += 1
+        return self._sessions_begun
 
     def initialise(self) -> str:
         if self.instance_id is not None:
@@ -89,8 +99,13 @@ class MemoryCluster:
         for watch in list(self.bookie_watches):
             watch.notify()
 
+    def tree_changed(self, changes: Iterable[Change]) -> None:
+        for change in changes:
+            for watch in list(self.tree_watches.get(change, ())):
+                watch.notify()
 
-class _Watch(Handle):
+
+class ClusterWatch(Handle):
     """Delivers in a later turn of the loop, what is true then. While its session is away it says
     nothing; `notify` makes it look again."""
 
@@ -104,11 +119,17 @@ class _Watch(Handle):
         self._context = copy_context()
 
     def notify(self) -> None:
-        self._loop.call_soon(self._look, context=self._context)
+        if delay_s := self._cluster.notice_delay_s:
+            self._loop.call_later(delay_s, self._look, context=self._context)
+        else:
+            self._loop.call_soon(self._look, context=self._context)
 
     def _look(self) -> None:
-        if not self.closed and self._alive() and self._cluster.instance_id is not None:
+        if not self.closed and self._alive() and self._ready():
             self._deliver()
+
+    def _ready(self) -> bool:
+        return self._cluster.instance_id is not None
 
     def _deliver(self) -> None:
         raise NotImplementedError
@@ -117,7 +138,7 @@ class _Watch(Handle):
         raise NotImplementedError
 
 
-class LedgerWatch(_Watch):
+class LedgerWatch(ClusterWatch):
     def __init__(
         self,
         cluster: MemoryCluster,
@@ -148,7 +169,7 @@ class LedgerWatch(_Watch):
             del self._cluster.ledger_watches[self._ledger_id]
 
 
-class BookieWatch(_Watch):
+class BookieWatch(ClusterWatch):
     def __init__(
         self,
         cluster: MemoryCluster,

@@ -51,6 +51,7 @@ from quire.metadata.base import (
 from quire.metadata.sqlite_file import BUSY_TIMEOUT_MS, SqliteFile, Work
 from quire.metadata.sqlite_lease import Machine, ThisMachine
 from quire.metadata.sqlite_session import Presence, Session
+from quire.metadata.sqlite_tree import SqliteTree
 from quire.metadata.sqlite_watch import WATCH_POLL_S, Watches
 from quire.tasks import TaskSet
 
@@ -85,6 +86,9 @@ class SqliteStore:
         self._session = Session(session_id, session_timeout_ms, machine or ThisMachine())
         self._tasks = TaskSet()
         self._watches = Watches(file, self._session, self._tasks, poll_s=watch_poll_s)
+        self.tree = SqliteTree(
+            file, self._session, self._watches, self._keep_session, self._check_open
+        )
         self._presences: dict[str, Presence] = {}
         self._registrations: dict[str, _SqliteRegistration] = {}
         self._session_used = False
@@ -125,6 +129,7 @@ class SqliteStore:
             return
         self._closed = True
         self._watches.close()
+        self.tree.close()
         try:
             await self._tasks.close()
             if self._session_used:
@@ -255,9 +260,7 @@ class SqliteStore:
             del self._presences[address.bookie_id]
             self._tasks.start(self._withdraw_row(address.bookie_id))
             raise
-        if not self._renewing:
-            self._renewing = True
-            self._tasks.start(self._renew())
+        self._keep_session()
         registration = _SqliteRegistration(self, address.bookie_id)
         self._registrations[address.bookie_id] = registration
         return registration
@@ -269,6 +272,12 @@ class SqliteStore:
             if loop.time() >= deadline:
                 raise bookie_exists(presence.bookie_id, self._session_timeout_ms)
             await asyncio.sleep(REGISTER_POLL_S)
+
+    def _keep_session(self) -> None:
+        self._session_used = True
+        if not self._renewing and not self._closed:
+            self._renewing = True
+            self._tasks.start(self._renew())
 
     async def _renew(self) -> None:
         failing = False
@@ -419,6 +428,7 @@ class SqliteStore:
         self._check_open()
         result = await self._file.write(work)
         self._watches.wake()
+        self.tree.look_at_session()
         return result
 
     def _check_open(self) -> None:

@@ -34,7 +34,8 @@ QUEUED_CALLS_MAX = 1_024
 APPLICATION_ID = 0x51756972
 """Marks the file as ours: 'Quir'."""
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
+"""2 added the tree. A file of version 1 gets it when it is opened."""
 
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -74,6 +75,20 @@ CREATE TABLE bookies (
     readonly   INTEGER NOT NULL,
     payload    BLOB NOT NULL
 ) WITHOUT ROWID;
+"""
+
+_TREE_SCHEMA = """
+CREATE TABLE tree (
+    path    TEXT PRIMARY KEY,
+    parent  TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    owner   INTEGER,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX tree_children ON tree (parent, owner);
+CREATE INDEX tree_ephemeral ON tree (owner) WHERE owner IS NOT NULL;
+INSERT INTO tree VALUES ('/', '', 0, 0, NULL, x'');
 """
 
 
@@ -172,6 +187,8 @@ class SqliteFile:
             if instance_id is None:
                 raise ClusterNotInitialisedError(f"the metadata file {self.path} holds no cluster")
             created = self._transaction("BEGIN IMMEDIATE", lambda _: self._create(instance_id))
+        if self._number("PRAGMA user_version") != SCHEMA_VERSION:
+            self._transaction("BEGIN IMMEDIATE", lambda _: self._migrate())
         self._use_write_ahead_log(connection)
         return created
 
@@ -195,7 +212,7 @@ class SqliteFile:
                 f"{self.path} is a SQLite file of another program",
                 remedy="Name another file in the metadata URI",
             )
-        if schema_version != SCHEMA_VERSION:
+        if not 1 <= schema_version <= SCHEMA_VERSION:
             raise MetadataError(
                 f"the metadata file {self.path} has schema {schema_version}; this version of Quire "
                 f"knows {SCHEMA_VERSION}",
@@ -207,12 +224,20 @@ class SqliteFile:
         if self._is_cluster():
             return False  # another process was faster
         assert self._connection is not None
-        for statement in _SCHEMA.split(";"):
+        for statement in (_SCHEMA + _TREE_SCHEMA).split(";"):
             self._connection.execute(statement)
         self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
         self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
         self._connection.execute("INSERT INTO cluster VALUES (1, ?, 0)", (instance_id,))
         return True
+
+    def _migrate(self) -> None:
+        """From schema 1 to 2, unless another process was faster."""
+        assert self._connection is not None
+        if self._number("PRAGMA user_version") != SCHEMA_VERSION:
+            for statement in _TREE_SCHEMA.split(";"):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
 
     def _disconnect(self) -> None:
         if self._connection is not None:

@@ -1,6 +1,6 @@
-"""Sessions and registered bookies in the SQLite file. All of this runs on the file's thread, inside
-the caller's transaction: whether a lease holds is decided under the lock that also guards what is
-done about it.
+"""Sessions, and the bookies and nodes that hang on them, in the SQLite file. All of this runs on
+the file's thread, inside the caller's transaction: whether a lease holds is decided under the lock
+that also guards what is done about it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from quire.metadata._common import decode_address
 from quire.metadata.base import BookieAddress, Bookies
 from quire.metadata.sqlite_lease import Machine, ProcessId
+
+_SESSION_ID_END = 2**63
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +30,26 @@ class Session:
 
     def __init__(self, session_id: int, timeout_ms: int, machine: Machine) -> None:
         self._session_id = session_id
+        self._begun = False
         self._timeout_ms = timeout_ms
         self._machine = machine
         self._boot_id: str | None = None
 
+    @property
+    def session_id(self) -> int:
+        """Changes when the lease has run out before it was renewed. May be read on any thread."""
+        return self._session_id
+
     def touch(self, connection: sqlite3.Connection) -> None:
-        """Begin the session or renew its lease, and clear away the sessions that have ended."""
+        """Begin the session or renew its lease, and clear away the sessions that have ended. A
+        lease that ran out is not renewed: others have seen that it did. A new session begins, which
+        takes over the bookies that nobody has cleared away, but no nodes."""
+        if self._begun and self._session_id not in self.living(connection):
+            ended, self._session_id = self._session_id, (self._session_id + 1) % _SESSION_ID_END
+            connection.execute(
+                "UPDATE bookies SET session_id = ? WHERE session_id = ?", (self._session_id, ended)
+            )
+        self._begun = True
         process = self._machine.this_process()
         connection.execute(
             "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)",
@@ -46,7 +62,7 @@ class Session:
                 process.start,
             ),
         )
-        living = self._living(connection)
+        living = self.living(connection)
         sessions = connection.execute("SELECT session_id FROM sessions").fetchall()
         for (session_id,) in sessions:
             if session_id not in living:
@@ -90,7 +106,7 @@ class Session:
 
     def bookies(self, connection: sqlite3.Connection) -> Bookies:
         """The bookies of the living sessions."""
-        living = self._living(connection)
+        living = self.living(connection)
         writable: dict[str, BookieAddress] = {}
         readonly: dict[str, BookieAddress] = {}
         for bookie_id, session_id, is_readonly, payload in connection.execute(
@@ -101,7 +117,7 @@ class Session:
                 (readonly if is_readonly else writable)[bookie_id] = address
         return Bookies(writable, readonly)
 
-    def _living(self, connection: sqlite3.Connection) -> frozenset[int]:
+    def living(self, connection: sqlite3.Connection) -> frozenset[int]:
         now_ms = self._machine.now_ms()
         boot_id = self._this_boot()
         return frozenset(
@@ -122,4 +138,5 @@ class Session:
 
 def _delete(connection: sqlite3.Connection, session_id: int) -> None:
     connection.execute("DELETE FROM bookies WHERE session_id = ?", (session_id,))
+    connection.execute("DELETE FROM tree WHERE owner = ?", (session_id,))
     connection.execute("DELETE FROM sessions WHERE session_id = ?", (session_id,))

@@ -2,7 +2,7 @@
 
 One task per store, as long as there are watches, compares `PRAGMA data_version` (no disk access)
 every `WATCH_POLL_S`. Leases run out, and processes die, without a change of the file: registered
-bookies are looked at every `LIVENESS_POLL_S` besides.
+bookies, and ephemeral nodes of the tree, are looked at every `LIVENESS_POLL_S` besides.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
 
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_metadata_format import decode
@@ -21,8 +22,17 @@ from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_session import Session
 from quire.tasks import TaskSet
 
+V = TypeVar("V")
+
 WATCH_POLL_S = 0.1
 LIVENESS_POLL_S = 0.5
+
+NodeKey = tuple[str, str]
+"""What of which node: watches with the same key look at the same."""
+
+NodeLook = Callable[[sqlite3.Connection], tuple[V | None, bool]]
+"""On the file's thread: what there is (None: no such node), and whether it may end without a change
+of the file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class _View:
 
     ledgers: dict[int, tuple[int, int, bytes] | None]
     bookies: Bookies | None
+    nodes: dict[NodeKey, tuple[Any, bool]]
 
 
 class LedgerWatch(Handle):
@@ -69,6 +80,27 @@ class BookieWatch(Handle):
             self._changed(bookies)
 
 
+class NodeWatch(Handle, Generic[V]):
+    def __init__(
+        self,
+        closed: Callable[[], None],
+        key: NodeKey,
+        look: NodeLook[V],
+        changed: Callable[[V | None], None],
+    ) -> None:
+        super().__init__(closed)
+        self.key = key
+        self.look = look
+        self._changed = changed
+        self._seen: V | None = None
+        self._first = True
+
+    def deliver(self, found: V | None) -> None:
+        if not self.closed and (self._first or found != self._seen):
+            self._first, self._seen = False, found
+            self._changed(found)
+
+
 class Watches:
     """The watches of one store and the task that serves them."""
 
@@ -81,6 +113,9 @@ class Watches:
         self._poll_s = poll_s
         self._ledgers: set[LedgerWatch] = set()
         self._bookies: set[BookieWatch] = set()
+        self._nodes: set[NodeWatch[Any]] = set()
+        self._nodes_mortal = False
+        """Whether some node that was seen may end without a change of the file."""
         self._wake = asyncio.Event()
         self._polling = False
 
@@ -98,12 +133,20 @@ class Watches:
         self._start()
         return watch
 
+    def watch_tree(
+        self, key: NodeKey, look: NodeLook[V], changed: Callable[[V | None], None]
+    ) -> NodeWatch[V]:
+        watch = NodeWatch(lambda: self._nodes.discard(watch), key, look, changed)
+        self._nodes.add(watch)
+        self._start()
+        return watch
+
     def wake(self) -> None:
         """Look now: something was changed by this store, which `data_version` does not tell."""
         self._wake.set()
 
     def close(self) -> None:
-        for watch in [*self._ledgers, *self._bookies]:
+        for watch in [*self._ledgers, *self._bookies, *self._nodes]:
             watch.close()
 
     def _start(self) -> None:
@@ -118,10 +161,11 @@ class Watches:
         look_at_leases = 0.0
         failing = False
         try:
-            while self._ledgers or self._bookies:
+            while self._ledgers or self._bookies or self._nodes:
                 try:
                     version = await self._file.data_version()
-                    leases = bool(self._bookies) and loop.time() >= look_at_leases
+                    mortal = bool(self._bookies) or self._nodes_mortal
+                    leases = mortal and loop.time() >= look_at_leases
                     if self._wake.is_set() or version != known_version or leases:
                         self._wake.clear()
                         await self._look()
@@ -145,7 +189,8 @@ class Watches:
             self._polling = False
 
     async def _look(self) -> None:
-        ledgers, bookies = set(self._ledgers), set(self._bookies)
+        ledgers, bookies, nodes = set(self._ledgers), set(self._bookies), set(self._nodes)
+        looks = {watch.key: watch.look for watch in nodes}
         ledger_ids = {watch.ledger_id for watch in ledgers}
 
         def work(connection: sqlite3.Connection) -> _View:
@@ -153,9 +198,11 @@ class Watches:
             return _View(
                 {id_: connection.execute(query, (id_,)).fetchone() for id_ in ledger_ids},
                 self._session.bookies(connection) if bookies else None,
+                {key: look(connection) for key, look in looks.items()},
             )
 
         view = await self._file.read(work)
+        self._nodes_mortal = any(mortal for _, mortal in view.nodes.values())
         # From the loop, so that an error in a caller's callback is not ours.
         loop = asyncio.get_running_loop()
         for watch in ledgers:
@@ -163,3 +210,5 @@ class Watches:
         if view.bookies is not None:
             for bookie_watch in bookies:
                 loop.call_soon(bookie_watch.deliver, view.bookies)
+        for node_watch in nodes:
+            loop.call_soon(node_watch.deliver, view.nodes[node_watch.key][0])

@@ -8,7 +8,8 @@
 | `idgen`, `idgen-long`            | new ledger ids (`zookeeper_ids`)              |
 | `00/0001/L2345`, ...             | ledger metadata (`zookeeper_ledgers`)         |
 
-Quire's own values lie outside: below `/quire` + the root. Operations are repeated over lost
+Quire's own values lie outside: below `/quire` + the root; the tree (`zookeeper_tree`) wherever its
+paths say. Operations are repeated over lost
 connections for at most `OPERATION_TIMEOUT_S`.
 """
 
@@ -53,6 +54,7 @@ from quire.metadata.kazoo_adapter import (
     NoNodeError,
     ZooKeeperConnection,
 )
+from quire.metadata.tree import Create
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper_bookies import (
     AVAILABLE,
@@ -64,6 +66,7 @@ from quire.metadata.zookeeper_ledgers import Ledgers
 from quire.metadata.zookeeper_listing import list_ledgers
 from quire.metadata.zookeeper_options import ZooKeeperOptions
 from quire.metadata.zookeeper_root import OPERATION_TIMEOUT_S, ZooKeeperRoot
+from quire.metadata.zookeeper_tree import ZooKeeperTree
 from quire.metadata.zookeeper_values import Cookies, Values, read_instance_id
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
 from quire.tasks import TaskSet
@@ -96,6 +99,7 @@ class ZooKeeperStore:
         self._ledgers = Ledgers(self._root, self._tasks)
         self._cookies = Cookies(self._root)
         self._values = Values(self._root, rng)
+        self.tree = ZooKeeperTree(self._root, self._tasks, self._check_open)
         self._registrations: dict[str, ZooKeeperRegistration] = {}
         self._withdrawing: dict[str, asyncio.Task[None]] = {}
         self._closed = False
@@ -136,6 +140,7 @@ class ZooKeeperStore:
         await self._tasks.close()
         for registration in self._registrations.values():
             registration.abandon()
+        self.tree.close()
         await self._zk.close()
 
     # -- cluster ------------------------------------------------------------------------------
@@ -150,7 +155,11 @@ class ZooKeeperStore:
                 return instance_id
             await self._values.refuse_leftovers()
             try:
-                await self._zk.create_all(await self._nodes_to_initialise(instance_id, factory))
+                nodes = await self._nodes_to_initialise(instance_id, factory)
+                await self._zk.commit(
+                    [Create(path, data) for path, data, _ in nodes],
+                    [access for _, _, access in nodes],
+                )
             except NodeExistsError:
                 whole = await self._zk.exists(self._root.at("LAYOUT")) is not None
                 state = "" if whole else ", but without a LAYOUT: it is no complete cluster"

@@ -1,0 +1,449 @@
+"""Commits of the tree whose connection or session is lost at the worst moment: what can be told is
+told, and nothing is done twice."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+import pytest
+
+from quire.clock import SystemClock
+from quire.errors import KeyExistsError, MetadataUnavailableError, VersionConflictError
+from quire.metadata import zookeeper_commits
+from quire.metadata.base import Versioned
+from quire.metadata.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.memory import MemoryCluster, MemoryStore
+from quire.metadata.tree import Check, Create, Delete, Put, Tree
+from quire.metadata.uri import MetadataURI
+from quire.metadata.zookeeper import ZooKeeperStore
+from quire.metadata.zookeeper_commits import COMMITS_AT_ONCE_MAX
+from quire.metadata.zookeeper_server import ZooKeeperServer
+from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, Eventually, connect
+from tests.conformance.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
+
+zookeeper_test = pytest.mark.zookeeper
+
+_bases = itertools.count()
+
+
+def next_base() -> str:
+    return f"/losses-{os.getpid()}-{next(_bases)}"
+
+
+@pytest.fixture
+async def proxy(zookeeper_server: ZooKeeperServer) -> AsyncIterator[Proxy]:
+    async with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+async def store(where: MetadataURI, proxy: Proxy) -> AsyncIterator[ZooKeeperStore]:
+    """Behind the proxy."""
+    opened = await behind(proxy, where)
+    yield opened
+    proxy.open.set()
+    await opened.close()
+
+
+@pytest.fixture
+async def other(zookeeper: Backend) -> ZooKeeperStore:
+    """Not behind it: another process."""
+    opened = await zookeeper.store()
+    assert isinstance(opened, ZooKeeperStore)
+    return opened
+
+
+@pytest.fixture
+async def base(other: ZooKeeperStore) -> str:
+    path = next_base()
+    await other.tree.make_path(path)
+    return path
+
+
+async def behind(
+    proxy: Proxy, where: MetadataURI, session_timeout_ms: int = SESSION_TIMEOUT_MS
+) -> ZooKeeperStore:
+    servers = (f"127.0.0.1:{proxy.port}",)
+    return await connect(replace(where, servers=servers), session_timeout_ms=session_timeout_ms)
+
+
+def nth(number: int) -> Callable[[Request], bool]:
+    """The request after `number` others."""
+    left = number
+
+    def wanted(request: Request) -> bool:
+        nonlocal left
+        left -= 1
+        return left < 0
+
+    return wanted
+
+
+def commits(request: Request) -> bool:
+    return request.kind == MULTI
+
+
+async def held_back(proxy: Proxy) -> None:
+    """Wait until the request was carried out and its connection lost; no new one is let through
+    until `proxy.open` is set."""
+    async with asyncio.timeout(PATIENCE_S):
+        while proxy.armed or proxy.connections:
+            await asyncio.sleep(0.01)
+
+
+# -- every operation, every request -----------------------------------------------------------
+
+REQUESTS_MAX = 80
+"""More than `all_operations` makes."""
+AT_ONCE = 8
+
+
+async def all_operations(tree: Tree, base: str) -> None:
+    """Each kind of operation, with its answer checked."""
+    counter, members = f"{base}/counter", f"{base}/members"
+    await tree.make_path(f"{base}/a/b", b"value")
+    assert await tree.commit(Create(counter, b"0"), Create(members)) == [counter, members]
+    for version in range(3):
+        assert await tree.commit(Put(counter, b"%d" % (version + 1), version)) == [version + 1]
+    assert await tree.commit(Put(counter, b"4"), Check(base, 0), Put(counter, b"5")) == [4, None, 5]
+    member = Create(f"{members}/m-", sequential=True)
+    assert await tree.commit(member, member) == [
+        f"{members}/m-0000000000",
+        f"{members}/m-0000000001",
+    ]
+    mine = Create(f"{members}/mine-", ephemeral=True, sequential=True)
+    assert await tree.commit(mine, Delete(f"{members}/m-0000000000"), member) == [
+        f"{members}/mine-0000000002",
+        None,
+        f"{members}/m-0000000003",
+    ]
+    assert await tree.commit(Delete(counter, 5), Create(counter, b"anew")) == [None, counter]
+    with pytest.raises(KeyExistsError):
+        await tree.commit(Put(base, b"not"), Create(counter))
+    assert await tree.read(counter) == Versioned(b"anew", 0)
+    assert not await tree.exists(f"{base}/none")
+    await tree.make_path(f"{base}/gone/with/all")
+    await tree.delete_tree(f"{base}/gone")
+    await tree.sync()
+    assert await tree.children(members) == ["m-0000000001", "m-0000000003", "mine-0000000002"]
+
+
+async def lose_one(number: int, loss: Loss, server: ZooKeeperServer, where: MetadataURI) -> bool:
+    """All operations, with a loss at request `number`; False if there were fewer requests."""
+    base = next_base()
+    direct = await connect(where)
+    async with Proxy(server.host, server.port) as proxy:
+        store = await behind(proxy, where)
+        try:
+            proxy.lose(nth(number), loss)
+            await all_operations(store.tree, base)
+            tree = direct.tree
+            await tree.sync()
+            assert await tree.children(base) == ["a", "counter", "members"]
+            assert await tree.read(f"{base}/counter") == Versioned(b"anew", 0)
+            assert await tree.read(base) == Versioned(b"", 0)
+            assert await tree.read(f"{base}/a/b") == Versioned(b"value", 0)
+            assert len(await tree.children(f"{base}/members")) == 3
+            assert len(proxy.lost) == (not proxy.armed)
+            return not proxy.armed
+        finally:
+            await store.close()
+            await direct.close()
+
+
+@zookeeper_test
+@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER])
+async def test_a_loss_at_any_request(
+    loss: Loss, zookeeper_server: ZooKeeperServer, where: MetadataURI
+) -> None:
+    for first in range(0, REQUESTS_MAX, AT_ONCE):
+        async with asyncio.TaskGroup() as group:
+            runs = [
+                group.create_task(lose_one(number, loss, zookeeper_server, where))
+                for number in range(first, first + AT_ONCE)
+            ]
+        if not all(run.result() for run in runs):
+            assert first > 20
+            return
+    pytest.fail("there are more requests than that")
+
+
+async def count_to_five(tree: Tree, base: str) -> list[MetadataUnavailableError]:
+    """By commits that are told from others' by their value. Returns those that were in doubt."""
+    doubts: list[MetadataUnavailableError] = []
+    for number in range(5):
+        while True:
+            now = await tree.read(base)
+            if now.value == b"%d" % number:
+                break
+            try:
+                await tree.commit(
+                    Put(base, b"%d" % number, now.version), Create(f"{base}/{number}")
+                )
+            except MetadataUnavailableError as error:
+                doubts.append(error)
+    return doubts
+
+
+@zookeeper_test
+async def test_a_session_lost_at_any_request(
+    zookeeper_server: ZooKeeperServer, where: MetadataURI
+) -> None:
+    """Then a commit may be in doubt, and says so; who looks before trying again does it once."""
+    doubts: list[MetadataUnavailableError] = []
+    for number in itertools.count():
+        base = next_base()
+        async with Proxy(zookeeper_server.host, zookeeper_server.port) as proxy:
+            store = await behind(proxy, where)
+            try:
+                await store.tree.make_path(base)
+                proxy.lose(nth(number), Loss.SESSION)
+                doubts += await count_to_five(store.tree, base)
+                assert await store.tree.read(base) == Versioned(b"4", 5)
+                assert len(await store.tree.children(base)) == 5
+                if proxy.armed:
+                    break
+            finally:
+                await store.close()
+    assert number > 10
+    assert len(doubts) == 5
+    for error in doubts:
+        assert not error.outcome_known
+        assert "the session with ZooKeeper was lost" in str(error)
+
+
+@zookeeper_test
+@pytest.mark.parametrize("loss", [Loss.REQUEST, Loss.ANSWER])
+async def test_a_loss_at_the_very_first_commit(
+    loss: Loss,
+    where: MetadataURI,
+    proxy: Proxy,
+    other: ZooKeeperStore,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Where marks are kept is made then."""
+    for number in itertools.count():
+        base = next_base()
+        await other.tree.make_path(base)
+        monkeypatch.setattr(zookeeper_commits, "MARKS", f"/quire/.marks{base[1:]}")
+        store = await behind(proxy, where)
+        try:
+            proxy.lose(nth(number), loss)
+            assert await store.tree.commit(Put(base, b"1")) == [1]
+            assert await store.tree.read(base) == Versioned(b"1", 1)
+        finally:
+            await store.close()
+        await other.tree.delete_tree(zookeeper_commits.MARKS)
+        if proxy.armed:
+            break
+    assert number >= 5
+
+
+# -- what could be mistaken -------------------------------------------------------------------
+
+
+@zookeeper_test
+async def test_the_same_commit_of_someone_else_is_not_ours(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
+) -> None:
+    """Two take the same token with the same bytes; one request is lost. To take the other's for
+    ours would give the token to two."""
+    take = (Put(base, b"taken", 0), Create(f"{base}/owner", b"?"))
+    await store.tree.commit(Check(base, 0))  # its mark is there
+    proxy.lose(commits, Loss.REQUEST, reopen=False)
+    taking = asyncio.ensure_future(store.tree.commit(*take))
+    await held_back(proxy)
+    assert await other.tree.commit(*take) == [1, f"{base}/owner"]
+    proxy.open.set()
+    with pytest.raises(VersionConflictError) as raised:
+        await taking
+    assert raised.value.outcome_known
+    assert await other.tree.read(base) == Versioned(b"taken", 1)
+
+
+@zookeeper_test
+async def test_a_commit_that_others_have_built_upon(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
+) -> None:
+    """Ours was done; what others have made of it since is not undone."""
+    proxy.lose(commits, Loss.ANSWER, reopen=False)
+    committing = asyncio.ensure_future(
+        store.tree.commit(
+            Put(base, b"ours"), Create(f"{base}/n-", sequential=True), Create(f"{base}/x")
+        )
+    )
+    await held_back(proxy)
+    await other.tree.commit(Delete(f"{base}/x"), Create(f"{base}/n-", sequential=True))
+    proxy.open.set()
+    assert await committing == [1, f"{base}/n-0000000000", f"{base}/x"]
+    assert await other.tree.children(base) == ["n-0000000000", "n-0000000002"]
+
+
+@zookeeper_test
+@pytest.mark.parametrize("hidden", ["version", "node"])
+async def test_an_answer_that_nobody_can_give_any_more(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str, hidden: str
+) -> None:
+    """It was done, but which version or name came of it is hidden by others' changes."""
+    proxy.lose(commits, Loss.ANSWER, reopen=False)
+    committing = asyncio.ensure_future(
+        store.tree.commit(
+            Put(base, b"ours") if hidden == "version" else Create(f"{base}/n-", sequential=True)
+        )
+    )
+    await held_back(proxy)
+    await other.tree.commit(
+        Put(base, b"theirs") if hidden == "version" else Delete(f"{base}/n-0000000000")
+    )
+    proxy.open.set()
+    with pytest.raises(MetadataUnavailableError, match="it was done"):
+        await committing
+    assert await store.tree.commit(Check(base, int(hidden == "version") * 2)) == [None]
+
+
+# -- marks ------------------------------------------------------------------------------------
+
+
+async def marks_of(raw: ZooKeeperConnection, store: ZooKeeperStore) -> int:
+    stats = [
+        await raw.exists(f"{zookeeper_commits.MARKS}/{name}")
+        for name in await raw.children_synced(zookeeper_commits.MARKS)
+    ]
+    session_id = store.tree.session_id
+    return sum(stat is not None and stat.owner == session_id for stat in stats)
+
+
+@zookeeper_test
+async def test_marks_are_used_again(
+    other: ZooKeeperStore, raw: ZooKeeperConnection, base: str
+) -> None:
+    for number in range(10):
+        await other.tree.commit(Put(base, b"", number))
+        with pytest.raises(VersionConflictError):
+            await other.tree.commit(Put(base, b"", number))
+    assert await marks_of(raw, other) == 1
+    async with asyncio.TaskGroup() as group:
+        for _ in range(2 * COMMITS_AT_ONCE_MAX):
+            group.create_task(other.tree.commit(Put(base, b"")))
+    assert (await other.tree.read(base)).version == 10 + 2 * COMMITS_AT_ONCE_MAX
+    assert await marks_of(raw, other) <= COMMITS_AT_ONCE_MAX
+    await other.close()
+    assert await marks_of(raw, other) == 0
+
+
+@zookeeper_test
+async def test_a_cancelled_commit_leaves_no_mark(
+    store: ZooKeeperStore,
+    raw: ZooKeeperConnection,
+    proxy: Proxy,
+    base: str,
+    eventually: Eventually,
+) -> None:
+    await store.tree.commit(Check(base, 0))
+    proxy.open.clear()
+    committing = asyncio.ensure_future(store.tree.commit(Put(base, b"1", 0)))
+    await eventually(lambda: bool(store._zk._waiting))
+    committing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await committing
+    proxy.open.set()
+    async with asyncio.timeout(PATIENCE_S):
+        while not any(request.kind == DELETE for request in proxy.seen):
+            await asyncio.sleep(0.01)
+        while await marks_of(raw, store) > 0:
+            await asyncio.sleep(0.01)
+    now = await store.tree.read(base)
+    assert await store.tree.commit(Put(base, b"2", now.version)) == [now.version + 1]
+
+
+# -- watches and sessions ---------------------------------------------------------------------
+
+
+@zookeeper_test
+async def test_watches_over_a_darkness_longer_than_the_session(
+    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy, base: str, eventually: Eventually
+) -> None:
+    store = await behind(proxy, where, 1_000)
+    try:
+        lock = f"{base}/lock"
+        await store.tree.commit(Create(lock, ephemeral=True))
+        names: list[list[str] | None] = []
+        values: list[Versioned[bytes] | None] = []
+        comes: list[Versioned[bytes] | None] = []
+        lost: list[int] = []
+        store.tree.watch_children(base, names.append)
+        store.tree.watch_value(base, values.append)
+        store.tree.watch_value(f"{base}/comes", comes.append)
+        store.tree.on_session_lost(lambda: lost.append(store.tree.session_id))
+        await eventually(
+            lambda: (names, values, comes) == ([["lock"]], [Versioned(b"", 0)], [None])
+        )
+        proxy.open.clear()
+        async with asyncio.timeout(PATIENCE_S):
+            while await other.tree.exists(lock):
+                await asyncio.sleep(0.05)
+        await other.tree.commit(Create(f"{base}/comes", b"1"), Put(base, b"dark"))
+        proxy.open.set()
+        await eventually(lambda: len(lost) == 1)
+        await eventually(lambda: names == [["lock"], ["comes"]])
+        await eventually(lambda: values == [Versioned(b"", 0), Versioned(b"dark", 1)])
+        await eventually(lambda: comes == [None, Versioned(b"1", 0)])
+        assert lost == [store.tree.session_id]
+    finally:
+        await store.close()
+
+
+@zookeeper_test
+async def test_a_short_darkness_keeps_the_session(
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str, eventually: Eventually
+) -> None:
+    lost: list[int] = []
+    names: list[list[str] | None] = []
+    store.tree.on_session_lost(lambda: lost.append(1))
+    store.tree.watch_children(base, names.append)
+    await store.tree.commit(Create(f"{base}/lock", ephemeral=True))
+    await eventually(lambda: names[-1:] == [["lock"]])
+    proxy.open.clear()
+    await proxy.drop()
+    await other.tree.commit(Create(f"{base}/new"))
+    proxy.open.set()
+    await eventually(lambda: names[-1:] == [["lock", "new"]])
+    assert await store.tree.commit(Check(f"{base}/lock", 0)) == [None]
+    assert lost == []
+
+
+# -- the in-memory store, as simulations lose things ------------------------------------------
+
+
+@pytest.mark.parametrize("after", [False, True])
+async def test_lost_in_memory(after: bool) -> None:
+    cluster = MemoryCluster("losses", clock=SystemClock(), rng=random.Random(1))
+    seen: list[tuple[str, bool]] = []
+    failing: list[bool] = []
+
+    async def hook(name: str, done: bool) -> None:
+        seen.append((name, done))
+        if failing == [done]:
+            raise MetadataUnavailableError("lost")
+
+    store = MemoryStore(cluster, hook=hook)
+    await store.tree.make_path("/a")
+    failing.append(after)
+    with pytest.raises(MetadataUnavailableError) as raised:
+        await store.tree.commit(Put("/a", b"1", 0))
+    assert not raised.value.outcome_known
+    failing.clear()
+    assert await store.tree.read("/a") == (Versioned(b"1", 1) if after else Versioned(b"", 0))
+    assert ("tree_commit", False) in seen
+    assert (("tree_commit", True) in seen) == after
+    store.expire_session(back=False)
+    with pytest.raises(MetadataUnavailableError):
+        await store.tree.exists("/a")
+    store.restore_session()
+    assert await store.tree.exists("/a")
+    await store.close()

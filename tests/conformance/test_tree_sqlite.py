@@ -1,0 +1,256 @@
+"""What only the tree in a SQLite file does: files of the former version, leases, several processes
+on one file."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.ledger_metadata_format import encode
+from quire.errors import KeyExistsError, NoSuchKeyError
+from quire.metadata.base import BookieAddress, Bookies, Versioned
+from quire.metadata.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
+from quire.metadata.tree import Check, Create, Put
+from tests.conformance.conftest import Backend, Eventually
+from tests.conformance.test_metadata_sqlite import (
+    LONG_MS,
+    FakeMachine,
+    next_line,
+    open_store,
+    path_of,
+    process,
+)
+
+ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)
+METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),), ctime_ms=5, ctime_stored=True)
+
+# -- files of the former version --------------------------------------------------------------
+
+SCHEMA_1 = """
+CREATE TABLE cluster (
+    one            INTEGER PRIMARY KEY CHECK (one = 1),
+    instance_id    TEXT NOT NULL,
+    next_ledger_id INTEGER NOT NULL
+);
+CREATE TABLE ledgers (
+    ledger_id INTEGER PRIMARY KEY,
+    version   INTEGER NOT NULL,
+    ctime_ms  INTEGER NOT NULL,
+    metadata  BLOB NOT NULL
+);
+CREATE TABLE cookies (
+    name    TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE "values" (
+    name    TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE sessions (
+    session_id    INTEGER PRIMARY KEY,
+    boot_id       TEXT NOT NULL,
+    deadline_ms   INTEGER NOT NULL,
+    pid           INTEGER NOT NULL,
+    pid_namespace TEXT NOT NULL,
+    process_start INTEGER NOT NULL
+);
+CREATE TABLE bookies (
+    bookie_id  TEXT PRIMARY KEY,
+    session_id INTEGER NOT NULL,
+    readonly   INTEGER NOT NULL,
+    payload    BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+def write_schema_1(path: Path) -> None:
+    connection = sqlite3.connect(path, isolation_level=None)
+    try:
+        connection.executescript(SCHEMA_1)
+        connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        connection.execute("PRAGMA user_version=1")
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("INSERT INTO cluster VALUES (1, 'the-instance', 8)")
+        connection.execute("INSERT INTO ledgers VALUES (7, 3, 5, ?)", (encode(METADATA),))
+    finally:
+        connection.close()
+
+
+async def test_a_file_of_schema_1_gets_a_tree(tmp_path: Path) -> None:
+    path = tmp_path / "old.db"
+    write_schema_1(path)
+    opened = await asyncio.gather(*(SqliteFile.open(path, None) for _ in range(4)))
+    try:
+        for file, created in opened:
+            assert not created
+            assert await file.read(lambda c: c.execute("PRAGMA user_version").fetchone()) == (
+                SCHEMA_VERSION,
+            )
+    finally:
+        for file, _ in opened:
+            await file.close()
+    backend = _Named(f"sqlite:///{path}")
+    store = await open_store(backend)
+    try:
+        assert await store.instance_id() == "the-instance"
+        assert await store.read_ledger(7) == Versioned(METADATA, 3)
+        assert await store.tree.children("/") == []
+        await store.tree.commit(Create("/a", b"1"))
+    finally:
+        await store.close()
+    again = await open_store(backend)
+    try:
+        assert await again.tree.read("/a") == Versioned(b"1", 0)
+    finally:
+        await again.close()
+
+
+class _Named(Backend):
+    def __init__(self, uri: str) -> None:
+        self.name = "sqlite"
+        self.uri = uri
+
+
+# -- leases -----------------------------------------------------------------------------------
+
+
+async def test_a_lease_that_ran_out_is_not_taken_up_again(
+    sqlite: Backend, eventually: Eventually
+) -> None:
+    """As after a long pause of the process: others have seen its nodes gone, so they are gone for
+    it as well. Its bookie, which nobody else has, stays registered."""
+    machine = FakeMachine()
+    owner = await open_store(sqlite, machine=machine, session_timeout_ms=LONG_MS)
+    observer = await open_store(sqlite, machine=machine, session_timeout_ms=10 * LONG_MS)
+    told: list[int] = []
+    try:
+        await owner.register_bookie(ONE)
+        await owner.tree.commit(Create("/lock", ephemeral=True), Create("/stays"))
+        before = owner.tree.session_id
+        owner.tree.on_session_lost(lambda: told.append(owner.tree.session_id))
+        machine.time_ms += LONG_MS - 1
+        assert await observer.tree.children("/") == ["lock", "stays"]
+        machine.time_ms += 1
+        for store in (observer, owner):
+            assert await store.tree.children("/") == ["stays"]
+            assert not await store.tree.exists("/lock")
+            with pytest.raises(NoSuchKeyError):
+                await store.tree.commit(Check("/lock", 0))
+        assert await owner.tree.commit(Create("/lock", b"again", ephemeral=True)) == ["/lock"]
+        await eventually(lambda: told == [owner.tree.session_id])
+        assert owner.tree.session_id != before
+        assert await observer.tree.read("/lock") == Versioned(b"again", 0)
+        assert await observer.bookies() == Bookies({ONE.bookie_id: ONE}, {})
+    finally:
+        await owner.close()
+        await observer.close()
+
+
+async def test_leases_are_renewed(sqlite: Backend) -> None:
+    """An ephemeral node alone keeps the session alive, past several time-outs."""
+    store = await open_store(sqlite, session_timeout_ms=400)
+    other = await open_store(sqlite)
+    deadlines: set[int] = set()
+
+    def deadline(connection: sqlite3.Connection) -> int:
+        return int(connection.execute("SELECT deadline_ms FROM sessions").fetchone()[0])
+
+    try:
+        await store.tree.commit(Create("/mine", ephemeral=True))
+        async with asyncio.timeout(30):
+            while len(deadlines) < 8:
+                deadlines.add(await other._file.read(deadline))
+                assert await other.tree.exists("/mine")
+                await asyncio.sleep(0.02)
+    finally:
+        await store.close()
+        await other.close()
+
+
+async def test_a_session_that_another_process_cleared_away(
+    sqlite: Backend, eventually: Eventually
+) -> None:
+    mine, others = FakeMachine(), FakeMachine()
+    owner = await open_store(sqlite, machine=mine, session_timeout_ms=1_000)
+    other = await open_store(sqlite, machine=others, session_timeout_ms=LONG_MS)
+    told: list[int] = []
+    try:
+        await owner.tree.commit(Create("/lock", b"1", ephemeral=True))
+        owner.tree.on_session_lost(lambda: told.append(1))
+        others.time_ms += 5_000
+        assert await other.tree.commit(Create("/lock", b"2", ephemeral=True)) == ["/lock"]
+        with pytest.raises(KeyExistsError):
+            await owner.tree.commit(Create("/lock", b"1", ephemeral=True))
+        await eventually(lambda: told == [1])
+    finally:
+        await owner.close()
+    try:
+        assert await other.tree.read("/lock") == Versioned(b"2", 0)
+    finally:
+        await other.close()
+
+
+async def test_a_node_whose_session_is_not_known(sqlite: Backend) -> None:
+    """A program of the former version clears sessions away, but knows no nodes."""
+    store = await open_store(sqlite)
+    connection = sqlite3.connect(path_of(sqlite), isolation_level=None)
+    try:
+        await store.tree.commit(Create("/here", b"", ephemeral=True))
+        connection.execute("INSERT INTO tree VALUES ('/left', '/', 0, 0, 4711, x'')")
+        assert await store.tree.children("/") == ["here"]
+        assert not await store.tree.exists("/left")
+        assert await store.tree.commit(Create("/left", b"new")) == ["/left"]
+        assert await store.tree.read("/left") == Versioned(b"new", 0)
+    finally:
+        connection.close()
+        await store.close()
+
+
+# -- other processes --------------------------------------------------------------------------
+
+HOLD = """
+import asyncio, sys
+from quire.metadata import open_metadata
+from quire.metadata.tree import Create
+
+async def main():
+    store = await open_metadata(sys.argv[1], session_timeout_ms=3_600_000)
+    await store.tree.commit(Create("/member_", b"child", ephemeral=True, sequential=True))
+    print("created", flush=True)
+    await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="without /proc only leases tell")
+async def test_the_nodes_of_a_killed_process_vanish_at_once(
+    sqlite: Backend, eventually: Eventually
+) -> None:
+    """Its lease would hold for an hour. A watch hears of it, though the file does not change."""
+    store = await open_store(sqlite)
+    try:
+        with process(HOLD, sqlite.uri) as running:
+            assert await next_line(running) == "created"
+            seen: list[list[str] | None] = []
+            values: list[Versioned[bytes] | None] = []
+            store.tree.watch_children("/", seen.append)
+            store.tree.watch_value("/member_0000000000", values.append)
+            await eventually(lambda: seen == [["member_0000000000"]])
+            running.send_signal(signal.SIGKILL)
+            await eventually(lambda: seen[1:] == [[]])
+            await eventually(lambda: values == [Versioned(b"child", 0), None])
+        await store.tree.commit(Put("/", b""))  # whoever commits clears away
+        rows = await store._file.read(lambda c: c.execute("SELECT path FROM tree").fetchall())
+        assert rows == [("/",)]
+        (path,) = await store.tree.commit(Create("/member_", ephemeral=True, sequential=True))
+        assert path == "/member_0000000001"
+    finally:
+        await store.close()
