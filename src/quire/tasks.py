@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from typing import Any
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+EACH_AT_ONCE = 16
+"""Items that `each` works on at one time."""
 
 
 class TaskSet:
@@ -37,3 +43,22 @@ class TaskSet:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
+    """`work` on every item, some at a time; the results in order, or the first error."""
+    todo = list(enumerate(items))
+    results: dict[int, R] = {}
+    upcoming = iter(todo)
+
+    async def some() -> None:
+        for at, item in upcoming:
+            results[at] = await work(item)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(EACH_AT_ONCE, len(todo))):
+                group.create_task(some())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [results[at] for at, _ in todo]

@@ -106,11 +106,11 @@ async def test_closing_ends_the_thread_that_waits_for_room(
     os.write(pipe[1], b"x\n" * (2 * lines.CHUNKS_WAITING_MAX))
     async with asyncio.timeout(TIMEOUT_S):
         with closing(LineSource(pipe[0], LIMIT)) as source:
-            while source._lines.qsize() < lines.CHUNKS_WAITING_MAX:
+            while source._pieces.qsize() < lines.CHUNKS_WAITING_MAX:
                 await asyncio.sleep(0.001)
         assert not source._thread.is_alive()
         # What the thread has handed over, and the mark of the end.
-        assert source._lines.qsize() == lines.CHUNKS_WAITING_MAX + 1
+        assert source._pieces.qsize() == lines.CHUNKS_WAITING_MAX + 1
 
 
 async def test_a_large_input_arrives_whole(tmp_path: Path) -> None:

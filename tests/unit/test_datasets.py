@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.client import dataset_format, datasets
+from quire.client import dataset_format, datasets, swap
 from quire.client.dataset_format import (
     CHUNK_BYTES_MAX,
     INLINE_BYTES_MAX,
@@ -214,7 +214,7 @@ class LostAnswers:
 async def test_an_unknown_outcome_is_asked_for_again(
     bench: Bench, after: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datasets, "UNKNOWN_DELAY_S", 0)
+    monkeypatch.setattr(swap, "UNKNOWN_DELAY_S", 0)
     a, b = await bench.some(2)
     await bench.datasets.publish("d", [a])
     lossy = Datasets(MemoryStore(bench.cluster, hook=LostAnswers(1, after)))
@@ -235,11 +235,11 @@ async def test_without_a_key_an_unknown_outcome_is_reported(bench: Bench) -> Non
 async def test_a_store_that_stays_away_is_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(datasets, "UNKNOWN_DELAY_S", 0)
+    monkeypatch.setattr(swap, "UNKNOWN_DELAY_S", 0)
     lossy = LostAnswers(1_000, False)
     with pytest.raises(MetadataUnavailableError):
         await Datasets(MemoryStore(bench.cluster, hook=lossy)).publish("d", [], txn="t")
-    assert lossy.losses == 1_000 - datasets.UNKNOWN_ATTEMPTS_MAX
+    assert lossy.losses == 1_000 - swap.UNKNOWN_ATTEMPTS_MAX
 
 
 # -- drop -------------------------------------------------------------------------------------

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
-import stat
 import sys
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -113,7 +110,7 @@ def write(
 
 async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
     import quire
-    from quire.admin.lines import LineSource
+    from quire.admin.lines import LineSource, signals_to
     from quire.codec.entry import max_payload_bytes
 
     async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
@@ -131,7 +128,7 @@ async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
         if os.isatty(STDIN):
             say("type lines, one entry each; Ctrl-D ends")
         limit = max_payload_bytes(quire.DigestType.parse(shape.digest))
-        with closing(LineSource(STDIN, limit)) as source, _signals_to(source) as caught:
+        with closing(LineSource(STDIN, limit)) as source, signals_to(source) as caught:
             try:
                 closed = await _append_and_close(writer, source)
             except quire.errors.EntryTooLargeError:
@@ -157,11 +154,12 @@ def _left_open(writer: LedgerWriter) -> str:
 
 async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
     """What was done. The ledger is also closed behind a line that cannot be an entry."""
+    from quire.admin.lines import input_bytes
     from quire.errors import EntryTooLargeError
 
     too_large: EntryTooLargeError | None = None
     shown = not os.isatty(STDIN)  # a bar would run into what is typed
-    with Progress("append", total=_input_bytes(), in_bytes=True, shown=shown) as progress:
+    with Progress("append", total=input_bytes(STDIN), in_bytes=True, shown=shown) as progress:
         try:
             await _append(writer, source, progress)
         except EntryTooLargeError as error:
@@ -189,36 +187,3 @@ async def _append(writer: LedgerWriter, source: LineSource, progress: Progress) 
                 await writer.wait(behind)
             else:
                 await asyncio.sleep(0)
-
-
-@contextmanager
-def _signals_to(source: LineSource) -> Iterator[list[int]]:
-    """SIGINT and SIGTERM end the input, and are noted; a second one ends the waiting too."""
-    loop = asyncio.get_running_loop()
-    task = asyncio.current_task()
-    assert task is not None
-    caught: list[int] = []
-
-    def on_signal(number: int) -> None:
-        if caught:
-            task.cancel()
-            return
-        caught.append(number)
-        source.stop()
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    for number in numbers:
-        loop.add_signal_handler(number, on_signal, number)
-    try:
-        yield caught
-    finally:
-        for number in numbers:
-            loop.remove_signal_handler(number)
-
-
-def _input_bytes() -> int | None:
-    """Of what is left in standard input, where it is a file."""
-    found = os.fstat(STDIN)
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return max(found.st_size - os.lseek(STDIN, 0, os.SEEK_CUR), 0)

@@ -18,6 +18,7 @@ _COMMANDS = {
     ),
     "cluster": ("quire.admin.main:cluster", "Initialise a cluster; look at its bookies."),
     "ledger": ("quire.admin.main:ledger", "Write, read, list, show, delete and recover ledgers."),
+    "object": ("quire.admin.main:objects", "Put, get, list, show and delete objects."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
     "simulate": (
         "quire.admin.simulate:simulate",
@@ -45,6 +46,14 @@ _LEDGER = {
     ),
 }
 
+_OBJECT = {
+    "put": ("quire.admin.object_put:put", "Store a file as an object."),
+    "get": ("quire.admin.object_get:get", "Print an object, or write it to a file."),
+    "list": ("quire.admin.object_list:list_objects", "List the names of objects."),
+    "show": ("quire.admin.object_show:show", "Show what is known of an object."),
+    "delete": ("quire.admin.object_delete:delete", "Delete an object."),
+}
+
 _BENCH = {
     "add": ("quire.admin.bench:add", "Appends, many outstanding."),
     "read": ("quire.admin.bench:read", "Sequential read of a whole ledger, digests verified."),
@@ -52,6 +61,7 @@ _BENCH = {
     "tail": ("quire.admin.bench:tail", "Time from an append to readers that follow."),
     "ledgers": ("quire.admin.bench:ledgers", "Appends to many ledgers in turn."),
     "recover": ("quire.admin.bench:recover", "Opening ledgers whose writer is gone."),
+    "stream": ("quire.admin.bench:stream", "Records through streams."),
 }
 
 _SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -90,6 +100,11 @@ def cluster() -> None:
 @click.group(cls=LazyGroup, lazy=_LEDGER)
 def ledger() -> None:
     """Write, read, list, show, delete and recover ledgers."""
+
+
+@click.group("object", cls=LazyGroup, lazy=_OBJECT)
+def objects() -> None:
+    """Put, get, list, show and delete objects."""
 
 
 @click.group(cls=LazyGroup, lazy=_BENCH)

@@ -63,7 +63,7 @@ class Client:
     ) -> None:
         self.metadata = metadata
         self.config = config or ClientConfig()
-        self._clock = clock or SystemClock()
+        self.clock = clock or SystemClock()
         self._rng = rng or random.Random()
         self._tasks = TaskSet()
         self._pool = BookiePool(
@@ -145,7 +145,7 @@ class Client:
             digest=kind,
             password=password,
             custom=dict(custom or {}),
-            ctime_ms=self._clock.now_ms(),
+            ctime_ms=self.clock.now_ms(),
             ctoken=self._rng.getrandbits(CTOKEN_BITS),
             format_version=self._format_version(),
         )
@@ -267,7 +267,7 @@ class Client:
     @property
     def datasets(self) -> Datasets:
         """Named sets of ledgers, published atomically."""
-        return Datasets(self.metadata, clock=self._clock)
+        return Datasets(self.metadata, clock=self.clock)
 
     # -- life ---------------------------------------------------------------------------------
 

@@ -18,19 +18,9 @@ The blocking twin is `quire.client.blocking_datasets.BlockingDatasets`.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-from collections.abc import (
-    AsyncGenerator,
-    AsyncIterator,
-    Awaitable,
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 from quire.client.dataset_format import (
     CONDEMNED_MAX,
@@ -44,6 +34,7 @@ from quire.client.dataset_format import (
     encode_head,
     split,
 )
+from quire.client.swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.clock import Clock, SystemClock
 from quire.errors import (
     KeyExistsError,
@@ -55,11 +46,9 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore
+from quire.tasks import each
 
 __all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication"]
-
-T = TypeVar("T")
-R = TypeVar("R")
 
 HEADS = "datasets"
 CHUNKS = "dataset_chunks"
@@ -68,14 +57,6 @@ OWNER_KEY = "quire.dataset"
 dataset's name here are ever deleted by this module."""
 JOB_KEY = "quire.job"
 """Custom metadata of a ledger: the one job that wrote it."""
-
-UPDATE_ATTEMPTS_MAX = 100
-"""Of one update of a head; each failure means that somebody else succeeded."""
-UNKNOWN_ATTEMPTS_MAX = 6
-"""Of one publication whose outcome the store does not tell."""
-UNKNOWN_DELAY_S = 0.1
-"""Before the second of these; doubled each time."""
-REQUESTS_IN_FLIGHT = 16
 
 logger = logging.getLogger("quire.datasets")
 
@@ -141,7 +122,7 @@ class Datasets:
                     raise MetadataError(f"dataset {name!r} is damaged: {error}") from error
                 continue  # replaced between two of our reads
             return Dataset(name, head.sequence, ledgers, head.transactions)
-        raise _too_many_conflicts(name)
+        raise too_many_conflicts(f"dataset {name!r}")
 
     async def find_transaction(self, name: str, txn: str) -> int | None:
         """The sequence at which `txn` was published; None where that never was, or was forgotten
@@ -151,7 +132,7 @@ class Datasets:
     async def list_datasets(self) -> list[str]:
         """The names of all datasets, sorted. Reads each head. Cancel-safe."""
         names = await self._store.list_values((HEADS,))
-        heads = await _each(names, self._head)
+        heads = await each(names, self._head)
         return [name for name, (head, _) in zip(names, heads) if head.exists]
 
     # -- publishing ---------------------------------------------------------------------------
@@ -181,49 +162,43 @@ class Datasets:
             raise UsageError(f"dataset {name!r}: a ledger is given twice")
         if txn is not None:
             check_transaction_key(txn)
-        unknown = 0
         tried = -1
         replaced: tuple[DatasetLedger, ...] = ()
-        for _ in range(UPDATE_ATTEMPTS_MAX):
-            try:
-                head, version = await self._head(name)
-                if txn is not None and (done := head.transactions.get(txn)) is not None:
-                    # Where the answer to our own attempt was lost, we know what it replaced.
-                    return Publication(done, True, replaced if done == tried else ())
-                if overwrite:
-                    replaced = await self._ledgers(name, head)
-                tried = head.sequence + 1
-                await self._check_publishable(name, head, added)
-                sequence = await self._swap(name, head, version, added, overwrite, txn)
-            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
-                continue
-            except MetadataUnavailableError:
-                unknown += 1
-                if txn is None or unknown == UNKNOWN_ATTEMPTS_MAX:
-                    raise
-                await asyncio.sleep(UNKNOWN_DELAY_S * 2 ** (unknown - 1))
-                continue
+
+        async def attempt() -> Publication:
+            nonlocal tried, replaced
+            head, version = await self._head(name)
+            if txn is not None and (done := head.transactions.get(txn)) is not None:
+                # Where the answer to our own attempt was lost, we know what it replaced.
+                return Publication(done, True, replaced if done == tried else ())
+            if overwrite:
+                replaced = await self._ledgers(name, head)
+            tried = head.sequence + 1
+            await self._check_publishable(name, head, added)
+            sequence = await self._swap(name, head, version, added, overwrite, txn)
             return Publication(sequence, False, replaced)
-        raise _too_many_conflicts(name)
+
+        return await swap(f"dataset {name!r}", attempt, ask_again=txn is not None)
 
     async def drop(self, name: str, *, delete_ledgers: bool = False) -> Dataset | None:
         """Remove the dataset; what it was, or None if there was none. With `delete_ledgers` the
         ledgers that were written for it are deleted too. Transaction keys are forgotten; a value
         of some 100 bytes stays behind."""
-        for _ in range(UPDATE_ATTEMPTS_MAX):
+
+        async def attempt() -> Dataset | None:
             head, version = await self._head(name)
             if not head.exists:
                 return None
-            try:
-                ledgers = await self._ledgers(name, head)
-                await self._write(name, head.dropped(), version)
-            except (VersionConflictError, NoSuchKeyError):
-                continue
+            ledgers = await self._ledgers(name, head)
+            await self._write(name, head.dropped(), version)
+            return Dataset(name, head.sequence, ledgers, head.transactions)
+
+        dropped = await swap(f"dataset {name!r}", attempt)
+        if dropped is not None:
             await self._remove_chunks(name)
             if delete_ledgers:
-                await self.discard(name, [ledger.ledger_id for ledger in ledgers])
-            return Dataset(name, head.sequence, ledgers, head.transactions)
-        raise _too_many_conflicts(name)
+                await self.discard(name, [ledger.ledger_id for ledger in dropped.ledgers])
+        return dropped
 
     # -- deleting ledgers ---------------------------------------------------------------------
 
@@ -234,7 +209,7 @@ class Datasets:
         wanted = sorted(set(ledger_ids))
         mine = [
             ledger_id
-            for ledger_id, owner in zip(wanted, await _each(wanted, self._owner))
+            for ledger_id, owner in zip(wanted, await each(wanted, self._owner))
             if owner == name
         ]
         deleted: list[int] = []
@@ -265,7 +240,7 @@ class Datasets:
         spared = set(keep)
         orphans: dict[str, list[int]] = {}
         async for some in self._some_ledgers(first, spared, look_at_most):
-            for ledger_id, (custom, ctime_ms) in zip(some, await _each(some, self._origin)):
+            for ledger_id, (custom, ctime_ms) in zip(some, await each(some, self._origin)):
                 owner = _text(custom, OWNER_KEY)
                 if (
                     owner
@@ -299,45 +274,41 @@ class Datasets:
 
     async def _discard_some(self, name: str, ledger_ids: Sequence[int]) -> list[int]:
         condemned = await self._condemn(name, ledger_ids)
-        await _each(condemned, self._store.delete_ledger)
+        await each(condemned, self._store.delete_ledger)
         await self._pardon(name, condemned)
         return [ledger_id for ledger_id in condemned if ledger_id in set(ledger_ids)]
 
     async def _condemn(self, name: str, ledger_ids: Sequence[int]) -> Sequence[int]:
         """All that is condemned now, leftovers of others included. The write also puts an end to
         publications in flight, whose outcome may have been unknown."""
-        for _ in range(UPDATE_ATTEMPTS_MAX):
+
+        async def attempt() -> Sequence[int]:
             head, version = await self._head(name)
-            try:
-                held = {ledger.ledger_id for ledger in await self._ledgers(name, head)}
-                new = [i for i in ledger_ids if i not in held and i not in head.condemned]
-                if not new and not head.condemned:
-                    return ()
-                condemned = (*head.condemned, *new)
-                if len(condemned) > 2 * CONDEMNED_MAX:
-                    await _each(head.condemned, self._store.delete_ledger)
-                    await self._pardon(name, head.condemned)
-                    continue
-                await self._write(name, replace(head, condemned=condemned), version)
-            except (VersionConflictError, KeyExistsError, NoSuchKeyError):
-                continue
+            held = {ledger.ledger_id for ledger in await self._ledgers(name, head)}
+            new = [i for i in ledger_ids if i not in held and i not in head.condemned]
+            if not new and not head.condemned:
+                return ()
+            condemned = (*head.condemned, *new)
+            if len(condemned) > 2 * CONDEMNED_MAX:
+                await each(head.condemned, self._store.delete_ledger)
+                await self._pardon(name, head.condemned)
+                raise VersionConflictError(f"dataset {name!r}: the head was changed, look again")
+            await self._write(name, replace(head, condemned=condemned), version)
             return condemned
-        raise _too_many_conflicts(name)
+
+        return await swap(f"dataset {name!r}", attempt)
 
     async def _pardon(self, name: str, ledger_ids: Sequence[int]) -> None:
         """These are deleted: publishing them fails for that reason now."""
         gone = set(ledger_ids)
-        for _ in range(UPDATE_ATTEMPTS_MAX):
+
+        async def attempt() -> None:
             head, version = await self._head(name)
             left = tuple(i for i in head.condemned if i not in gone)
-            if left == head.condemned:
-                return
-            try:
+            if left != head.condemned:
                 await self._write(name, replace(head, condemned=left), version)
-            except (VersionConflictError, NoSuchKeyError):
-                continue
-            return
-        raise _too_many_conflicts(name)
+
+        await swap(f"dataset {name!r}", attempt)
 
     async def _owner(self, ledger_id: int) -> str:
         custom, _ = await self._origin(ledger_id)
@@ -371,7 +342,7 @@ class Datasets:
             stored = await self._store.read_value((CHUNKS, name, chunk.chunk_id))
             return decode_chunk(name, chunk, stored.value)
 
-        parts = await _each(head.chunks, load)
+        parts = await each(head.chunks, load)
         return (*(ledger for part in parts for ledger in part), *head.ledgers)
 
     async def _check_publishable(
@@ -391,7 +362,7 @@ class Datasets:
             )
 
         condemned = set(head.condemned)
-        await _each(sorted({ledger.ledger_id for ledger in added}), exists)
+        await each(sorted({ledger.ledger_id for ledger in added}), exists)
 
     async def _swap(
         self,
@@ -413,7 +384,7 @@ class Datasets:
             except KeyExistsError:
                 pass  # its id says that it has these bytes
 
-        await _each(chunks, store)
+        await each(chunks, store)
         await self._write(name, new, version)
         if head.chunks or chunks:
             await self._remove_chunks(name)
@@ -448,31 +419,5 @@ def no_such_dataset(name: str) -> NoSuchKeyError:
     )
 
 
-def _too_many_conflicts(name: str) -> MetadataError:
-    return MetadataError(
-        f"dataset {name!r}: {UPDATE_ATTEMPTS_MAX} attempts in a row met a change by others",
-        remedy="Let fewer writers publish at the same time",
-    )
-
-
 def _text(custom: Mapping[str, bytes], key: str) -> str:
     return custom.get(key, b"").decode(errors="replace")
-
-
-async def _each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """`work` on every item, some at a time; the results in order, or the first error."""
-    todo = list(enumerate(items))
-    results: dict[int, R] = {}
-    upcoming = iter(todo)
-
-    async def some() -> None:
-        for at, item in upcoming:
-            results[at] = await work(item)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(REQUESTS_IN_FLIGHT, len(todo))):
-                group.create_task(some())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
-    return [results[at] for at, _ in todo]

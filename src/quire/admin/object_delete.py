@@ -1,0 +1,40 @@
+"""`quire object delete`."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.object_options import bucket_option, name_argument
+from quire.admin.options import metadata_option, run_async
+
+
+@click.command()
+@metadata_option
+@bucket_option
+@name_argument
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+def delete(uri: str, bucket: str, name: str, yes: bool) -> int:
+    """Delete an object and its ledger; bookies free its space at their next garbage collection.
+
+    Asks first where standard input is a terminal. An object that is not there is success.
+    """
+    return run_async(_delete(uri, bucket, name, ask=not yes and sys.stdin.isatty()))
+
+
+async def _delete(uri: str, bucket: str, name: str, ask: bool) -> int:
+    import quire
+    from quire.streams.objects import Objects
+
+    async with quire.connect(uri) as client:
+        objects = Objects(client, bucket)
+        if ask:
+            held = (await objects.info(name)).size_bytes
+            if not click.confirm(f"Delete object {name} ({held} bytes)?", err=True):
+                say("nothing was deleted")
+                return EXIT_ERROR
+        found = await objects.delete(name)
+    say(f"object {name} deleted" if found else f"object {name}: there is none")
+    return 0

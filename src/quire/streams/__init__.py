@@ -1,0 +1,43 @@
+"""What is built on ledgers: streams and their namespaces, objects, the replicated state machine.
+
+    from quire.streams import Namespace
+
+    async with await Namespace.open(client, "/streams") as streams:
+        async with await streams.open_writer("orders", create=True) as writer:
+            await writer.append(b"acknowledged means: on disk, fsynced, on a quorum")
+        async for record in await streams.open_reader("orders"):
+            print(record.sequence, record.payload)
+
+The same names without `await` are in `quire.streams.blocking`.
+"""
+
+from quire.codec.dlsn import DLSN
+from quire.streams.drafts import Appended
+from quire.streams.namespace import Namespace
+from quire.streams.objects import Objects
+from quire.streams.positions import EARLIEST, LATEST, AtSequence, AtTime, AtTxid
+from quire.streams.reader import StreamReader
+from quire.streams.records import Gap, Record, RecordBatch
+from quire.streams.settings import StreamSettings
+from quire.streams.subscriptions import Subscription
+from quire.streams.writer import Producer, StreamWriter
+
+__all__ = [
+    "DLSN",
+    "EARLIEST",
+    "LATEST",
+    "Appended",
+    "AtSequence",
+    "AtTime",
+    "AtTxid",
+    "Gap",
+    "Namespace",
+    "Objects",
+    "Producer",
+    "Record",
+    "RecordBatch",
+    "StreamReader",
+    "StreamSettings",
+    "StreamWriter",
+    "Subscription",
+]
