@@ -36,7 +36,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "client": WIRED,
     "replication": {*WIRED, "client"},
     ROOT: {*WIRED, "client"},
-    "streams": {"client", ROOT},
+    "streams": {"codec", "core", "metadata", "client", ROOT},
+    "statemachine": {"streams"},
     "spark": {"client", "streams", ROOT},
 }
 MAY_IMPORT["__main__"] = {"admin"}  # `python -m quire`
@@ -51,7 +52,7 @@ IMPURE_MODULES = {
 FILE_MODULES = {"os", "shutil", "fcntl", "mmap", "tempfile", "pathlib"}
 ONLY_DISK = "storage/disk.py"
 
-SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client"}
+SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client", "streams"}
 NOT_SIMULATED = {
     ONLY_DISK,
     "storage/worker.py",
@@ -60,6 +61,8 @@ NOT_SIMULATED = {
     "bookie/__main__.py",
     "client/blocking.py",
     "client/_blocking.py",
+    "streams/blocking.py",
+    "streams/blocking_objects.py",
 }
 """What stands below the seams, or outside an event loop, in rooms that are simulated."""
 
@@ -267,6 +270,7 @@ ACCEPTED = [
     ("client/x.py", "disk.open('a'); self.time.time(); time = 3"),
     ("client/blocking.py", "import time\ntime.sleep(1)"),
     ("replication/x.py", "from quire.client import api\nfrom quire.storage import log"),
+    ("streams/x.py", "from quire.client import Client\nfrom quire.metadata import update"),
     ("spark/x.py", "import pyspark.sql\nfrom quire.client import api\nimport quire"),
     ("admin/x.py", "from quire.spark import source\nfrom quire.testing import cluster"),
     ("admin/x.py", "importlib.util.find_spec('pyspark')"),

@@ -229,6 +229,21 @@ def tail(rate: float, readers: int, **given: Any) -> None:
     run_async(_tail(_work("tail", given), rate, readers))
 
 
+@click.command()
+@_options(
+    click.argument("what", type=click.Choice(["write", "read", "tail"])),
+    _count("--entries", 1_000_000, "Records of a stream in a round (tail: 500 are plenty)."),
+    _count("--size", 100, "Payload bytes of a record."),
+    _ROUNDS,
+    _count("--streams", 1, "Streams that are written at once (write)."),
+    _count("--readers", 1, "Readers that follow (tail)."),
+    click.option("--lz4", is_flag=True, help="Compress entries."),
+)
+def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> None:
+    """Records through streams: written, read back, or followed one by one."""
+    run_async(_stream(_work(f"stream {what}", given), what, streams, readers, lz4))
+
+
 # -- rounds -----------------------------------------------------------------------------------
 
 
@@ -287,6 +302,27 @@ async def _tail(work: Work, rate: float, count: int) -> None:
             async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
                 readers = await bench_tail.open_all(following, writers[0].ledger_id)
                 return await bench_tail.tail_paced(writers[0], readers, work.load, rate)
+
+        await _rounds(work, round_)
+
+
+async def _stream(work: Work, what: str, streams: int, readers: int, lz4: bool) -> None:
+    from quire.admin import bench_stream
+
+    settings: dict[str, object] = {"compression": "lz4" if lz4 else "none"}
+    async with connect(work.uri) as client:
+        gc.collect()
+        gc.freeze()
+
+        async def round_() -> Result:
+            made = bench_stream.namespace(client, work.shape, settings, keep=work.keep)
+            async with made as namespace:
+                if what == "tail":
+                    return await bench_stream.tail(namespace, work.load, readers)
+                written = await bench_stream.write(namespace, work.load, streams)
+                if what == "write":
+                    return written
+                return await bench_stream.read(namespace, "s0", work.load)
 
         await _rounds(work, round_)
 

@@ -1,0 +1,187 @@
+"""Where a reader begins: by position, txid, time, sequence id, at the beginning, at the end.
+
+Txids, times and sequence ids do not decrease along a stream, so that a place is found by halving:
+first among the segments, by what their metadata says, then among the entries of one segment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quire.client import Client, LedgerReader
+from quire.codec.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.record import Records
+from quire.codec.stream_control import CreationTime, decode_control
+from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.errors import NoSuchLedgerError, UsageError
+from quire.streams.records import read_entries
+
+
+@dataclass(frozen=True, slots=True)
+class AtTxid:
+    """The first record whose txid is not less."""
+
+    txid: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtSequence:
+    """The record with this sequence id: so many records of the stream come before it."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class AtTime:
+    """The first record that was appended at this time or later. Where entries do not tell the time
+    (they do in streams whose txids are given, if Quire wrote them), the txid is taken for it."""
+
+    time_ms: int
+
+
+EARLIEST = "earliest"
+"""The oldest record that there is."""
+LATEST = "latest"
+"""Behind the newest record that bookies know to be acknowledged: one that was acknowledged some
+milliseconds ago may still come."""
+
+Start = DLSN | AtTxid | AtTime | AtSequence | str
+"""A DLSN is inclusive: give `position.next_slot()` to go on behind a record."""
+
+
+async def find(
+    client: Client, segments: Sequence[StreamSegment], start: Start, password: bytes
+) -> DLSN:
+    """The position that `start` means now. A position that is not there any more, or not yet, is
+    given as it is: reading tells."""
+    if isinstance(start, DLSN):
+        return start
+    oldest = oldest_position(segments)
+    if start == EARLIEST:
+        return oldest
+    if start == LATEST:
+        return await _end(client, segments, oldest, password)
+    if isinstance(start, AtTxid):
+        wanted = start.txid
+        return await _search(
+            client, segments, oldest, password,
+            lambda segment: segment.last_txid < wanted,
+            lambda segment, records, at: records.txids[at] < wanted,
+        )  # fmt: skip
+    if isinstance(start, AtTime):
+        time_ms = start.time_ms
+        return await _search(
+            client, segments, oldest, password,
+            lambda segment: segment.completion_time_ms < time_ms,
+            lambda segment, records, at: _time_ms(records, at) < time_ms,
+        )  # fmt: skip
+    if isinstance(start, AtSequence):
+        number = start.sequence
+        return await _search(
+            client, segments, oldest, password,
+            lambda segment: segment.following_sequence_id <= number,
+            lambda segment, records, at: segment.sequence_id(records.positions[at]) < number,
+        )  # fmt: skip
+    raise UsageError(f"{start!r} is no place to begin: give a DLSN, {EARLIEST!r}, {LATEST!r}, ...")
+
+
+def oldest_position(segments: Sequence[StreamSegment]) -> DLSN:
+    """Behind all that was truncated."""
+    for segment in segments:
+        if segment.truncation is Truncation.PARTIAL:
+            return segment.min_active_dlsn
+        if segment.truncation is not Truncation.TRUNCATED:
+            return segment.first_dlsn
+    return segments[-1].last_dlsn.next_segment() if segments else INITIAL_DLSN
+
+
+async def last_entry(
+    client: Client, segment: StreamSegment, password: bytes
+) -> tuple[int, Records] | None:
+    """(id, records) of the last acknowledged entry of a segment with records that applications
+    see, or that end the stream; None if there is none."""
+    async with await client.open_ledger(segment.ledger_id, password=password) as reader:
+        upcoming = reader.last_add_confirmed
+        while upcoming >= 0:
+            [(entry_id, records)] = await read_entries(reader, segment, upcoming, upcoming)
+            if records.user_count or records.end_of_stream is not None:
+                return entry_id, records
+            upcoming -= 1
+    return None
+
+
+async def _end(
+    client: Client, segments: Sequence[StreamSegment], oldest: DLSN, password: bytes
+) -> DLSN:
+    for segment in reversed(segments):
+        try:
+            found = await last_entry(client, segment, password)
+        except NoSuchLedgerError:
+            continue
+        if found is not None:
+            entry_id, records = found
+            return DLSN(segment.lssn, entry_id, records.slots[-1]).next_slot()
+    return oldest
+
+
+async def _search(
+    client: Client,
+    segments: Sequence[StreamSegment],
+    oldest: DLSN,
+    password: bytes,
+    segment_is_before: Callable[[StreamSegment], bool],
+    record_is_before: Callable[[StreamSegment, Records, int], bool],
+) -> DLSN:
+    end = oldest
+    for segment in segments:
+        if not segment.in_progress and segment_is_before(segment):
+            end = segment.last_dlsn.next_slot()
+            continue
+        async with await client.open_ledger(segment.ledger_id, password=password) as reader:
+            found = await search_segment(reader, segment, record_is_before)
+        if found is not None:
+            return found
+        end = DLSN(segment.lssn, reader.last_add_confirmed + 1, 0)
+    return end
+
+
+async def search_segment(
+    reader: LedgerReader,
+    segment: StreamSegment,
+    is_before: Callable[[StreamSegment, Records, int], bool],
+) -> DLSN | None:
+    """The first record of the segment that is not before; None if there is none yet."""
+    low, high = 0, reader.last_add_confirmed + 1
+    best: DLSN | None = None
+    while low < high:
+        middle = (low + high) // 2
+        # Entries without records for applications say nothing: look at the next that has some.
+        at, records = middle, None
+        while at < high:
+            [(_, records)] = await read_entries(reader, segment, at, at)
+            if records.user_count:
+                break
+            at += 1
+        if at == high or records is None:
+            high = middle
+            continue
+        users = [k for k, flags in enumerate(records.flags) if not flags]
+        if is_before(segment, records, users[-1]):
+            low = at + 1
+        else:
+            first = next(k for k in users if not is_before(segment, records, k))
+            best = DLSN(segment.lssn, at, records.slots[first])
+            high = middle
+    return best
+
+
+def _time_ms(records: Records, at: int) -> int:
+    """When record `at` was appended."""
+    time_ms = records.txids[at]
+    for index, payload in records.controls():
+        if index < at:
+            for item in decode_control(payload):
+                if isinstance(item, CreationTime):
+                    time_ms = item.time_ms
+    return time_ms

@@ -1,0 +1,138 @@
+"""What streams may be told: defaults, then the tenant's, the namespace's, the stream's own.
+
+Stored as JSON with the keys that were given; what is not given is inherited. Java's tools never see
+them (`layout`).
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any
+
+from quire.codec.digest import DigestType
+from quire.errors import MetadataError, UsageError
+
+FORMAT_KEY = "quire"
+FORMAT = 1
+DIGESTS = tuple(digest.name.lower() for digest in DigestType)
+COMPRESSIONS = ("none", "lz4")
+TXIDS = ("time", "given")
+ENTRY_BYTES_MIN = 1 << 10
+ENTRY_BYTES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """All settings of a stream, with units. 0 means "no limit" where a limit can be left out."""
+
+    ensemble_size: int = 3
+    write_quorum: int = 3
+    ack_quorum: int = 2
+    digest: str = "crc32c"
+    """Of new ledgers. Java finds out by itself."""
+    compression: str = "none"
+    """Of entries: none or lz4."""
+    txids: str = "time"
+    """time: the writer gives each record the time in ms, never less than the one before; given: the
+    caller does, and entries carry the time beside."""
+    entry_bytes: int = 64 * 1024
+    """Records are gathered into entries of about this size while entries are under way."""
+    entries_in_flight: int = 4
+    """With fewer under way a record is sent at once, alone if need be."""
+    roll_bytes: int = 256 * 1024 * 1024
+    """A segment that has grown to this is followed by the next."""
+    roll_interval_ms: int = 2 * 3600 * 1000
+    retention_ms: int = 0
+    """Segments that were completed longer ago are deleted; 0: kept."""
+    retention_bytes: int = 0
+    """The oldest segments are deleted as long as so much is left in completed ones; 0: kept."""
+    explicit_truncation: bool = False
+    """Retention deletes only what was truncated."""
+    bytes_max: int = 0
+    """Quota: appends are refused while the stream holds more; 0: none."""
+    streams_max: int = 0
+    """Quota of a namespace: so many streams; 0: none."""
+
+    def __post_init__(self) -> None:
+        if not self.ensemble_size >= self.write_quorum >= self.ack_quorum >= 1:
+            raise UsageError(
+                f"ensemble_size {self.ensemble_size} >= write_quorum {self.write_quorum} >= "
+                f"ack_quorum {self.ack_quorum} >= 1 does not hold"
+            )
+        for name, allowed in (
+            ("digest", DIGESTS), ("compression", COMPRESSIONS), ("txids", TXIDS)
+        ):  # fmt: skip
+            if getattr(self, name) not in allowed:
+                raise UsageError(f"{name} {getattr(self, name)!r} is none of {', '.join(allowed)}")
+        if not ENTRY_BYTES_MIN <= self.entry_bytes <= ENTRY_BYTES_MAX:
+            raise UsageError(
+                f"entry_bytes {self.entry_bytes} is not within {ENTRY_BYTES_MIN}..{ENTRY_BYTES_MAX}"
+            )
+        for name in ("entries_in_flight", "roll_bytes", "roll_interval_ms"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be at least 1")
+        for name in ("retention_ms", "retention_bytes", "bytes_max", "streams_max"):
+            if getattr(self, name) < 0:
+                raise UsageError(f"{name} must not be negative")
+
+    def with_values(self, values: Mapping[str, Any]) -> StreamSettings:
+        """With these in the place of its own. UsageError for an unknown name or a wrong type."""
+        check_values(values)
+        return replace(self, **values)
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+DEFAULTS = StreamSettings()
+
+
+def check_values(values: Mapping[str, Any]) -> None:
+    """UsageError for an unknown name or a wrong type. Whether values go together shows only where
+    all of them are known: some are inherited."""
+    known = {field.name: type(getattr(DEFAULTS, field.name)) for field in fields(DEFAULTS)}
+    for name, value in values.items():
+        kind = known.get(name)
+        if kind is None:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise UsageError(f"no setting {name!r} of streams{hint}")
+        if type(value) is not kind:
+            raise UsageError(f"setting {name} must be of type {kind.__name__}: {value!r}")
+
+
+def parse_value(name: str, text: str) -> int | bool | str:
+    """A setting as typed by a user. UsageError."""
+    kind = type(getattr(DEFAULTS, name, None))
+    if kind is bool and text.lower() in ("true", "false"):
+        return text.lower() == "true"
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise UsageError(f"setting {name} is a number, not {text!r}") from None
+    check_values({name: text})
+    return text
+
+
+def encode_settings(values: Mapping[str, Any]) -> bytes:
+    """For a node: only what was given."""
+    check_values(values)
+    return json.dumps({FORMAT_KEY: FORMAT, **values}, sort_keys=True).encode()
+
+
+def decode_settings(data: bytes, where: str) -> dict[str, Any]:
+    """MetadataError for what this version cannot understand."""
+    if not data:
+        return {}
+    try:
+        values = json.loads(data)
+        if values.pop(FORMAT_KEY) != FORMAT:
+            raise ValueError("a later format")
+        check_values(values)
+    except (ValueError, KeyError, AttributeError, UsageError) as error:
+        raise MetadataError(f"the settings at {where} cannot be understood: {error}") from None
+    return dict(values)

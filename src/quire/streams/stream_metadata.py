@@ -1,0 +1,282 @@
+"""The nodes of one stream and the transactions that change them (DistributedLog spec, 2.4 to 2.6).
+
+Who may write is decided here and nowhere else: every change of the segments names the version of
+the node `ledgers`, which `claim` raises. A writer that has lost its claim cannot begin, complete or
+roll a segment any more (`StreamFencedError`), and the ledger that it still writes gets fenced by
+its successor. A lock (`lock`) only keeps writers from interrupting each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.codec.stream_format import FIRST_LSSN
+from quire.codec.stream_name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
+from quire.codec.stream_segment import (
+    StreamSegment,
+    in_progress_name,
+    parse_segment_name,
+)
+from quire.errors import (
+    KeyExistsError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchStreamError,
+    NotEmptyError,
+    StreamExistsError,
+    StreamFencedError,
+    VersionConflictError,
+)
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
+from quire.tasks import each
+
+NO_LEDGER = b""
+LOST_REPLY_ATTEMPTS = 10
+"""To learn whether a transaction was done whose answer was lost."""
+LOST_REPLY_DELAY_S = 0.1
+"""Before the second of them; it doubles up to the maximum."""
+LOST_REPLY_DELAY_MAX_S = 2.0
+LIST_ATTEMPTS = 20
+"""A segment that changes its name while the list is read makes it be read again."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """The right to write, as long as the versions stay."""
+
+    ledgers_version: int
+    newest: int
+    """The highest segment number that was ever begun."""
+    max_txid: int
+    max_txid_version: int
+    allocated: bytes
+    allocation_version: int
+
+
+class StreamMetadata:
+    """One stream's nodes."""
+
+    def __init__(self, tree: Tree, paths: StreamPaths) -> None:
+        self.tree = tree
+        self.paths = paths
+
+    # -- the stream ---------------------------------------------------------------------------
+
+    async def create(self) -> None:
+        """All nodes, in one transaction. StreamExistsError."""
+        try:
+            await self.tree.make_path(self.paths.stream)
+            await self.tree.commit(*[Create(p, value) for p, value in self.paths.created()])
+        except KeyExistsError as error:
+            if not await self.tree.exists(self.paths.segments):
+                raise
+            raise StreamExistsError(f"stream {self.paths.name} exists already") from error
+
+    async def ensure_writable(self) -> None:
+        """The nodes that only writers need: a reader's stream may lack them."""
+        for path, value in self.paths.created():
+            if not await self.tree.exists(path):
+                await self.tree.make_path(path, value)
+
+    async def has_marks(self) -> bool:
+        """Whether producers or fencing tokens were ever used (`producers`)."""
+        return await self.tree.exists(self._marks)
+
+    async def note_marks(self) -> None:
+        """They are, from now on. Before the first of them is appended."""
+        await self.tree.make_path(self._marks)
+
+    @property
+    def _marks(self) -> str:
+        return f"{self.paths.root}/quire-marks"
+
+    async def exists(self) -> bool:
+        return await self.tree.exists(self.paths.segments)
+
+    async def require(self) -> None:
+        """NoSuchStreamError where it does not exist."""
+        if not await self.exists():
+            raise self._missing()
+
+    async def remove_markers(self) -> None:
+        """The nodes of the name, where nothing is below them any more."""
+        path = self.paths.stream
+        while path != self.paths.namespace:
+            try:
+                await self.tree.commit(Delete(path))
+            except (NotEmptyError, NoSuchKeyError):
+                return
+            path = path.rpartition("/")[0]
+
+    def _missing(self) -> NoSuchStreamError:
+        return NoSuchStreamError(
+            f"stream {self.paths.name} does not exist in namespace {self.paths.namespace}"
+        )
+
+    async def segments(self) -> list[StreamSegment]:
+        """Ascending; of one number that shows twice for a moment, the completed one. The first one
+        in progress knows its first sequence id, which is not stored yet.
+        NoSuchStreamError; StreamDamagedError where one cannot be understood."""
+        for _ in range(LIST_ATTEMPTS):
+            names = [name for name in await self._children() if parse_segment_name(name)]
+            found: dict[int, StreamSegment] = {}
+            try:
+                for segment in await each(names, self._read):
+                    other = found.get(segment.lssn)
+                    if other is None or other.in_progress:
+                        found[segment.lssn] = segment
+            except NoSuchKeyError:
+                continue  # it was completed or truncated just now
+            return _numbered([found[lssn] for lssn in sorted(found)])
+        raise MetadataUnavailableError(
+            f"the segments of stream {self.paths.name} change faster than they can be listed"
+        )
+
+    async def _read(self, name: str) -> StreamSegment:
+        return StreamSegment.from_bytes((await self.tree.read(self.paths.segment(name))).value)
+
+    async def _children(self) -> list[str]:
+        try:
+            return await self.tree.children(self.paths.segments)
+        except NoSuchKeyError as error:
+            raise self._missing() from error
+
+    # -- the right to write -------------------------------------------------------------------
+
+    async def claim(self) -> Claim:
+        """Take the right to write from whoever has it. It works at once; the former writer learns
+        of it when it wants to begin or to complete a segment, or when its ledger is fenced."""
+        version = (await self.tree.read(self.paths.version)).value
+        if version != LAYOUT_DATA:
+            raise MetadataError(
+                f"stream {self.paths.name} has layout version {version.hex()}, which is unknown"
+            )
+        for _ in range(LIST_ATTEMPTS):
+            ledgers = await self.tree.read(self.paths.segments)
+            try:
+                await self.tree.commit(Put(self.paths.segments, ledgers.value, ledgers.version))
+            except VersionConflictError:
+                continue
+            max_txid = await self.tree.read(self.paths.max_txid)
+            allocation = await self.tree.read(self.paths.allocation)
+            return Claim(
+                ledgers_version=ledgers.version + 1,
+                newest=decode_number(ledgers.value, self.paths.segments),
+                max_txid=decode_number(max_txid.value, self.paths.max_txid),
+                max_txid_version=max_txid.version,
+                allocated=allocation.value,
+                allocation_version=allocation.version,
+            )
+        raise MetadataUnavailableError(
+            f"stream {self.paths.name} is claimed by others all the time"
+        )
+
+    # -- segments -----------------------------------------------------------------------------
+
+    async def allocate(self, claim: Claim, ledger_id: int) -> None:
+        """Note that this ledger is the stream's, though no segment names it yet."""
+        value = encode_number(ledger_id)
+        put = Put(self.paths.allocation, value, claim.allocation_version)
+        await self._commit(claim, [put], {self.paths.allocation: value})
+        claim.allocated = value
+        claim.allocation_version += 1
+
+    async def free_allocation(self, claim: Claim) -> None:
+        put = Put(self.paths.allocation, NO_LEDGER, claim.allocation_version)
+        await self._commit(claim, [put], {self.paths.allocation: NO_LEDGER})
+        claim.allocated = NO_LEDGER
+        claim.allocation_version += 1
+
+    async def change(
+        self,
+        claim: Claim,
+        *,
+        complete: StreamSegment | None = None,
+        begin: StreamSegment | None = None,
+        drop: StreamSegment | None = None,
+    ) -> None:
+        """In one transaction: complete a segment, remove an empty one, begin the next, whose
+        ledger is the allocated one. Readers never see a moment without its outcome.
+
+        StreamFencedError: another writer has claimed the stream; nothing was changed."""
+        paths = self.paths
+        newest, max_txid = claim.newest, claim.max_txid
+        operations: list[Operation] = []
+        after: dict[str, bytes | None] = {}
+        if drop is not None:
+            operations.append(Delete(paths.segment(drop.name)))
+            after[paths.segment(drop.name)] = None
+        if complete is not None:
+            operations.append(Create(paths.segment(complete.name), complete.to_bytes()))
+            operations.append(Delete(paths.segment(in_progress_name(complete.lssn))))
+            after[paths.segment(complete.name)] = complete.to_bytes()
+            newest = max(newest, complete.lssn)
+            max_txid = max(max_txid, complete.last_txid)
+            operations.append(Put(paths.max_txid, encode_number(max_txid), claim.max_txid_version))
+        if begin is not None:
+            assert claim.allocated == encode_number(begin.ledger_id)
+            operations.append(Put(paths.allocation, NO_LEDGER, claim.allocation_version))
+            operations.append(Create(paths.segment(begin.name), begin.to_bytes()))
+            after[paths.segment(begin.name)] = begin.to_bytes()
+            newest = max(newest, begin.lssn)
+        operations.append(Put(paths.segments, encode_number(newest), claim.ledgers_version))
+        await self._commit(claim, operations, after)
+        claim.newest, claim.max_txid = newest, max_txid
+        claim.ledgers_version += 1
+        if complete is not None:
+            claim.max_txid_version += 1
+        if begin is not None:
+            claim.allocated = NO_LEDGER
+            claim.allocation_version += 1
+
+    async def _commit(
+        self, claim: Claim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
+    ) -> None:
+        """All or nothing, under the claim. Where the answer is lost, nodes with the values of
+        `after` (each names a ledger: nobody else writes the same) tell that it was done."""
+        guard = []
+        if all(operation.path != self.paths.segments for operation in operations):
+            guard = [Check(self.paths.segments, claim.ledgers_version)]
+        delay_s = LOST_REPLY_DELAY_S
+        for attempt in range(LOST_REPLY_ATTEMPTS):
+            try:
+                try:
+                    await self.tree.commit(*operations, *guard)
+                except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
+                    if not await self._is_so(after):  # else it was ours, and its answer was lost
+                        raise StreamFencedError(
+                            f"stream {self.paths.name} was taken over by another writer"
+                        ) from error
+                return
+            except MetadataUnavailableError:
+                if attempt == LOST_REPLY_ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
+
+    async def _is_so(self, after: Mapping[str, bytes | None]) -> bool:
+        for path, value in after.items():
+            try:
+                found = (await self.tree.read(path)).value
+            except NoSuchKeyError:
+                found = None
+            if found != value:
+                return False
+        return True
+
+
+def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
+    """The first segment in progress goes on where the one before it ends (DistributedLog spec,
+    2.4); what follows it cannot know."""
+    for at, segment in enumerate(segments):
+        if segment.in_progress:
+            if at:
+                start = segments[at - 1].following_sequence_id
+                segments[at] = segment.with_start_sequence_id(start)
+            elif segment.lssn == FIRST_LSSN:
+                segments[at] = segment.with_start_sequence_id(0)
+            break
+    return segments

@@ -1,0 +1,78 @@
+"""Positions that readers keep with the stream, by name (DistributedLog spec, 6.1)."""
+
+from __future__ import annotations
+
+from quire.codec.dlsn import DLSN
+from quire.codec.stream_format import StreamFormatError
+from quire.errors import (
+    KeyExistsError,
+    NoSuchKeyError,
+    StreamDamagedError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata.tree import Create, Put
+from quire.streams.stream_metadata import StreamMetadata
+
+COMMIT_ATTEMPTS_MAX = 20
+
+
+class Subscription:
+    """Where a named reader goes on. Any number of processes may share it; the position only moves
+    forward."""
+
+    def __init__(self, metadata: StreamMetadata, name: str) -> None:
+        if not name or "/" in name or name in (".", ".."):
+            raise UsageError(f"{name!r} cannot be the name of a subscription")
+        self.name = name
+        self._metadata = metadata
+        self._path = metadata.paths.subscriber(name)
+
+    async def position(self) -> DLSN | None:
+        """The first record that is still to be read: what to start a reader with. None if nothing
+        was ever committed."""
+        try:
+            value = (await self._metadata.tree.read(self._path)).value
+        except NoSuchKeyError:
+            return None
+        return self._decode(value)
+
+    async def commit(self, position: DLSN) -> bool:
+        """Everything before `position` (`record.position.next_slot()`) is done with. False, and
+        nothing changed, where the stored position is not less. Durable on return."""
+        tree = self._metadata.tree
+        value = position.to_text().encode("ascii")
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            try:
+                found = await tree.read(self._path)
+            except NoSuchKeyError:
+                await self._metadata.require()
+                await tree.make_path(self._metadata.paths.subscribers)
+                try:
+                    await tree.commit(Create(self._path, value))
+                    return True
+                except KeyExistsError:
+                    continue
+            before = self._decode(found.value)
+            if before is not None and before >= position:
+                return before == position
+            try:
+                await tree.commit(Put(self._path, value, found.version))
+                return True
+            except (VersionConflictError, NoSuchKeyError):
+                continue
+        raise UsageError(f"subscription {self.name} is moved by too many at once")
+
+    async def delete(self) -> None:
+        """A missing one is success."""
+        await self._metadata.tree.delete_tree(self._path)
+
+    def _decode(self, value: bytes) -> DLSN | None:
+        if not value:
+            return None
+        try:
+            return DLSN.from_text(value.decode("ascii"))
+        except (StreamFormatError, UnicodeDecodeError) as error:
+            raise StreamDamagedError(
+                f"subscription {self.name} of stream {self._metadata.paths.name}: {error}"
+            ) from None

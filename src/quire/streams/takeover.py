@@ -1,0 +1,135 @@
+"""Becoming the writer of a stream: claim it, fence and complete what the last writer left open.
+
+The order matters (DistributedLog spec, 7.3): the claim comes first, so that the former writer can
+complete or begin nothing any more; then its segments are recovered in the order of their numbers,
+which fences the ledger that it may still be writing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from quire.client import Client, LedgerReader
+from quire.codec.stream_format import MAX_TXID
+from quire.codec.stream_segment import StreamSegment
+from quire.errors import NoSuchLedgerError, StreamEndedError
+from quire.streams.producers import Marks, read_marks
+from quire.streams.records import read_entries
+from quire.streams.stream_metadata import NO_LEDGER, Claim, StreamMetadata
+
+BACKWARD_ENTRIES = 8
+"""Read at once while looking for the last record of a segment."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A stream that is ours: what came before."""
+
+    claim: Claim
+    last_txid: int
+    segments: list[StreamSegment] = field(default_factory=list)
+    """All completed, ascending."""
+    marks: Marks = field(default_factory=Marks)
+    has_marks: bool = False
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence id of the next record."""
+        return self.segments[-1].following_sequence_id if self.segments else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecord:
+    """Of a segment: the last one of any kind."""
+
+    txid: int
+    count: int
+    """User records up to and with it."""
+    entry_id: int
+    slot: int
+
+
+async def take_over(client: Client, metadata: StreamMetadata, password: bytes) -> Taken:
+    """Claim the stream, and complete what is in progress. On return every record that its former
+    writers had acknowledged is part of a completed segment, and they cannot add another.
+
+    StreamEndedError, StreamFencedError (another writer took it meanwhile), RecoveryError (too few
+    bookies answer: nothing is lost, try again)."""
+    await metadata.ensure_writable()
+    claim = await metadata.claim()
+    segments = await metadata.segments()
+    if claim.max_txid == MAX_TXID:
+        raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
+    taken = Taken(claim, claim.max_txid)
+    for segment in segments:
+        if not segment.in_progress:
+            taken.segments.append(segment)
+            taken.last_txid = max(taken.last_txid, segment.last_txid)
+            continue
+        completed = await complete(client, metadata, taken, segment, password)
+        if completed is not None:
+            taken.segments.append(completed)
+            taken.last_txid = max(taken.last_txid, completed.last_txid)
+    if taken.last_txid == MAX_TXID:
+        raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
+    await _free(client, metadata, claim)
+    taken.has_marks = await metadata.has_marks()
+    if taken.has_marks:
+        taken.marks = await read_marks(client, taken.segments, password)
+    return taken
+
+
+async def complete(
+    client: Client, metadata: StreamMetadata, taken: Taken, segment: StreamSegment, password: bytes
+) -> StreamSegment | None:
+    """Recover the ledger of a segment in progress and complete the segment; None for one without
+    entries, which is removed (its number is given again)."""
+    try:
+        reader = await client.open_ledger(segment.ledger_id, password=password, recover=True)
+    except NoSuchLedgerError:
+        # Its writer, or who recovered it, deleted the empty ledger and then died.
+        await metadata.change(taken.claim, drop=segment)
+        return None
+    async with reader:
+        last = await last_record(reader, segment)
+    if last is None:
+        await metadata.change(taken.claim, drop=segment)
+        await client.delete_ledger(segment.ledger_id)
+        return None
+    completed = segment.completed(
+        last_txid=last.txid,
+        record_count=last.count,
+        last_entry_id=last.entry_id,
+        last_slot_id=last.slot,
+        completion_time_ms=client.clock.now_ms(),
+        start_sequence_id=taken.next_sequence,
+    )
+    await metadata.change(taken.claim, complete=completed)
+    return completed
+
+
+async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecord | None:
+    """The last record of any kind of a closed ledger; None where it has none."""
+    behind = reader.last_add_confirmed + 1
+    while behind > 0:
+        first = max(0, behind - BACKWARD_ENTRIES)
+        for entry_id, records in reversed(await read_entries(reader, segment, first, behind - 1)):
+            if len(records):
+                at = len(records) - 1
+                return LastRecord(
+                    txid=records.txids[at],
+                    count=records.positions[at],
+                    entry_id=entry_id,
+                    slot=records.slots[at],
+                )
+        behind = first
+    return None
+
+
+async def _free(client: Client, metadata: StreamMetadata, claim: Claim) -> None:
+    """A ledger that the former writer had made, and never used."""
+    if claim.allocated == NO_LEDGER:
+        return
+    ledger_id = int(claim.allocated)
+    await metadata.free_allocation(claim)
+    await client.delete_ledger(ledger_id)

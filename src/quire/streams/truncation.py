@@ -1,0 +1,135 @@
+"""Giving up the beginning of a stream: by position, by age, by size; and freeing what was given up.
+
+Truncating changes metadata only (DistributedLog spec, 4.8): whole segments before the position are
+marked, the one that holds it gets the point before which nothing is delivered. Freeing deletes the
+ledgers of marked segments, then their nodes. The newest completed segment stays, marked or not:
+the sequence ids of the next one build on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from quire.client import Client
+from quire.codec.dlsn import DLSN
+from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
+from quire.metadata.tree import Create, Delete, Operation
+from quire.streams.settings import StreamSettings
+from quire.streams.stream_metadata import StreamMetadata
+from quire.tasks import each
+
+ATTEMPTS_MAX = 20
+SEGMENTS_PER_COMMIT = 200
+
+
+async def truncate(metadata: StreamMetadata, before: DLSN) -> list[StreamSegment]:
+    """Mark everything before the position; the segments that changed. The segment in progress and
+    what follows are left alone. Never goes back. Durable on return; no space is freed yet (`free`).
+
+    NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
+    for _ in range(ATTEMPTS_MAX):
+        changed = []
+        for segment in await metadata.segments():
+            if segment.in_progress:
+                break
+            marked = _marked(segment, before)
+            if marked != segment:
+                changed.append(marked)
+        try:
+            for at in range(0, len(changed), SEGMENTS_PER_COMMIT):
+                await _replace(metadata, changed[at : at + SEGMENTS_PER_COMMIT])
+            return changed
+        except (NoSuchKeyError, VersionConflictError):
+            continue
+    raise MetadataUnavailableError(
+        f"the segments of stream {metadata.paths.name} change faster than they can be truncated"
+    )
+
+
+def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
+    if segment.last_dlsn < before:
+        return segment if segment.truncation is Truncation.TRUNCATED else segment.truncated()
+    if segment.first_dlsn < before:
+        return segment.partially_truncated(before)
+    return segment
+
+
+async def _replace(metadata: StreamMetadata, segments: Sequence[StreamSegment]) -> None:
+    operations: list[Operation] = []
+    for segment in segments:
+        path = metadata.paths.segment(segment.name)
+        operations += [Delete(path), Create(path, segment.to_bytes())]
+    if operations:
+        await metadata.tree.commit(*operations)
+
+
+async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
+    """Delete the ledgers of truncated segments, oldest first; the segments that are gone. After an
+    error some are left: call it again."""
+    segments = [s for s in await metadata.segments() if not s.in_progress]
+    gone = []
+    for segment in segments[:-1]:
+        if segment.truncation is not Truncation.TRUNCATED:
+            break
+        await remove(client, metadata, segment)
+        gone.append(segment)
+    return gone
+
+
+async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegment) -> None:
+    """The ledger first: a crash between the two leaves a node, which is found again, and not a
+    ledger that nobody knows."""
+    await client.delete_ledger(segment.ledger_id)
+    try:
+        await metadata.tree.commit(Delete(metadata.paths.segment(segment.name)))
+    except NoSuchKeyError:
+        pass
+
+
+async def retain(
+    client: Client, metadata: StreamMetadata, settings: StreamSettings
+) -> list[StreamSegment]:
+    """Delete what the settings do not want kept: completed segments that are too old or too much,
+    oldest first, and what was truncated. With `explicit_truncation` only the latter."""
+    if not settings.explicit_truncation:
+        await _truncate_expired(client, metadata, settings)
+    return await free(client, metadata)
+
+
+async def _truncate_expired(
+    client: Client, metadata: StreamMetadata, settings: StreamSettings
+) -> None:
+    segments = [s for s in await metadata.segments() if not s.in_progress]
+    if not segments:
+        return
+    expired = 0
+    if settings.retention_ms:
+        oldest_ms = client.clock.now_ms() - settings.retention_ms
+        while expired < len(segments) and segments[expired].completion_time_ms < oldest_ms:
+            expired += 1
+    if settings.retention_bytes:
+        sizes = [await stored_bytes(client, [segment]) for segment in segments]
+        left = sum(sizes[expired:])
+        while expired < len(segments) and left - sizes[expired] >= settings.retention_bytes:
+            left -= sizes[expired]
+            expired += 1
+    if expired:
+        await truncate(metadata, segments[expired - 1].last_dlsn.next_slot())
+
+
+async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int:
+    """Payload bytes of the ledgers of these segments; those that are gone have none."""
+
+    async def length(segment: StreamSegment) -> int:
+        try:
+            return (await client.ledger_metadata(segment.ledger_id)).length
+        except NoSuchLedgerError:
+            return 0
+
+    return sum(await each(segments, length))

@@ -1,0 +1,575 @@
+"""Streams on simulated bookies: what writers and readers see, and what is left in the metadata."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from quire.client import Client
+from quire.codec.dlsn import DLSN
+from quire.errors import (
+    NoSuchNamespaceError,
+    NoSuchStreamError,
+    RecordTooLargeError,
+    StreamConditionError,
+    StreamEndedError,
+    StreamExistsError,
+    StreamFencedError,
+    StreamGapError,
+    StreamQuotaError,
+    TxidOrderError,
+    UsageError,
+)
+from quire.streams.namespace import Namespace
+from quire.streams.positions import LATEST, AtSequence, AtTime, AtTxid
+from quire.streams.reader import StreamReader
+from quire.streams.records import Gap, Record
+from quire.testing.simulation.world import World
+
+SEED = 7
+
+
+@dataclass
+class Bench:
+    world: World
+    client: Client
+    streams: Namespace
+
+    async def read(self, name: str, **how: object) -> list[Record]:
+        reader = await self.streams.open_reader(name, **how)  # type: ignore[arg-type]
+        return [record async for record in reader]
+
+    async def numbers(self, name: str) -> list[int]:
+        """Of the segments; negative while in progress."""
+        segments = await self.streams.segments(name)
+        return [-s.lssn if s.in_progress else s.lssn for s in segments]
+
+    async def ledgers(self) -> list[int]:
+        return [ledger_id async for ledger_id in self.client.list_ledgers()]
+
+
+@asynccontextmanager
+async def bench(world: World) -> AsyncIterator[Bench]:
+    for name in world.disks:
+        await world.start(name)
+    async with world.client("client") as client:
+        streams = await Namespace.create(client, "/acme/test")
+        async with streams:
+            yield Bench(world, client, streams)
+    for name in list(world.bookies):
+        await world.stop(name)
+
+
+def run(scene: Callable[[Bench], Awaitable[None]], seed: int = SEED, bookies: int = 3) -> None:
+    world = World.make(seed, bookies)
+
+    async def main() -> None:
+        async with bench(world) as made:
+            await scene(made)
+
+    world.loop.run(main())
+
+
+def test_what_is_appended_is_read() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            first = await writer.append(b"one")
+            more = await writer.append_many([b"two", b"", b"four"])
+            assert first == DLSN(1, 0, 0)
+            assert list(more) == [DLSN(1, 1, 0), DLSN(1, 1, 1), DLSN(1, 1, 2)]
+            assert writer.next_sequence == 4
+        found = await b.read("s")
+        assert [r.payload for r in found] == [b"one", b"two", b"", b"four"]
+        assert [r.position for r in found] == [first, *more]
+        assert [r.sequence for r in found] == [0, 1, 2, 3]
+        assert await b.numbers("s") == [1]
+
+    run(scene)
+
+
+def test_a_lone_record_is_seen_at_once_by_who_follows() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"before")
+        await asyncio.sleep(0.5)  # an entry behind it tells the bookies that it is acknowledged
+        seen: list[tuple[bytes, float]] = []
+
+        async def follow() -> None:
+            reader = await b.streams.open_reader("s", start=LATEST, follow=True)
+            async for record in reader:
+                seen.append((record.payload, b.world.loop.time()))
+
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(follow())
+            await asyncio.sleep(1.0)
+            for number in range(3):
+                await writer.append(b"%d" % number)
+                done = b.world.loop.time()
+                await asyncio.sleep(0.5)
+                payload, at = seen[-1]
+                assert payload == b"%d" % number
+                assert at - done < 0.2
+            task.cancel()
+        assert len(seen) == 3
+        await writer.close()
+
+    run(scene)
+
+
+def test_segments_roll_by_size_without_a_gap() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"roll_bytes": 3_000, "entry_bytes": 1_024})
+        payloads = [b"%d." % k * 20 for k in range(400)]
+        async with await b.streams.open_writer("s") as writer:
+            for at in range(0, 400, 40):
+                await writer.append_many(payloads[at : at + 40])
+        segments = await b.streams.segments("s")
+        assert len(segments) >= 5
+        assert [s.lssn for s in segments] == list(range(1, len(segments) + 1))
+        assert [s.start_sequence_id for s in segments[1:]] == [
+            s.following_sequence_id for s in segments[:-1]
+        ]
+        found = await b.read("s")
+        assert [r.payload for r in found] == payloads
+        assert [r.sequence for r in found] == list(range(400))
+        # What was made ahead is gone, and so is its name.
+        assert sorted(await b.ledgers()) == sorted(s.ledger_id for s in segments)
+
+    run(scene)
+
+
+def test_a_segment_that_nobody_writes_to_is_completed_in_time() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"roll_interval_ms": 60_000})
+        writer = await b.streams.open_writer("s")
+        await writer.append(b"x")
+        assert await b.numbers("s") == [-1]
+        await asyncio.sleep(61)
+        assert await b.numbers("s") == [1]
+        await writer.append(b"y")
+        assert await b.numbers("s") == [1, -2]
+        await writer.close()
+
+    run(scene)
+
+
+def test_a_new_writer_ends_the_one_before() -> None:
+    async def scene(b: Bench) -> None:
+        old = await b.streams.open_writer("s", create=True)
+        await old.append_many([b"a", b"b"])
+        new = await b.streams.open_writer("s")
+        assert await b.numbers("s") == [1]
+        with pytest.raises(StreamFencedError):
+            await old.append(b"zombie")
+        with pytest.raises(StreamFencedError):
+            await old.append(b"zombie again")
+        await new.append(b"c")
+        await new.close()
+        assert [r.payload for r in await b.read("s")] == [b"a", b"b", b"c"]
+        assert sorted(await b.ledgers()) == [s.ledger_id for s in await b.streams.segments("s")]
+
+    run(scene)
+
+
+def test_an_idle_writer_that_was_replaced_cannot_begin_a_segment() -> None:
+    async def scene(b: Bench) -> None:
+        old = await b.streams.open_writer("s", create=True)
+        new = await b.streams.open_writer("s")
+        await new.append(b"new")
+        with pytest.raises(StreamFencedError):
+            await old.append(b"old")
+        await new.close()
+        assert [r.payload for r in await b.read("s")] == [b"new"]
+
+    run(scene)
+
+
+def test_an_abandoned_writer_leaves_its_records_to_the_next() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append_many([b"%d" % k for k in range(50)])
+        writer.abandon()
+        assert await b.numbers("s") == [-1]
+        async with await b.streams.open_writer("s") as writer:
+            assert writer.next_sequence == 50
+            await writer.append(b"50")
+        found = await b.read("s")
+        assert [r.payload for r in found] == [b"%d" % k for k in range(51)]
+        assert [r.sequence for r in found] == list(range(51))
+
+    run(scene)
+
+
+def test_a_writer_goes_on_in_a_new_segment_when_its_ledger_is_fenced() -> None:
+    """Somebody opened the ledger with recovery, but nobody took the stream."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        [segment] = await b.streams.segments("s")
+        await b.client.open_ledger(segment.ledger_id, recover=True)
+        await writer.append_many([b"1", b"2"])
+        await writer.close()
+        assert await b.numbers("s") == [1, 2]
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+
+    run(scene)
+
+
+def test_bookies_that_die_do_not_end_the_writer() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"write_quorum": 2, "ack_quorum": 2})
+        writer = await b.streams.open_writer("s")
+        sent = 0
+        for name in ("bookie-0", "bookie-1", "bookie-2"):
+            for _ in range(5):
+                await writer.append_many([b"%d" % k for k in range(sent, sent + 20)])
+                sent += 20
+            b.world.kill(name)
+            await writer.append_many([b"%d" % k for k in range(sent, sent + 20)])
+            sent += 20
+            await b.world.start(name)
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"%d" % k for k in range(sent)]
+
+    run(scene, bookies=4)
+
+
+def test_the_end_of_a_stream() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"last")
+        await writer.end_stream()
+        reader = await b.streams.open_reader("s", follow=True)
+        assert [r.payload async for r in reader] == [b"last"]
+        assert reader.ended
+        with pytest.raises(StreamEndedError):
+            await b.streams.open_writer("s")
+        with pytest.raises(StreamEndedError):
+            await writer.append(b"more")
+
+        empty = await b.streams.open_writer("empty", create=True)
+        await empty.end_stream()
+        assert await b.read("empty", follow=True) == []
+
+    run(scene)
+
+
+def test_places_to_begin() -> None:
+    async def scene(b: Bench) -> None:
+        settings = {"txids": "given", "entry_bytes": 1_024, "roll_bytes": 4_000}
+        await b.streams.create_stream("s", settings=settings)
+        times = []
+        async with await b.streams.open_writer("s") as writer:
+            for number in range(100):
+                times.append(b.client.clock.now_ms())
+                await writer.append(b"%d" % number * 50, txid=number // 2 * 10)
+                await asyncio.sleep(0.01)
+        assert len(await b.numbers("s")) > 1
+
+        async def first(start: object) -> int:
+            reader = await b.streams.open_reader("s", start=start)  # type: ignore[arg-type]
+            async for record in reader:
+                return record.sequence
+            return -1
+
+        for number in range(0, 100, 7):
+            assert await first(AtSequence(number)) == number
+            assert await first(AtTxid(number // 2 * 10)) == number // 2 * 2
+            assert await first(AtTxid(number // 2 * 10 - 1)) == number // 2 * 2
+            assert await first(AtTime(times[number])) == number
+        assert await first(AtSequence(100)) == -1
+        assert await first(AtTxid(10**6)) == -1
+        assert await first(LATEST) == -1
+        whole = await b.read("s")
+        for record in whole[::9]:
+            assert await first(record.position) == record.sequence
+            assert await first(record.position.next_slot()) in (record.sequence + 1, -1)
+
+    run(scene)
+
+
+def test_a_bounded_read() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append_many([b"%d" % k for k in range(10)])
+            await writer.append_many([b"%d" % k for k in range(10, 20)])
+        whole = await b.read("s")
+        for first, last in ((0, 20), (3, 7), (5, 15), (12, 12), (19, 20)):
+            end = whole[last].position if last < 20 else None
+            found = await b.read("s", start=whole[first].position, end=end)
+            assert found == whole[first:last]
+
+    run(scene)
+
+
+def test_truncation_frees_ledgers_and_tells_readers() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"roll_bytes": 1_000, "entry_bytes": 1_024})
+        async with await b.streams.open_writer("s") as writer:
+            for number in range(60):
+                await writer.append(b"%d" % number * 100)
+        whole = await b.read("s")
+        before = whole[31].position
+        ledgers = await b.ledgers()
+        await b.streams.truncate("s", before)
+        assert len(await b.ledgers()) < len(ledgers)
+        assert [r.sequence for r in await b.read("s")] == list(range(31, 60))
+        with pytest.raises(StreamGapError, match="truncated"):
+            await b.read("s", start=whole[0].position)
+        reader = await b.streams.open_reader("s", start=whole[2].position, on_gap="deliver")
+        async with aclosing(reader.batches()) as batches:
+            got = [batch async for batch in batches]
+        assert got[0] == Gap("truncated", whole[2].position, before)
+        skipped = await b.read("s", start=whole[2].position, on_gap="skip")
+        assert [r.sequence for r in skipped] == list(range(31, 60))
+        await b.streams.truncate("s", whole[5].position)  # never goes back
+        assert [r.sequence for r in await b.read("s")] == list(range(31, 60))
+
+    run(scene)
+
+
+def test_a_missing_segment_is_told() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for number in range(3):
+            async with await b.streams.open_writer("s") as writer:
+                await writer.append(b"%d" % number)
+        segments = await b.streams.segments("s")
+        await b.client.delete_ledger(segments[1].ledger_id)
+        with pytest.raises(StreamGapError, match="lost"):
+            await b.read("s")
+        assert [r.payload for r in await b.read("s", on_gap="skip")] == [b"0", b"2"]
+        metadata = b.streams.metadata("s")
+        await metadata.tree.delete_tree(metadata.paths.segment(segments[1].name))
+        with pytest.raises(StreamGapError, match="lost"):
+            await b.read("s")
+
+    run(scene)
+
+
+def test_retention_by_age_and_size() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for number in range(6):
+            async with await b.streams.open_writer("s") as writer:
+                await writer.append(b"%d" % number * 1_000)
+            await asyncio.sleep(100)
+        await b.streams.configure_stream("s", {"retention_ms": 350_000})
+        await b.streams.retain("s")
+        assert [r.payload[:1] for r in await b.read("s")] == [b"3", b"4", b"5"]
+        await b.streams.configure_stream("s", {"retention_ms": 0, "retention_bytes": 1_500})
+        await b.streams.retain("s")
+        assert [r.payload[:1] for r in await b.read("s")] == [b"4", b"5"]
+        await b.streams.configure_stream("s", {"retention_bytes": 1, "explicit_truncation": True})
+        await b.streams.retain("s")
+        assert [r.payload[:1] for r in await b.read("s")] == [b"4", b"5"]
+
+    run(scene)
+
+
+def test_producers_may_send_again() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        producer = await writer.producer("p")
+        assert producer.last_sequence == -1
+        await producer.append_many([b"0", b"1", b"2"], 0)
+        assert await producer.append(b"2", 2) is None
+        appended = await producer.append_many([b"1", b"2", b"3", b"4"], 1)
+        assert len(appended) == 2
+        await writer.append(b"plain")
+        writer.abandon()
+
+        writer = await b.streams.open_writer("s")
+        producer = await writer.producer("p")
+        assert producer.last_sequence == 4
+        assert await producer.append(b"4", 4) is None
+        await producer.append(b"5", 5)
+        await writer.close()
+        # A segment without a record of it, then another: the state goes on.
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"other")
+        async with await b.streams.open_writer("s") as writer:
+            assert (await writer.producer("p")).last_sequence == 5
+        found = [r.payload for r in await b.read("s")]
+        assert found == [b"0", b"1", b"2", b"3", b"4", b"plain", b"5", b"other"]
+
+    run(scene)
+
+
+def test_fencing_tokens() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"0")
+        await writer.set_fencing_token("mine")
+        with pytest.raises(StreamConditionError):
+            await writer.append(b"no")
+        await writer.append(b"1", token="mine")
+        with pytest.raises(StreamConditionError):
+            await writer.set_fencing_token("theirs")
+        writer.abandon()
+        writer = await b.streams.open_writer("s")
+        with pytest.raises(StreamConditionError):
+            await writer.append(b"no")
+        await writer.set_fencing_token("", expect="mine")
+        await writer.append(b"2")
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+
+    run(scene)
+
+
+def test_conditional_appends() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"0", expect=0)
+            with pytest.raises(StreamConditionError):
+                await writer.append(b"no", expect=0)
+            await writer.append_many([b"1", b"2"], expect=1)
+            await writer.append(b"3", expect=3)
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2", b"3"]
+
+    run(scene)
+
+
+def test_what_cannot_be_appended() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given", "bytes_max": 200})
+        writer = await b.streams.open_writer("s")
+        with pytest.raises(UsageError):
+            await writer.append(b"x")
+        await writer.append(b"x", txid=5)
+        with pytest.raises(TxidOrderError):
+            await writer.append(b"x", txid=4)
+        with pytest.raises(TxidOrderError):
+            await writer.append_many([b"x", b"y"], txids=[6, 5])
+        with pytest.raises(RecordTooLargeError):
+            await writer.append(bytes(1_040_365), txid=9)
+        with pytest.raises(StreamQuotaError):
+            await writer.append(bytes(300), txid=9)
+        await writer.append(b"y", txid=5)
+        await writer.close()
+        assert [r.txid for r in await b.read("s")] == [5, 5]
+
+    run(scene)
+
+
+def test_names() -> None:
+    async def scene(b: Bench) -> None:
+        for name in ("b", "a/1", "a/2", "a"):
+            await b.streams.create_stream(name)
+        with pytest.raises(StreamExistsError):
+            await b.streams.create_stream("a/1")
+        assert await b.streams.streams() == ["a", "a/1", "a/2", "b"]
+        assert await b.streams.streams("a/") == ["a/1", "a/2"]
+        async with await b.streams.open_writer("a/1") as writer:
+            await writer.append(b"x")
+        await b.streams.configure_stream("a/1", {"retention_ms": 77})
+        await b.streams.subscription("a/1", "me").commit(DLSN(1, 0, 1))
+        await b.streams.rename_stream("a/1", "c/d")
+        assert await b.streams.streams() == ["a", "a/2", "b", "c/d"]
+        assert [r.payload for r in await b.read("c/d")] == [b"x"]
+        assert (await b.streams.stream_settings("c/d")).retention_ms == 77
+        assert await b.streams.subscription("c/d", "me").position() == DLSN(1, 0, 1)
+        for name in ("c/d", "a", "never"):
+            await b.streams.delete_stream(name)
+        assert await b.streams.streams() == ["a/2", "b"]
+        assert await b.ledgers() == []
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.open_reader("c/d")
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.open_writer("c/d")
+        with pytest.raises(NoSuchNamespaceError):
+            await Namespace.open(b.client, "/nobody")
+
+    run(scene)
+
+
+def test_settings_are_inherited() -> None:
+    async def scene(b: Bench) -> None:
+        tenant = await Namespace.create(b.client, "/acme", settings={"ack_quorum": 3})
+        await tenant.close()
+        again = await Namespace.create(b.client, "/acme/test", settings={"streams_max": 1})
+        await again.create_stream("s", settings={"compression": "lz4"})
+        found = await again.stream_settings("s")
+        assert (found.ack_quorum, found.streams_max, found.compression) == (3, 1, "lz4")
+        with pytest.raises(StreamQuotaError):
+            await again.create_stream("t")
+        with pytest.raises(UsageError, match="did you mean compression"):
+            await again.configure({"compresion": "lz4"})
+        async with await again.open_writer("s") as writer:
+            await writer.append_many([b"same " * 100] * 50)
+        [segment] = await again.segments("s")
+        metadata = await b.client.ledger_metadata(segment.ledger_id)
+        assert metadata.ack_quorum == 3
+        assert metadata.length < 5_000
+        assert [r.payload for r in await b.read("s")] == [b"same " * 100] * 50
+        await again.close()
+
+    run(scene)
+
+
+def test_subscriptions_only_move_forward() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        mine = b.streams.subscription("s", "mine")
+        assert await mine.position() is None
+        assert await mine.commit(DLSN(1, 5, 0))
+        assert not await mine.commit(DLSN(1, 4, 9))
+        assert await mine.position() == DLSN(1, 5, 0)
+        await mine.delete()
+        assert await mine.position() is None
+
+    run(scene)
+
+
+def test_a_reader_goes_on_where_it_was() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append_many([b"%d" % k for k in range(30)])
+        got: list[int] = []
+        reader: StreamReader | None = await b.streams.open_reader("s")
+        while len(got) < 30:
+            assert reader is not None
+            async for record in reader:
+                got.append(record.sequence)
+                if len(got) % 7 == 0:
+                    break
+            position = reader.position
+            assert position is not None
+            reader = await b.streams.open_reader("s", start=position)
+        assert got == list(range(30))
+
+    run(scene)
+
+
+def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
+    async def scene(b: Bench) -> None:
+        settings = {"roll_bytes": 2_000, "entry_bytes": 1_024, "retention_bytes": 6_000}
+        await b.streams.create_stream("s", settings=settings)
+        async with await b.streams.open_writer("s") as writer:
+            for number in range(100):
+                await writer.append(b"%d" % number * 200)
+                await asyncio.sleep(0.1)
+        found = await b.read("s")
+        assert 6_000 <= sum(len(r.payload) for r in found) + 40 * len(found) < 12_000
+        assert found[-1].payload == b"99" * 200
+        assert len(await b.ledgers()) == len(await b.streams.segments("s"))
+
+        await b.streams.create_stream("q", settings={"roll_bytes": 2_000, "bytes_max": 8_000})
+        async with await b.streams.open_writer("q") as writer:
+            with pytest.raises(StreamQuotaError):
+                for _ in range(100):
+                    await writer.append(bytes(500))
+            before = (await b.read("q"))[10].position
+            await b.streams.truncate("q", before)
+            with pytest.raises(StreamQuotaError):  # it does not know yet
+                await writer.append(bytes(500))
+            await asyncio.sleep(1)
+            await writer.append(b"again")
+
+    run(scene)
