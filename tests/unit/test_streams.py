@@ -562,9 +562,10 @@ def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
 
         await b.streams.create_stream("q", settings={"roll_bytes": 2_000, "bytes_max": 8_000})
         async with await b.streams.open_writer("q") as writer:
+            for _ in range(15):
+                await writer.append(bytes(500))
             with pytest.raises(StreamQuotaError):
-                for _ in range(100):
-                    await writer.append(bytes(500))
+                await writer.append(bytes(500))
             before = (await b.read("q"))[10].position
             await b.streams.truncate("q", before)
             with pytest.raises(StreamQuotaError):  # it does not know yet

@@ -20,6 +20,7 @@ from quire.errors import (
     MetadataURIError,
     NoSuchKeyError,
     NoSuchNamespaceError,
+    StreamEndedError,
     StreamExistsError,
     StreamQuotaError,
     UsageError,
@@ -64,7 +65,7 @@ class Namespace:
         self.client = client
         self.path = path
         self._values = dict(values)
-        self._password = password
+        self.password = password
         self._tree = client.metadata.tree
         self._tasks = TaskSet()
         self._writers: dict[StreamWriter, StreamLock | None] = {}
@@ -233,13 +234,17 @@ class Namespace:
 
     async def rename_stream(self, name: str, new_name: str) -> None:
         """All of it moves in one transaction: settings and subscriptions too. The writer that is
-        open, if any, is fenced. StreamExistsError, NoSuchStreamError."""
+        open, if any, is fenced. StreamExistsError, NoSuchStreamError; RecoveryError where that
+        writer's last records cannot be made sure of now (nothing has changed)."""
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
             raise StreamExistsError(f"stream {new_name} exists already")
         await metadata.require()
-        await metadata.ensure_writable()
-        await metadata.claim()
+        try:
+            # Completes what is in progress: its writer would go on in the ledger otherwise.
+            await take_over(self.client, metadata, self.password)
+        except StreamEndedError:
+            pass
         await self._tree.make_path(target.paths.stream)
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
         await self._tree.commit(*creates, *reversed(deletes))
@@ -301,13 +306,13 @@ class Namespace:
         self, metadata: StreamMetadata, lock: StreamLock | None = None
     ) -> StreamWriter:
         settings = await self.stream_settings(metadata.paths.name)
-        taken = await take_over(self.client, metadata, self._password)
+        taken = await take_over(self.client, metadata, self.password)
         held_bytes = 0
         if settings.bytes_max:
             held_bytes = await stored_bytes(self.client, taken.segments)
         segments = Segments(
             self.client, metadata, settings, taken, self._tasks,
-            password=self._password, stored_bytes=held_bytes, lock=lock,
+            password=self.password, stored_bytes=held_bytes, lock=lock,
         )  # fmt: skip
         segments.prepare()
         writer = StreamWriter(segments, settings, self.client.clock, self._tasks)
@@ -335,13 +340,13 @@ class Namespace:
         await metadata.require()
         return StreamReader(
             self.client, metadata, start=start, end=end, follow=follow, on_gap=on_gap,
-            password=self._password,
+            password=self.password,
         )  # fmt: skip
 
     async def find(self, name: str, start: Start) -> DLSN:
         """The position that `start` means now."""
         segments = await self.metadata(name).segments()
-        return await find(self.client, segments, start, self._password)
+        return await find(self.client, segments, start, self.password)
 
     def subscription(self, name: str, subscriber: str) -> Subscription:
         """The stored position of a named reader."""

@@ -232,6 +232,30 @@ class StreamMetadata:
             claim.allocated = NO_LEDGER
             claim.allocation_version += 1
 
+    async def publish(
+        self,
+        claim: Claim,
+        segments: Sequence[StreamSegment],
+        more: Sequence[Operation],
+        after: Mapping[str, bytes | None],
+    ) -> None:
+        """Add completed segments, which follow the newest, in one transaction with `more`; `after`
+        are nodes that tell whether it was done. StreamFencedError as for `change`."""
+        newest = claim.newest + len(segments)
+        max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
+        operations: list[Operation] = [
+            Create(self.paths.segment(segment.name), segment.to_bytes()) for segment in segments
+        ]
+        operations += [
+            *more,
+            Put(self.paths.max_txid, encode_number(max_txid), claim.max_txid_version),
+            Put(self.paths.segments, encode_number(newest), claim.ledgers_version),
+        ]
+        await self._commit(claim, operations, after)
+        claim.newest, claim.max_txid = newest, max_txid
+        claim.ledgers_version += 1
+        claim.max_txid_version += 1
+
     async def _commit(
         self, claim: Claim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
     ) -> None:
