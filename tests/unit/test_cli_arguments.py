@@ -62,8 +62,13 @@ def test_all_commands_are_there() -> None:
         "local", "bookie", "zookeeper", "cluster init", "cluster bookies",
         "ledger write", "ledger read", "ledger list", "ledger show", "ledger delete",
         "ledger recover",
+        "object put", "object get", "object list", "object show", "object delete",
+        "namespace create", "namespace list", "namespace show", "namespace set",
+        "stream create", "stream list", "stream show", "stream set", "stream rename",
+        "stream delete", "stream write", "stream read", "stream tail", "stream truncate",
+        "stream retain", "stream end", "stream audit",
         "bench add", "bench read", "bench latency", "bench ledgers", "bench recover", "bench tail",
-        "simulate",
+        "bench stream", "simulate",
     }  # fmt: skip
 
 
@@ -83,7 +88,7 @@ def test_the_line_of_a_group_is_that_of_the_command() -> None:
         assert command.get_short_help_str(), path
 
 
-@pytest.mark.parametrize("command", ["write", "bench add", "bench recover"])
+@pytest.mark.parametrize("command", ["write", "object put", "bench add", "bench recover"])
 def test_defaults_of_ledgers(command: str) -> None:
     path = ("ledger", "write") if command == "write" else tuple(command.split())
     defaults = [
@@ -107,9 +112,16 @@ TALKING = [
 
 def with_arguments(command: tuple[str, ...]) -> list[str]:
     needs_id = command[:1] == ("ledger",) and command[1] in ("read", "show", "delete", "recover")
+    needs_name = command[:1] in {("object",), ("namespace",), ("stream",)} and (
+        command[1] not in ("list", "audit")
+    )
     return [
         *command,
         *(["1"] if needs_id else []),
+        *(["x"] if needs_name else []),
+        *(["y"] if "rename" in command else []),
+        *(["write"] if command == ("bench", "stream") else []),
+        *(["--before", "latest"] if "truncate" in command else []),
         *(["--dir", "x"] if "bookie" in command else []),
     ]
 
@@ -122,7 +134,8 @@ def test_no_cluster_named(command: tuple[str, ...]) -> None:
 
 
 def test_all_that_talk_to_a_cluster_take_metadata() -> None:
-    local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("bench",), ("simulate",)}
+    local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("object",), ("bench",)}
+    local |= {("simulate",), ("namespace",), ("stream",)}
     assert set(TALKING) == set(ALL) - local
 
 
@@ -152,6 +165,40 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["ledger", "write", "--ack-quorum", "4"], "--ack-quorum 4"),
         (["ledger", "write", "--ack-quorum", "0"], "--ack-quorum"),
         (["ledger", "write", "--custom", "novalue"], "novalue"),
+        (["object", "put"], "FILE"),
+        (["object", "put", "-"], "NAME"),
+        (["object", "put", "x", "a//b"], "a//b"),
+        (["object", "put", "x", "--bucket", "a/b"], "a/b"),
+        (["object", "put", "x", "--meta", "novalue"], "novalue"),
+        (["object", "put", "x", "--chunk-bytes", "0"], "--chunk-bytes"),
+        (["object", "put", "x", "--ensemble", "2"], "--ensemble 2"),
+        (["object", "get", "a/"], "a/"),
+        (["object", "get", "a", "--range", "5-4"], "5-4"),
+        (["object", "get", "a", "--range", "-4"], "-4"),
+        (["object", "show", ".."], ".."),
+        (["namespace", "create", "/a//b"], "/a//b"),
+        (["namespace", "create", "/a", "--set", "retention=5"], "did you mean"),
+        (["namespace", "set", "/a"], "nothing to change"),
+        (["stream", "list", "-n", "/.hidden"], "/.hidden"),
+        (["stream", "create", "a//b"], "a//b"),
+        (["stream", "create", "a", "--set", "roll_bytes"], "KEY=VALUE"),
+        (["stream", "set", "a", "roll_bytes=much"], "'much'"),
+        (["stream", "set", "a"], "nothing to change"),
+        (["stream", "rename", "a"], "NEW"),
+        (["stream", "write", "a", "--set", "roll_bytes=5"], "--create"),
+        (["stream", "write", "a", "--delimiter", "ab"], "'ab'"),
+        (["stream", "write", "a", "--roll-every", "0"], "--roll-every"),
+        (["stream", "read", "a", "--from", "nowhere"], "'nowhere'"),
+        (["stream", "read", "a", "--from", "seq:x"], "'seq:x'"),
+        (["stream", "read", "a", "--from", "txid:"], "'txid:'"),
+        (["stream", "read", "a", "--from", "time:noon"], "'time:noon'"),
+        (["stream", "read", "a", "--to", "1:2"], "'1:2'"),
+        (["stream", "read", "a", "--format", "xml"], "xml"),
+        (["stream", "tail", "a", "-n", "-1"], "-1"),
+        (["stream", "truncate", "a"], "--before"),
+        (["stream", "retain"], "--all"),
+        (["stream", "retain", "a", "--all"], "--all"),
+        (["stream", "audit", "--older-than", "-1"], "--older-than"),
         (["bench", "add", "--entries", "0"], "--entries"),
         (["bench", "add", "--mode", "some"], "some"),
         (["bench", "add", "--ledgers", "1000000"], "1000000"),

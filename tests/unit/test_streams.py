@@ -574,3 +574,17 @@ def test_writers_apply_retention_and_quotas_as_they_roll() -> None:
             await writer.append(b"again")
 
     run(scene)
+
+
+def test_a_token_may_come_before_the_first_record() -> None:
+    """The segment was begun as if the stream ended with it."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.set_fencing_token("mine")
+        await writer.close()
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"x", token="mine")
+        assert [r.payload for r in await b.read("s")] == [b"x"]
+
+    run(scene)

@@ -19,6 +19,11 @@ _COMMANDS = {
     "cluster": ("quire.admin.main:cluster", "Initialise a cluster; look at its bookies."),
     "ledger": ("quire.admin.main:ledger", "Write, read, list, show, delete and recover ledgers."),
     "object": ("quire.admin.main:objects", "Put, get, list, show and delete objects."),
+    "namespace": (
+        "quire.admin.main:namespace",
+        "Make, list and show namespaces of streams; set what streams inherit.",
+    ),
+    "stream": ("quire.admin.main:stream", "Write, read, tail, truncate and manage streams."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
     "simulate": (
         "quire.admin.simulate:simulate",
@@ -52,6 +57,29 @@ _OBJECT = {
     "list": ("quire.admin.object_list:list_objects", "List the names of objects."),
     "show": ("quire.admin.object_show:show", "Show what is known of an object."),
     "delete": ("quire.admin.object_delete:delete", "Delete an object."),
+}
+
+_NAMESPACE = {
+    "create": ("quire.admin.namespace_create:create", "Make a namespace for streams."),
+    "list": ("quire.admin.namespace_list:list_namespaces", "List the paths of all namespaces."),
+    "show": ("quire.admin.namespace_show:show", "Show the settings of a namespace."),
+    "set": ("quire.admin.namespace_show:change", "Change settings that streams inherit."),
+}
+
+_STREAM = {
+    "create": ("quire.admin.stream_create:create", "Make a stream."),
+    "list": ("quire.admin.stream_list:list_streams", "List the streams of a namespace."),
+    "show": ("quire.admin.stream_show:show", "Show settings, segments and subscriptions."),
+    "set": ("quire.admin.stream_create:change", "Change a stream's own settings."),
+    "rename": ("quire.admin.stream_create:rename", "Give a stream another name."),
+    "delete": ("quire.admin.stream_delete:delete", "Delete a stream with all its ledgers."),
+    "write": ("quire.admin.stream_write:write", "Append the lines of standard input."),
+    "read": ("quire.admin.stream_read:read", "Print records, from any place on."),
+    "tail": ("quire.admin.stream_read:tail", "Print the last records, and go on with -f."),
+    "truncate": ("quire.admin.stream_trim:truncate", "Give up the beginning of a stream."),
+    "retain": ("quire.admin.stream_trim:retain", "Delete what is not to be kept any longer."),
+    "end": ("quire.admin.stream_delete:end", "End a stream for good."),
+    "audit": ("quire.admin.stream_audit:audit", "Find ledgers that no stream names any more."),
 }
 
 _BENCH = {
@@ -105,6 +133,16 @@ def ledger() -> None:
 @click.group("object", cls=LazyGroup, lazy=_OBJECT)
 def objects() -> None:
     """Put, get, list, show and delete objects."""
+
+
+@click.group(cls=LazyGroup, lazy=_NAMESPACE)
+def namespace() -> None:
+    """Make, list and show namespaces of streams; set what streams inherit."""
+
+
+@click.group(cls=LazyGroup, lazy=_STREAM)
+def stream() -> None:
+    """Write, read, tail, truncate and manage streams."""
 
 
 @click.group(cls=LazyGroup, lazy=_BENCH)

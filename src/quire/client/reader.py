@@ -163,6 +163,21 @@ class LedgerReader:
         finally:
             del self._tails[tail]
 
+    async def wait_confirmed(self, entry_id: int) -> int:
+        """Wait until `entry_id` is known to be acknowledged, or the ledger is closed; the
+        `last_add_confirmed` then. One bookie at a time is asked to tell, in a long poll: waiting
+        costs next to nothing. Raises as `tail` does. Cancel-safe."""
+        self._check_open()
+        tail = Tail(
+            self._view, self._codec, self._engine, self._pool, self._config, max(entry_id, 0)
+        )
+        self._tails[tail] = None
+        try:
+            await tail.wait()
+        finally:
+            del self._tails[tail]
+        return self.last_add_confirmed
+
     async def read_entry(self, entry_id: int) -> Entry:
         """One entry."""
         async for entry in self.read(entry_id, entry_id):

@@ -124,6 +124,18 @@ class Tail:
         finally:
             watch.close()
 
+    async def wait(self) -> None:
+        """Until the first entry may be delivered, or the ledger is closed before it."""
+        view = self._view
+        watch = view.store.watch_ledger(view.ledger_id, self._on_metadata)
+        try:
+            while self._upcoming > view.last_add_confirmed and not view.closed:
+                if self._ended is not None:
+                    raise self._ended
+                await self._news()
+        finally:
+            watch.close()
+
     # -- what is acknowledged -----------------------------------------------------------------
 
     async def _confirmed_runs(self) -> AsyncGenerator[EntryRun, None]:

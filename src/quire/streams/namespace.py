@@ -17,8 +17,10 @@ from quire.codec.stream_binding import NamespaceBinding
 from quire.codec.stream_name import StreamPaths, is_reserved, stream_name
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import (
+    LedgerError,
     MetadataURIError,
     NoSuchKeyError,
+    NoSuchLedgerError,
     NoSuchNamespaceError,
     StreamEndedError,
     StreamExistsError,
@@ -103,11 +105,13 @@ class Namespace:
 
     @classmethod
     async def open(cls, client: Client, path: str, *, password: bytes = b"") -> Namespace:
-        """NoSuchNamespaceError. A namespace that Java made is opened as well. `password`: of the
+        """NoSuchNamespaceError. A namespace that Java made is opened as well, unless it is
+        federated or bound to another cluster than the client's (UsageError). `password`: of the
         ledgers of its streams."""
         path = namespace_path(path)
         tree = client.metadata.tree
-        if not await tree.exists(f"{path}/{SETTINGS_NODE}") and not await _is_bound(client, path):
+        bound = await _check_binding(client, path)
+        if not bound and not await tree.exists(f"{path}/{SETTINGS_NODE}"):
             raise NoSuchNamespaceError(
                 f"there is no namespace {path}", remedy="Make it: quire namespace create " + path
             )
@@ -217,20 +221,32 @@ class Namespace:
         return await self.metadata(name).segments()
 
     async def delete_stream(self, name: str) -> None:
-        """Delete the stream with all its ledgers: whoever writes it is fenced first, readers get
-        NoSuchStreamError. Streams nested below its name stay. A missing stream is success. After an
-        error some of it is left: call it again."""
+        """Delete the stream with all its ledgers: whoever writes it is fenced first (as far as
+        bookies answer), readers get NoSuchStreamError. Streams nested below its name stay. A
+        missing stream is success. After an error some of it is left: call it again."""
         metadata = self.metadata(name)
         if not await metadata.exists():
             return
         await metadata.ensure_writable()
         claim = await metadata.claim()
         for segment in await metadata.segments():
+            if segment.in_progress:
+                await self._fence(segment)
             await remove(self.client, metadata, segment)
         if claim.allocated:
             await self.client.delete_ledger(int(claim.allocated))
         await self._tree.delete_tree(metadata.paths.root)
         await metadata.remove_markers()
+
+    async def _fence(self, segment: StreamSegment) -> None:
+        """Bookies take entries of a deleted ledger: its writer would go on acknowledging."""
+        try:
+            reader = await self.client.open_ledger(
+                segment.ledger_id, password=self.password, recover=True
+            )
+            reader.close()
+        except (LedgerError, NoSuchLedgerError):
+            pass  # it is to be deleted, whatever state it is in
 
     async def rename_stream(self, name: str, new_name: str) -> None:
         """All of it moves in one transaction: settings and subscriptions too. The writer that is
@@ -400,8 +416,9 @@ def _binding(client: Client) -> bytes:
     return NamespaceBinding.of_one(",".join(where.servers), where.root).to_bytes()
 
 
-async def _is_bound(client: Client, path: str) -> bool:
-    """Whether the path or one above it is bound (DistributedLog spec, 2.1)."""
+async def _check_binding(client: Client, path: str) -> bool:
+    """Whether the path or one above it is bound (DistributedLog spec, 2.1). UsageError where the
+    binding leads to what this client cannot see."""
     parts = path.split("/")
     for depth in range(len(parts), 1, -1):
         try:
@@ -409,8 +426,23 @@ async def _is_bound(client: Client, path: str) -> bool:
         except NoSuchKeyError:
             continue
         if node.value.startswith(BINDING_PREFIX):
-            return True
-    return False
+            break
+    else:
+        return False
+    where = parse_uri(client.metadata.uri)
+    binding = NamespaceBinding.from_bytes(node.value, ",".join(where.servers))
+    if binding.federated:
+        raise UsageError(
+            f"namespace {path} is federated: its streams are spread over others, which Quire does "
+            "not follow",
+            remedy="Use a namespace that is not federated",
+        )
+    if binding.ledgers_root.rstrip("/") != where.root:
+        raise UsageError(
+            f"namespace {path} keeps its ledgers at {binding.ledgers_root}, not at {where.root}",
+            remedy=f"Connect to the cluster at {binding.ledgers_root}",
+        )
+    return True
 
 
 async def _settings(client: Client, path: str) -> dict[str, Any]:

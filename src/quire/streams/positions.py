@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
 from quire.client import Client, LedgerReader
 from quire.codec.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.record import Records
 from quire.codec.stream_control import CreationTime, decode_control
+from quire.codec.stream_format import StreamFormatError
 from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.records import read_entries
@@ -48,6 +50,33 @@ milliseconds ago may still come."""
 
 Start = DLSN | AtTxid | AtTime | AtSequence | str
 """A DLSN is inclusive: give `position.next_slot()` to go on behind a record."""
+
+PLACES = "earliest, latest, a position (5:12:3), txid:N, time:ISO or seq:N"
+"""What `parse_start` understands, for messages."""
+
+
+def parse_start(text: str) -> Start:
+    """What a person means by a place in a stream. A time without a zone is UTC. UsageError."""
+    if text in (EARLIEST, LATEST):
+        return text
+    kind, colon, rest = text.partition(":")
+    try:
+        if colon and kind == "txid":
+            return AtTxid(int(rest))
+        if colon and kind == "seq":
+            return AtSequence(int(rest))
+        if colon and kind == "time":
+            return AtTime(_parsed_ms(rest))
+        return DLSN.parse(text)
+    except (ValueError, StreamFormatError):
+        raise UsageError(f"{text!r} is no place in a stream: give {PLACES}") from None
+
+
+def _parsed_ms(text: str) -> int:
+    moment = datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1_000)
 
 
 async def find(
@@ -135,6 +164,8 @@ async def _search(
 ) -> DLSN:
     end = oldest
     for segment in segments:
+        if segment.truncation is Truncation.TRUNCATED:
+            continue  # its ledger may be gone
         if not segment.in_progress and segment_is_before(segment):
             end = segment.last_dlsn.next_slot()
             continue

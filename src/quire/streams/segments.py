@@ -226,7 +226,10 @@ class Segments:
         return self.open.completed(self._client.clock.now_ms())
 
     def _new_segment(self, ledger: LedgerWriter, number: int, draft: Draft) -> StreamSegment:
-        first_txid = draft.txids[0] if draft.txids else MAX_TXID
+        # Without a record: the end of an empty stream, or a fencing token that is set first.
+        first_txid = MAX_TXID if draft.ends else self.taken.claim.max_txid
+        if draft.txids:
+            first_txid = draft.txids[0]
         return StreamSegment(number, ledger.ledger_id, first_txid)
 
     def _opened(self, segment: StreamSegment, ledger: LedgerWriter) -> None:

@@ -16,6 +16,7 @@ from quire.codec.stream_format import FIRST_LSSN
 from quire.codec.stream_name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.stream_segment import (
     StreamSegment,
+    completed_name,
     in_progress_name,
     parse_segment_name,
 )
@@ -62,6 +63,9 @@ class StreamMetadata:
     def __init__(self, tree: Tree, paths: StreamPaths) -> None:
         self.tree = tree
         self.paths = paths
+        self._old_names: dict[tuple[int, bool], str] = {}
+        """Of nodes that Java named in its former way, at the last look: by number of the segment
+        and whether it is in progress."""
 
     # -- the stream ---------------------------------------------------------------------------
 
@@ -123,17 +127,40 @@ class StreamMetadata:
         for _ in range(LIST_ATTEMPTS):
             names = [name for name in await self._children() if parse_segment_name(name)]
             found: dict[int, StreamSegment] = {}
+            old_names: dict[tuple[int, bool], str] = {}
             try:
-                for segment in await each(names, self._read):
+                for name, segment in zip(names, await each(names, self._read)):
+                    if name != segment.name:
+                        old_names[segment.lssn, segment.in_progress] = name
                     other = found.get(segment.lssn)
                     if other is None or other.in_progress:
                         found[segment.lssn] = segment
             except NoSuchKeyError:
                 continue  # it was completed or truncated just now
+            self._old_names = old_names
             return _numbered([found[lssn] for lssn in sorted(found)])
         raise MetadataUnavailableError(
             f"the segments of stream {self.paths.name} change faster than they can be listed"
         )
+
+    async def newest_segments(self) -> list[StreamSegment]:
+        """The newest one, if all are completed; otherwise, or where that is not so simple, all of
+        them. For who adds a segment often: a stream may have very many."""
+        names = await self._children()
+        parsed = [found for found in map(parse_segment_name, names) if found is not None]
+        if parsed and not any(found.in_progress or found.lssn is None for found in parsed):
+            newest = completed_name(max(found.lssn or 0 for found in parsed))
+            if newest in names:
+                try:
+                    return [await self._read(newest)]
+                except NoSuchKeyError:
+                    pass  # it was deleted just now
+        return await self.segments()
+
+    def node(self, lssn: int, *, in_progress: bool) -> str:
+        """The path of a segment's node, as it was at the last look."""
+        new = in_progress_name(lssn) if in_progress else completed_name(lssn)
+        return self.paths.segment(self._old_names.get((lssn, in_progress), new))
 
     async def _read(self, name: str) -> StreamSegment:
         return StreamSegment.from_bytes((await self.tree.read(self.paths.segment(name))).value)
@@ -207,11 +234,12 @@ class StreamMetadata:
         operations: list[Operation] = []
         after: dict[str, bytes | None] = {}
         if drop is not None:
-            operations.append(Delete(paths.segment(drop.name)))
-            after[paths.segment(drop.name)] = None
+            gone = self.node(drop.lssn, in_progress=True)
+            operations.append(Delete(gone))
+            after[gone] = None
         if complete is not None:
             operations.append(Create(paths.segment(complete.name), complete.to_bytes()))
-            operations.append(Delete(paths.segment(in_progress_name(complete.lssn))))
+            operations.append(Delete(self.node(complete.lssn, in_progress=True)))
             after[paths.segment(complete.name)] = complete.to_bytes()
             newest = max(newest, complete.lssn)
             max_txid = max(max_txid, complete.last_txid)
@@ -241,7 +269,7 @@ class StreamMetadata:
     ) -> None:
         """Add completed segments, which follow the newest, in one transaction with `more`; `after`
         are nodes that tell whether it was done. StreamFencedError as for `change`."""
-        newest = claim.newest + len(segments)
+        newest = max([claim.newest, *[segment.lssn for segment in segments]])
         max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
         operations: list[Operation] = [
             Create(self.paths.segment(segment.name), segment.to_bytes()) for segment in segments

@@ -49,15 +49,22 @@ class LastRecord:
     slot: int
 
 
-async def take_over(client: Client, metadata: StreamMetadata, password: bytes) -> Taken:
+async def take_over(
+    client: Client, metadata: StreamMetadata, password: bytes, *, whole: bool = True
+) -> Taken:
     """Claim the stream, and complete what is in progress. On return every record that its former
-    writers had acknowledged is part of a completed segment, and they cannot add another.
+    writers had acknowledged is part of a completed segment, and they cannot add another. Without
+    `whole`, only the newest segments are looked at where that will do.
 
     StreamEndedError, StreamFencedError (another writer took it meanwhile), RecoveryError (too few
     bookies answer: nothing is lost, try again)."""
     await metadata.ensure_writable()
     claim = await metadata.claim()
-    segments = await metadata.segments()
+    # A writer that used its first mark since then has a segment in progress: all are looked at.
+    if whole or await metadata.has_marks():
+        segments = await metadata.segments()
+    else:
+        segments = await metadata.newest_segments()
     if claim.max_txid == MAX_TXID:
         raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
     taken = Taken(claim, claim.max_txid)

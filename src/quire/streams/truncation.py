@@ -63,8 +63,9 @@ def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
 async def _replace(metadata: StreamMetadata, segments: Sequence[StreamSegment]) -> None:
     operations: list[Operation] = []
     for segment in segments:
-        path = metadata.paths.segment(segment.name)
-        operations += [Delete(path), Create(path, segment.to_bytes())]
+        before = metadata.node(segment.lssn, in_progress=False)
+        after = metadata.paths.segment(segment.name)
+        operations += [Delete(before), Create(after, segment.to_bytes())]
     if operations:
         await metadata.tree.commit(*operations)
 
@@ -87,7 +88,8 @@ async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegmen
     ledger that nobody knows."""
     await client.delete_ledger(segment.ledger_id)
     try:
-        await metadata.tree.commit(Delete(metadata.paths.segment(segment.name)))
+        node = metadata.node(segment.lssn, in_progress=segment.in_progress)
+        await metadata.tree.commit(Delete(node))
     except NoSuchKeyError:
         pass
 

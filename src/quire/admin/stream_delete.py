@@ -1,0 +1,69 @@
+"""`quire stream delete` and `quire stream end`: what cannot be taken back."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.options import metadata_option, run_async
+from quire.admin.stream_options import (
+    name_argument,
+    namespace,
+    namespace_option,
+    password_option,
+    yes_option,
+)
+from quire.admin.tls import tls_options
+
+
+@click.command()
+@metadata_option
+@namespace_option
+@name_argument()
+@yes_option
+def delete(uri: str, path: str, name: str, yes: bool) -> int:
+    """Delete a stream with all its ledgers and subscriptions.
+
+    Whoever is writing it is fenced. Asks first where standard input is a terminal.
+    """
+    return run_async(_delete(uri, path, name, ask=not yes and sys.stdin.isatty()))
+
+
+async def _delete(uri: str, path: str, name: str, ask: bool) -> int:
+    async with namespace(uri, path) as opened:
+        count = len(await opened.segments(name))
+        if ask and not click.confirm(f"Delete stream {name} ({count} segments)?", err=True):
+            say("nothing was deleted")
+            return EXIT_ERROR
+        await opened.delete_stream(name)
+    say(f"stream {name} deleted")
+    return 0
+
+
+@click.command()
+@metadata_option
+@tls_options
+@namespace_option
+@name_argument()
+@password_option
+@yes_option
+def end(uri: str, path: str, name: str, password: bytes, yes: bool) -> int:
+    """End a stream for good: nobody can append to it any more, and readers come to an end.
+
+    Whoever is writing it is fenced. Asks first where standard input is a terminal.
+    """
+    return run_async(_end(uri, path, name, password, ask=not yes and sys.stdin.isatty()))
+
+
+async def _end(uri: str, path: str, name: str, password: bytes, ask: bool) -> int:
+    async with namespace(uri, path, password) as opened:
+        if ask and not click.confirm(f"End stream {name} for good?", err=True):
+            say("nothing was changed")
+            return EXIT_ERROR
+        async with await opened.open_writer(name) as writer:
+            count = writer.next_sequence
+            await writer.end_stream()
+    say(f"stream {name} ended behind {count} records")
+    return 0

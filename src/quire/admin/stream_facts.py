@@ -1,0 +1,97 @@
+"""What `list --long` and `show` say of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from quire.admin.output import time_text
+from quire.codec.stream_format import MAX_TXID
+from quire.codec.stream_segment import Truncation
+from quire.streams.facts import SegmentFacts, records_from, segment_facts
+from quire.streams.positions import oldest_position
+
+if TYPE_CHECKING:
+    from quire.codec.dlsn import DLSN
+    from quire.streams import Namespace
+    from quire.streams.settings import StreamSettings
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFacts:
+    name: str
+    settings: StreamSettings
+    facts: list[SegmentFacts]
+    records: int
+    """That can be read."""
+    oldest: DLSN
+
+    @property
+    def active(self) -> list[SegmentFacts]:
+        return [fact for fact in self.facts if not fact.truncated]
+
+    @property
+    def ended(self) -> bool:
+        completed = [fact.segment for fact in self.facts if not fact.segment.in_progress]
+        return any(segment.last_txid == MAX_TXID for segment in completed)
+
+    @property
+    def last(self) -> DLSN | None:
+        return next((fact.last for fact in reversed(self.active) if fact.last), None)
+
+    def as_json(self) -> dict[str, Any]:
+        """Of the stream as a whole."""
+        return {
+            "name": self.name,
+            "ended": self.ended,
+            "segments": len(self.facts),
+            "records": self.records,
+            "bytes": sum(fact.size_bytes for fact in self.facts),
+            "first": str(self.oldest) if self.records else None,
+            "first_time": time_text(self._first_ms()) if self.records else None,
+            "last": str(self.last) if self.records and self.last else None,
+            "last_time": time_text(self._last_ms()) if self.records else None,
+        }
+
+    def _first_ms(self) -> int:
+        """-1: not known."""
+        if not self.active or self.settings.txids != "time":
+            return -1
+        return self.active[0].segment.first_txid
+
+    def _last_ms(self) -> int:
+        for fact in reversed(self.active):
+            if fact.last is None or fact.last_txid is None:
+                continue
+            if self.settings.txids == "time" and fact.last_txid != MAX_TXID:
+                return fact.last_txid
+            return -1 if fact.segment.in_progress else fact.segment.completion_time_ms
+        return -1
+
+
+async def stream_facts(opened: Namespace, name: str, password: bytes) -> StreamFacts:
+    """NoSuchStreamError, and what ledgers raise."""
+    segments = await opened.segments(name)
+    facts = await segment_facts(opened.client, segments, password)
+    oldest = oldest_position(segments)
+    count = await records_from(opened.client, facts, oldest, password)
+    return StreamFacts(name, await opened.stream_settings(name), facts, count, oldest)
+
+
+def segment_as_json(fact: SegmentFacts) -> dict[str, Any]:
+    segment = fact.segment
+    state = "in progress" if segment.in_progress else "completed"
+    partial = segment.truncation is Truncation.PARTIAL
+    return {
+        "number": segment.lssn,
+        "ledger_id": segment.ledger_id,
+        "state": "lost" if fact.lost else "truncated" if fact.truncated else state,
+        "records": fact.records,
+        "bytes": fact.size_bytes,
+        "first_sequence": segment.first_sequence_id if segment.first_sequence_id >= 0 else None,
+        "first": str(segment.min_active_dlsn if partial else segment.first_dlsn),
+        "last": None if fact.last is None else str(fact.last),
+        "first_txid": segment.first_txid if segment.first_txid != MAX_TXID else None,
+        "last_txid": fact.last_txid if fact.last_txid != MAX_TXID else None,
+        "completed": time_text(segment.completion_time_ms) if not segment.in_progress else None,
+    }

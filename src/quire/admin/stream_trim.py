@@ -1,0 +1,94 @@
+"""`quire stream truncate` and `quire stream retain`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.admin.groups import say
+from quire.admin.options import json_option, metadata_option, run_async
+from quire.admin.output import print_json
+from quire.admin.stream_options import (
+    PLACES,
+    name_argument,
+    namespace,
+    namespace_option,
+    password_option,
+    place_option,
+)
+from quire.admin.tls import tls_options
+
+if TYPE_CHECKING:
+    from quire.codec.stream_segment import StreamSegment
+    from quire.streams.positions import Start
+
+
+@click.command()
+@metadata_option
+@tls_options
+@namespace_option
+@name_argument()
+@place_option("before", f"Give up everything before this place: {PLACES}.", required=True)
+@password_option
+@json_option("One JSON object: name, before, freed_ledgers.")
+def truncate(
+    uri: str, path: str, name: str, before_place: Start, password: bytes, as_json: bool
+) -> None:
+    """Give up the beginning of a stream, and free the ledgers that hold nothing else.
+
+    The segment that is being written is left alone: what lies in it is given up by a later call.
+    """
+    run_async(_truncate(uri, path, name, before_place, password, as_json))
+
+
+async def _truncate(
+    uri: str, path: str, name: str, before: Start, password: bytes, as_json: bool
+) -> None:
+    async with namespace(uri, path, password) as opened:
+        held = await opened.segments(name)
+        position = await opened.find(name, before)
+        await opened.truncate(name, position)
+        left = {segment.ledger_id for segment in await opened.segments(name)}
+    freed = [segment for segment in held if segment.ledger_id not in left]
+    if as_json:
+        ledgers = [segment.ledger_id for segment in freed]
+        print_json({"name": name, "before": str(position), "freed_ledgers": ledgers})
+    else:
+        say(f"stream {name} truncated before {position}: {_freed(freed)}")
+
+
+def _freed(segments: list[StreamSegment]) -> str:
+    return f"{len(segments)} ledger{'' if len(segments) == 1 else 's'} freed"
+
+
+@click.command()
+@metadata_option
+@namespace_option
+@name_argument(required=False)
+@click.option("--all", "everything", is_flag=True, help="All streams of the namespace.")
+@json_option("One JSON object for each stream: name, freed_ledgers.")
+def retain(uri: str, path: str, name: str | None, everything: bool, as_json: bool) -> None:
+    """Delete what the settings do not want kept (retention_ms, retention_bytes), and what was
+    truncated. Writers do the same when they roll."""
+    if everything == (name is not None):
+        raise click.UsageError("give the NAME of a stream, or --all")
+    run_async(_retain(uri, path, name, as_json))
+
+
+async def _retain(uri: str, path: str, name: str | None, as_json: bool) -> None:
+    from quire.errors import NoSuchStreamError
+
+    async with namespace(uri, path) as opened:
+        for one in [name] if name is not None else await opened.streams():
+            try:
+                freed = await opened.retain(one)
+            except NoSuchStreamError:
+                if name is not None:
+                    raise
+                continue  # deleted since it was listed
+            if as_json:
+                ledgers = [segment.ledger_id for segment in freed]
+                print_json({"name": one, "freed_ledgers": ledgers})
+            elif freed or name is not None:
+                say(f"stream {one}: {_freed(freed)}")
