@@ -357,6 +357,11 @@ class Cluster:
     # -- what ZooKeeper holds -----------------------------------------------------------------
 
     @property
+    def zookeeper(self) -> str:
+        """HOST:PORT"""
+        return self._zookeeper.address
+
+    @property
     def kazoo(self) -> KazooClient:
         assert self._kazoo is not None
         return self._kazoo

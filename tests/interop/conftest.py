@@ -13,6 +13,7 @@ import jpype
 import pytest
 
 from tests.interop.apache_cluster import Cluster
+from tests.interop.stream_place import Place
 
 SAID_LINES = 15
 
@@ -80,3 +81,16 @@ def shared_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeClu
 
     yield make
     end()
+
+
+@pytest.fixture(scope="module", params=["quire", pytest.param("sorted", marks=pytest.mark.slow)])
+def bookies(request: pytest.FixtureRequest) -> str:
+    """Of which kind, for tests of streams."""
+    return str(request.param)
+
+
+@pytest.fixture
+def place(bookies: str, shared_cluster: MakeCluster) -> Iterator[Place]:
+    place = Place(shared_cluster(bookies))
+    yield place
+    place.close()

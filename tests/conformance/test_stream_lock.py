@@ -1,0 +1,181 @@
+"""The write lock of a stream on every driver: one owner, in order, and nothing left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+from collections.abc import AsyncIterator
+
+import pytest
+
+from quire.codec.stream_lock import LockMember
+from quire.errors import StreamLockedError
+from quire.metadata.base import MetadataStore
+from quire.metadata.tree import Create, Delete, Tree
+from quire.streams.lock import StreamLock
+from quire.tasks import TaskSet
+from tests.conformance.conftest import PATIENCE_S, Backend
+from tests.conformance.test_tree import lose_session
+
+_paths = itertools.count()
+
+
+@pytest.fixture
+async def tasks() -> AsyncIterator[TaskSet]:
+    tasks = TaskSet()
+    yield tasks
+    await tasks.close()
+
+
+@pytest.fixture
+async def path(store: MetadataStore) -> str:
+    path = f"/lock-{os.getpid()}-{next(_paths)}"
+    await store.tree.make_path(path)
+    return path
+
+
+async def waiting(tree: Tree, path: str, count: int) -> list[str]:
+    """The members, once there are so many."""
+    async with asyncio.timeout(PATIENCE_S):
+        while len(names := await tree.children(path)) != count:
+            await asyncio.sleep(0.01)
+    return names
+
+
+async def test_one_owner_at_a_time(store: MetadataStore, path: str, tasks: TaskSet) -> None:
+    first = StreamLock(store.tree, path, tasks)
+    await first.acquire(0)
+    [name] = await store.tree.children(path)
+    data = (await store.tree.read(f"{path}/{name}")).value
+    member = LockMember.parse(name, data, 0)
+    assert member.session_id == store.tree.session_id
+    assert member.client_id == data.decode()
+    second = StreamLock(store.tree, path, tasks)
+    with pytest.raises(StreamLockedError, match=member.client_id):
+        await second.acquire(0)
+    with pytest.raises(StreamLockedError):
+        await StreamLock(store.tree, path, tasks).acquire(0.05)
+    assert await store.tree.children(path) == [name]
+    assert not first.lost.done()
+    await first.release()
+    await first.release()
+    assert await store.tree.children(path) == []
+    third = StreamLock(store.tree, path, tasks)
+    await third.acquire(0)
+    await third.release()
+
+
+async def test_owners_follow_in_order(
+    backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
+    """Of two sessions. One in the middle gives up, which moves nobody."""
+    other = await backend.store()
+    owned: list[int] = []
+    locks = [StreamLock((store, other)[n % 2].tree, path, tasks) for n in range(5)]
+    await locks[0].acquire(0)
+
+    async def acquire(number: int) -> None:
+        await locks[number].acquire(PATIENCE_S)
+        owned.append(number)
+
+    begun = []
+    for number in range(1, 5):
+        begun.append(asyncio.create_task(acquire(number)))
+        await waiting(store.tree, path, number + 1)
+    begun[1].cancel()
+    assert isinstance((await asyncio.gather(begun[1], return_exceptions=True))[0], BaseException)
+    await waiting(store.tree, path, 4)
+    assert owned == []
+    await locks[0].release()
+    for number in (1, 3, 4):
+        async with asyncio.timeout(PATIENCE_S):
+            await begun[number - 1]
+        assert owned[-1] == number
+        assert not locks[number].lost.done()
+        await locks[number].release()
+    assert owned == [1, 3, 4]
+    assert await store.tree.children(path) == []
+
+
+async def test_members_of_others_come_first(
+    store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
+    """Whatever their names are: by number, and behind all others without one."""
+    [old] = await store.tree.commit(Create(f"{path}/member_", b"old", sequential=True))
+    await store.tree.commit(Create(f"{path}/member_none", b"no number"))
+    lock = StreamLock(store.tree, path, tasks)
+    with pytest.raises(StreamLockedError):
+        await lock.acquire(0)
+    lock = StreamLock(store.tree, path, tasks)
+    begun = asyncio.create_task(lock.acquire(PATIENCE_S))
+    await waiting(store.tree, path, 3)
+    await store.tree.commit(Delete(str(old)))
+    async with asyncio.timeout(PATIENCE_S):
+        await begun
+    await lock.release()
+    assert await store.tree.children(path) == ["member_none"]
+
+
+async def test_a_cancelled_wait_leaves_nothing(
+    store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
+    """At whatever step: one that joined without anybody knowing would hold up all the others."""
+    owner = StreamLock(store.tree, path, tasks)
+    await owner.acquire(0)
+    for turns in range(30):
+        begun = asyncio.create_task(StreamLock(store.tree, path, tasks).acquire(PATIENCE_S))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+        assert len(await store.tree.children(path)) == 1
+    await owner.release()
+
+
+async def test_a_lost_session_is_told(
+    backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
+    other = await backend.store()
+    lock = StreamLock(store.tree, path, tasks)
+    await lock.acquire(0)
+    next_one = StreamLock(other.tree, path, tasks)
+    begun = asyncio.create_task(next_one.acquire(PATIENCE_S))
+    await waiting(other.tree, path, 2)
+    await lose_session(backend, store)
+    async with asyncio.timeout(PATIENCE_S):
+        await begun
+        await lock.lost
+    assert not next_one.lost.done()
+    await lock.release()
+    assert len(await other.tree.children(path)) == 1
+    await next_one.release()
+
+
+async def test_who_waits_goes_on_in_a_new_session(
+    backend: Backend, store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
+    other = await backend.store()
+    owner = StreamLock(other.tree, path, tasks)
+    await owner.acquire(0)
+    lock = StreamLock(store.tree, path, tasks)
+    begun = asyncio.create_task(lock.acquire(PATIENCE_S))
+    before = await waiting(other.tree, path, 2)
+    await lose_session(backend, store)
+    await owner.release()
+    async with asyncio.timeout(PATIENCE_S):
+        await begun
+    [name] = await waiting(other.tree, path, 1)
+    assert name not in before
+    await lock.release()
+
+
+async def test_the_stream_is_deleted_meanwhile(
+    store: MetadataStore, path: str, tasks: TaskSet
+) -> None:
+    lock = StreamLock(store.tree, path, tasks)
+    await lock.acquire(0)
+    await store.tree.delete_tree(path)
+    async with asyncio.timeout(PATIENCE_S):
+        await lock.lost
+    await lock.release()
