@@ -28,6 +28,7 @@ from quire.streams.namespace import Namespace
 from quire.streams.positions import LATEST, AtSequence, AtTime, AtTxid
 from quire.streams.reader import StreamReader
 from quire.streams.records import Gap, Record
+from quire.streams.writer import StreamWriter
 from quire.testing.simulation.world import World
 
 SEED = 7
@@ -586,5 +587,38 @@ def test_a_token_may_come_before_the_first_record() -> None:
         async with await b.streams.open_writer("s") as writer:
             await writer.append(b"x", token="mine")
         assert [r.payload for r in await b.read("s")] == [b"x"]
+
+    run(scene)
+
+
+def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.streams import namespace, pump
+
+    monkeypatch.setattr(namespace, "ALL_BUFFERED_BYTES_MAX", 20_000)
+    monkeypatch.setattr(pump, "BUFFERED_BYTES_MAX", 5_000)
+
+    async def scene(b: Bench) -> None:
+        streams = await Namespace.open(b.client, "/acme/test")
+        writers = [await streams.open_writer(f"s{k}", create=True) for k in range(10)]
+        most = 0
+
+        async def fill(writer: StreamWriter) -> None:
+            nonlocal most
+            for _ in range(20):
+                await writer.submit_many([bytes(80)] * 10)
+                most = max(most, sum(w.buffered_bytes for w in writers))
+                assert writer.buffered_bytes <= 5_000 + 1_000
+            await writer.flush()
+
+        async with asyncio.TaskGroup() as group:
+            for writer in writers:
+                group.create_task(fill(writer))
+        assert 5_000 < most <= 20_000 + 10 * 1_000
+        assert all(writer.buffered_bytes == 0 for writer in writers)
+        writers[0].abandon()
+        for writer in writers[1:]:
+            await writer.close()
+        assert streams._room.used_bytes == 0
+        await streams.close()
 
     run(scene)

@@ -84,6 +84,8 @@ _INT64_END = 2**63
 
 
 class Truncation(enum.IntEnum):
+    """How much of a segment was given up."""
+
     ACTIVE = 0
     PARTIAL = 1
     """Records before `min_active_dlsn` are gone."""

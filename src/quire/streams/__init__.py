@@ -12,6 +12,7 @@ The same names without `await` are in `quire.streams.blocking`.
 """
 
 from quire.codec.dlsn import DLSN
+from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.streams.drafts import Appended
 from quire.streams.namespace import Namespace
 from quire.streams.objects import Objects
@@ -37,7 +38,9 @@ __all__ = [
     "Record",
     "RecordBatch",
     "StreamReader",
+    "StreamSegment",
     "StreamSettings",
     "StreamWriter",
     "Subscription",
+    "Truncation",
 ]

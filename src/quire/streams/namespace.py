@@ -33,6 +33,7 @@ from quire.metadata.uri import Driver, parse_uri
 from quire.streams.lock import StreamLock
 from quire.streams.positions import EARLIEST, Start, find
 from quire.streams.reader import StreamReader
+from quire.streams.room import Room
 from quire.streams.segments import Segments
 from quire.streams.settings import (
     DEFAULTS,
@@ -53,6 +54,8 @@ SETTINGS_NODE = ".quire"
 STREAM_SETTINGS_NODE = "quire"
 """Below a stream's root."""
 NESTED_DEPTH_MAX = 16
+ALL_BUFFERED_BYTES_MAX = 64 * 1024 * 1024
+"""Appended and not acknowledged, of all writers that were opened through one `Namespace`."""
 BINDING_PREFIX = b"1\nBKDL\n"
 """Of the value of a node that is bound to a cluster."""
 
@@ -70,6 +73,7 @@ class Namespace:
         self.password = password
         self._tree = client.metadata.tree
         self._tasks = TaskSet()
+        self._room = Room(ALL_BUFFERED_BYTES_MAX)
         self._writers: dict[StreamWriter, StreamLock | None] = {}
         """That are open, with the lock that each holds."""
 
@@ -331,7 +335,7 @@ class Namespace:
             password=self.password, stored_bytes=held_bytes, lock=lock,
         )  # fmt: skip
         segments.prepare()
-        writer = StreamWriter(segments, settings, self.client.clock, self._tasks)
+        writer = StreamWriter(segments, settings, self.client.clock, self._tasks, self._room)
         self._writers[writer] = lock
         writer.on_end(lambda: self._ended(writer))
         return writer

@@ -21,6 +21,7 @@ from quire.errors import (
 )
 from quire.streams.drafts import Draft
 from quire.streams.producers import Marks
+from quire.streams.room import Room
 from quire.streams.segment_writer import SegmentWriter
 from quire.streams.segments import Segments
 from quire.streams.settings import StreamSettings
@@ -29,7 +30,7 @@ from quire.tasks import TaskSet
 T = TypeVar("T")
 
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
-"""Appended and not acknowledged: behind that appends wait."""
+"""Appended to one stream and not acknowledged: behind that appends wait."""
 FULL_ENTRIES_IN_FLIGHT_MAX = 64
 """Of full entries; `entries_in_flight` is for those that could still take more records."""
 TURNS_BEFORE_CONTROL = 2
@@ -46,14 +47,15 @@ FINAL = (StreamFencedError, UnauthorizedError, UsageError)
 class Pump:
     """From drafts to acknowledged entries, in order."""
 
-    def __init__(self, segments: Segments, settings: StreamSettings, tasks: TaskSet) -> None:
+    def __init__(
+        self, segments: Segments, settings: StreamSettings, tasks: TaskSet, room: Room
+    ) -> None:
+        """`room`: that all writers share."""
         self.name = segments.metadata.paths.name
         self.segments = segments
         self.settings = settings
-        self.buffered_bytes = 0
-        self.room = asyncio.Event()
-        """Set while more may be appended."""
-        self.room.set()
+        self.room = Room(BUFFERED_BYTES_MAX, room)
+        """For what is appended and not acknowledged."""
         self.failure: QuireError | None = None
         self.closing = False
         self.on_end: Callable[[], object] = lambda: None
@@ -88,9 +90,7 @@ class Pump:
 
     def appended(self, size_bytes: int) -> None:
         """So many bytes of records were put into drafts."""
-        self.buffered_bytes += size_bytes
-        if self.buffered_bytes >= BUFFERED_BYTES_MAX:
-            self.room.clear()
+        self.room.take(size_bytes)
         self.plan_turn()
 
     async def roll(self) -> None:
@@ -250,14 +250,12 @@ class Pump:
 
     def _settle(self, drafts: Sequence[Draft]) -> None:
         for draft in drafts:
-            self.buffered_bytes -= draft.record_bytes
+            self.room.give_back(draft.record_bytes)
             for producer_id, sequence, index in draft.sent_by:
                 self._settled.sent(producer_id, sequence, draft.position(index))
             if draft.token is not None:
                 self._settled.token = draft.token
             draft.settle()
-        if self.buffered_bytes < BUFFERED_BYTES_MAX:
-            self.room.set()
 
     def _fail(self, error: QuireError) -> None:
         """The end: whatever is not acknowledged by now learns why."""
@@ -274,5 +272,5 @@ class Pump:
         if self._rolled is not None and not self._rolled.done():
             self._rolled.set_exception(error)
             self._rolled.exception()
-        self.room.set()
+        self.room.give_back(self.room.used_bytes)
         self.on_end()

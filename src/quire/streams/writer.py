@@ -31,6 +31,7 @@ from quire.errors import (
 from quire.streams.drafts import Appended, Draft
 from quire.streams.producers import encode_mark
 from quire.streams.pump import Pump
+from quire.streams.room import Room
 from quire.streams.segments import Segments
 from quire.streams.settings import StreamSettings
 from quire.tasks import TaskSet
@@ -50,7 +51,12 @@ class StreamWriter:
     """
 
     def __init__(
-        self, segments: Segments, settings: StreamSettings, clock: Clock, tasks: TaskSet
+        self,
+        segments: Segments,
+        settings: StreamSettings,
+        clock: Clock,
+        tasks: TaskSet,
+        room: Room,
     ) -> None:
         self.name = segments.metadata.paths.name
         self.settings = settings
@@ -62,7 +68,7 @@ class StreamWriter:
         self._ending = False
         self._marks = segments.taken.marks
         """What the entries that were handed over say, acknowledged or not."""
-        self._pump = Pump(segments, settings, tasks)
+        self._pump = Pump(segments, settings, tasks, room)
 
     # -- what is known ------------------------------------------------------------------------
 
@@ -79,7 +85,7 @@ class StreamWriter:
     @property
     def buffered_bytes(self) -> int:
         """Appended and not acknowledged."""
-        return self._pump.buffered_bytes
+        return self._pump.room.used_bytes
 
     @property
     def closed(self) -> bool:
@@ -222,8 +228,7 @@ class StreamWriter:
     ) -> Appended:
         """`sent_by`: the producer, and its number of the first record. Those that the stream has
         already are left out."""
-        while not self._pump.room.is_set():
-            await self._pump.room.wait()
+        await self._pump.room.wait()
         self._check()
         self._check_token(token)
         given = self._txids(len(payloads), txids)
