@@ -6,7 +6,10 @@ import asyncio
 from dataclasses import replace
 from pathlib import Path
 
-from quire.errors import KeyExistsError
+import pytest
+
+from quire.bookie import server
+from quire.errors import KeyExistsError, MetadataUnavailableError
 from quire.metadata.base import BookieAddress
 from quire.metadata.memory import MemoryStore
 
@@ -47,3 +50,33 @@ async def test_a_bookie_that_lost_its_session_is_back(tmp_path: Path) -> None:
                     break
         assert not bookie.failed.done()
     await metadata.close()
+
+
+async def test_a_bookie_says_again_that_it_is_read_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that was lost left it registered as writable for good (found by the simulator)."""
+    monkeypatch.setattr(server, "ANNOUNCE_AGAIN_S", 0.0)
+    lost = 3
+
+    async def lose(operation: str, done: bool) -> None:
+        nonlocal lost
+        if operation == "set_readonly" and not done and lost:
+            lost -= 1
+            raise MetadataUnavailableError("the request was lost")
+
+    cluster = memory_metadata().cluster
+    mine = MemoryStore(cluster, hook=lose)
+    async with running_bookie(tmp_path / "bookie", metadata=mine) as bookie:
+        bookie.store._catalogue.missing.add(bookie.store._first_number)
+        bookie.store._space_changed()
+        async with asyncio.timeout(TIMEOUT_S):
+            while bookie.bookie_id not in cluster.bookies().readonly:
+                await asyncio.sleep(0)
+        assert lost == 0
+        bookie.store._catalogue.missing.clear()
+        bookie.store._space_changed()
+        async with asyncio.timeout(TIMEOUT_S):
+            while bookie.bookie_id not in cluster.bookies().writable:
+                await asyncio.sleep(0)
+    await mine.close()

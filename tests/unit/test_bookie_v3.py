@@ -126,6 +126,20 @@ async def test_a_bookie_that_lost_something(bookie: Bookie, peer: Peer) -> None:
     assert bookie.store.ledgers[1].fenced
 
 
+async def test_a_key_that_was_lost_to_damage_does_not_make_theirs_wrong(
+    bookie: Bookie, peer: Peer
+) -> None:
+    """One such bookie kept every client from recovering the ledger (found by the simulator)."""
+    assert code(await ask(peer, add(1, 5, 0))) == Code.OK
+    bookie.store.ledgers[5].master_key = b""
+    assert code(await ask(peer, add(2, 5, 1))) == Code.IO_ERROR
+    answers: list[int] = []
+    assert bookie.service.fence(5, KEY, answers.append) == Code.UNKNOWN_LEDGER_STATE
+    assert bookie.service.write_lac(5, 0, KEY, b"packet", answers.append) == Code.IO_ERROR
+    assert answers == []
+    assert not bookie.store.ledgers[5].fenced
+
+
 async def test_the_newest_copy_of_an_entry_is_read(peer: Peer) -> None:
     """As with Apache's DbLedgerStorage; and a list of entries, which that does not answer."""
     for name in ("live_db_add0", "live_db_add1", "live_db_dup", "live_db_dup_read"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from dataclasses import replace
 from typing import Any
@@ -406,6 +407,36 @@ def test_cold_reads_wait_off_the_loop() -> None:
     assert box.read(1, 0, count) == [box.written[1, i] for i in range(count)]
     assert 5 < len(fetched) < count
     assert run(box.store.entry_ranges(1)) == [(0, count - 1)]
+
+
+async def test_a_cold_read_that_ends_in_a_clean_stop_leaves_the_log_open() -> None:
+    """It closed the file of the segment that the stop was still to write (found by the
+    simulator)."""
+    box = opened(cold_read_probability=1.0)
+    box.append(entries(1, 0, 4))
+    box.pump()
+    go: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    class Reader:
+        async def run(self, call: Any) -> Any:
+            await go
+            return call()
+
+    box.store._blocking = Reader()
+    reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 4, 1 << 20))
+    await asyncio.sleep(0)
+    box.append(entries(1, 4, 1))
+    drain = box.log.stop
+
+    async def drain_behind_the_read() -> None:
+        go.set_result(None)
+        await reading
+        await drain()
+
+    box.log.stop = drain_behind_the_read  # type: ignore[method-assign]
+    await box.store.close()
+    assert box.acknowledged == box.written
+    assert box.open().clean
 
 
 def test_a_cold_read_that_fails_is_damage() -> None:
@@ -1019,6 +1050,19 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
     box.idle()
     box.close()
     assert not box.open().negatives_unknown
+
+
+def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
+    """Nothing else told that there had been groups before the first one that was left."""
+    box = opened()
+    lose_a_group(box)
+    disk, name = disk_of(box), segment_name(1)
+    disk.flip_bit(name, 20)  # the header
+    for block in (1, 2):  # all groups before the one that is lost anyway
+        disk.flip_bit(name, block * 4096 + 20)
+    report = box.open()
+    assert any("header" in problem for problem in report.problems)
+    assert report.negatives_unknown
 
 
 def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:

@@ -23,6 +23,8 @@ from quire.storage.seams import Disk, Worker
 from quire.storage.store import BlockingReader, LedgerStore
 from quire.tasks import TaskSet
 
+ANNOUNCE_AGAIN_S = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class Address:
@@ -81,6 +83,7 @@ class Bookie:
         self._registration: Registration | None = None
         self._instance_id = ""
         self._recovered = False
+        self._announcing = False
         self._tasks = TaskSet()
 
     async def start(self) -> None:
@@ -124,7 +127,7 @@ class Bookie:
             readonly=not writable,
         )
         if self.store.writable != writable:  # meanwhile, when nobody could be told
-            await self._move(self._registration, self.store.writable)
+            self._announce_soon()
         self._registration.lost.add_done_callback(self._on_registration_lost)
         await self._listen(self._port)
         self._tasks.start(self._every(self.config.gc_interval_s, self.collect_garbage))
@@ -204,14 +207,28 @@ class Bookie:
     def _on_writable_changed(self, writable: bool) -> None:
         self.service.writable = writable
         self._log("writable" if writable else "read_only", bookie=self.bookie_id)
-        if self._registration is not None:
-            self._tasks.start(self._move(self._registration, writable))
+        self._announce_soon()
 
-    async def _move(self, registration: Registration, writable: bool) -> None:
+    def _announce_soon(self) -> None:
+        if self._registration is not None and not self._announcing:
+            self._announcing = True
+            self._tasks.start(self._announce(self._registration))
+
+    async def _announce(self, registration: Registration) -> None:
+        """Register as what the store is now: one call at a time, so that the last word counts, and
+        again where its outcome is unknown."""
+        announced: bool | None = None
         try:
-            await registration.set_readonly(not writable)
-        except QuireError as error:
-            self._log("registration_failed", error=str(error))
+            while announced is not self.store.writable:
+                writable = self.store.writable
+                try:
+                    await registration.set_readonly(not writable)
+                    announced = writable
+                except QuireError as error:
+                    self._log("registration_failed", error=str(error))
+                    await asyncio.sleep(ANNOUNCE_AGAIN_S)
+        finally:
+            self._announcing = False
 
 
 def storage_config(config: BookieConfig) -> StorageConfig:

@@ -360,9 +360,9 @@ class AddSession:
         keep = [bookie for index, bookie in enumerate(self.ensemble) if index not in failed]
         exclude = set(self.ensemble) | set(failed.values())
         if patient:
-            chosen = await self.pool.pick(len(failed), exclude, keep)
+            chosen = await self.pool.pick(len(failed), exclude, keep, rested=True)
         else:
-            chosen = self.pool.pick_now(len(failed), exclude, keep)
+            chosen = self.pool.pick_now(len(failed), exclude, keep, rested=True)
         return dict(zip(sorted(failed), chosen))
 
     # -- going on with fewer ------------------------------------------------------------------
@@ -385,7 +385,7 @@ class AddSession:
         member = self._members[index]
         await self.pool.changed(self._loop.time() + delay)
         while self.failure is None and index in self._absent:
-            if self.pool.pick_now(1, exclude=self.ensemble):
+            if self.pool.pick_now(1, exclude=self.ensemble, rested=True):
                 self._absent.discard(index)
                 self._fail_member(member)
                 return

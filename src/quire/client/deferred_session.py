@@ -103,7 +103,11 @@ class DeferredSession(AddSession):
 
     async def _force_all(self) -> None:
         try:
-            while self._forces and self.failure is None:
+            while self.failure is None:
+                if self._room is not None and self._too_much_unforced and not self._forces:
+                    self._force_soon()  # for what was accepted while the last one ran
+                if not self._forces:
+                    break
                 await self._force_once(self._forces[0][0])
         finally:
             self._forcing = False

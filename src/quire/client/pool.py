@@ -21,6 +21,11 @@ from quire.tasks import TaskSet
 
 L = TypeVar("L", bound=Link)
 
+REST_S = 0.25
+"""A bookie that failed is not chosen again as a replacement within this time. Bookies that are gone
+stay registered until their sessions expire: without a rest an ensemble would change from one to the
+other as fast as connections are refused and metadata is written."""
+
 
 class _Links(Generic[L]):
     """The connections of one kind, by bookie."""
@@ -86,15 +91,22 @@ class BookiePool:
         self._failed_at[bookie_id] = asyncio.get_running_loop().time()
 
     async def pick(
-        self, count: int, exclude: Collection[str] = (), keep: Collection[str] = ()
+        self,
+        count: int,
+        exclude: Collection[str] = (),
+        keep: Collection[str] = (),
+        *,
+        rested: bool = False,
     ) -> list[str]:
-        """As `pick_now`, but waits `bookies_wait_s` for enough to register before it gives
-        fewer."""
-        chosen = self.pick_now(count, exclude, keep)
-        deadline = asyncio.get_running_loop().time() + self._config.bookies_wait_s
-        while len(chosen) < count and await self.changed(deadline):
-            chosen = self.pick_now(count, exclude, keep)
-        return chosen
+        """As `pick_now`, but waits `bookies_wait_s` for enough to register, or to have rested,
+        before it gives fewer."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._config.bookies_wait_s
+        while True:
+            chosen = self.pick_now(count, exclude, keep, rested=rested)
+            if len(chosen) == count or loop.time() >= deadline:
+                return chosen
+            await self.changed(min(deadline, loop.time() + REST_S) if rested else deadline)
 
     async def changed(self, deadline: float) -> bool:
         """Wait for a change of the registered bookies until `deadline` (loop time)."""
@@ -107,15 +119,22 @@ class BookiePool:
         return True
 
     def pick_now(
-        self, count: int, exclude: Collection[str] = (), keep: Collection[str] = ()
+        self,
+        count: int,
+        exclude: Collection[str] = (),
+        keep: Collection[str] = (),
+        *,
+        rested: bool = False,
     ) -> list[str]:
         """Up to `count` writable bookies outside `exclude`, on hosts other than those of `keep`
-        where possible."""
+        where possible. `rested`: none that failed within `REST_S`."""
         now = asyncio.get_running_loop().time()
         horizon = now - self._config.avoid_failed_bookie_s
         self._failed_at = {b: at for b, at in self._failed_at.items() if at > horizon}
         hosts = {b: address.host for b, address in self._bookies.writable.items()}
         used = [hosts[b] for b in keep if b in hosts]
+        if rested:
+            exclude = {*exclude, *(b for b, at in self._failed_at.items() if at > now - REST_S)}
         return choose(
             hosts, count, self._rng, exclude=exclude, avoid=self._failed_at, used_hosts=used
         )

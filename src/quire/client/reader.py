@@ -168,9 +168,9 @@ class LedgerReader:
         `last_add_confirmed` then. One bookie at a time is asked to tell, in a long poll: waiting
         costs next to nothing. Raises as `tail` does. Cancel-safe."""
         self._check_open()
-        tail = Tail(
-            self._view, self._codec, self._engine, self._pool, self._config, max(entry_id, 0)
-        )
+        if entry_id <= self.last_add_confirmed or self.ledger_closed:
+            return self.last_add_confirmed
+        tail = Tail(self._view, self._codec, self._engine, self._pool, self._config, entry_id)
         self._tails[tail] = None
         try:
             await tail.wait()

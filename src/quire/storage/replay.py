@@ -90,11 +90,15 @@ def judge(
         if first is None and at and live[at - 1] == number - 1:
             first = chain.next_group
         present = {g.header.number for g in kept}
+        hidden = 0
         if first is None:
             first = min(present, default=chain.next_group)
+            # Its header would have told with which group it began. The header has one block at
+            # least: where the first group that was found lies farther behind, one may be lost.
+            hidden = bool(groups) and groups[0].header.offset > BLOCK_BYTES
         # Between this one and the next that exists others may have been dropped.
         end = max(present, default=first - 1) + 1 if limit is None or not adjacent else limit
-        lost = len(set(range(first, end)) - present)
+        lost = len(set(range(first, end)) - present) + hidden
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
         chain.kept[number] = kept

@@ -1,0 +1,90 @@
+"""The session of a deferred-sync ledger on links that the test answers for."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.client.deferred_session import DeferredSession
+from quire.client.pool import BookiePool
+from quire.codec.digest import DigestType, master_key
+from quire.codec.entry import EntryCodec
+from quire.config import ClientConfig
+from quire.net.control import ControlChannel
+from quire.net.link import AddSink
+from quire.tasks import TaskSet
+
+LEDGER = 7
+PATIENCE_S = 30
+PAYLOAD = bytes(100)
+
+
+class Answered(ControlChannel):
+    """Sends nothing; answers come from the test."""
+
+    sink: AddSink
+
+    def __init__(self) -> None:
+        self.force_asked: asyncio.Queue[asyncio.Future[None]] = asyncio.Queue()
+
+    def takes_adds_of(self, ledger_id: int) -> bool:
+        return True
+
+    def attach(self, ledger_id: int, sink: AddSink) -> None:
+        self.sink = sink
+
+    def detach(self, ledger_id: int, sink: AddSink, *, unanswered: bool) -> None:
+        pass
+
+    def send(self, data: bytes) -> None:  # type: ignore[override]
+        pass
+
+    async def force(self, ledger_id: int) -> None:
+        answer: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.force_asked.put_nowait(answer)
+        await answer
+
+
+class OneBookie(BookiePool):
+    def __init__(self, link: Answered) -> None:
+        self.link = link
+
+    async def control(self, bookie_id: str, *, adds_of: int | None = None) -> ControlChannel:
+        return self.link
+
+
+async def no_change(
+    failed: dict[int, str], replacements: dict[int, str], first: int
+) -> tuple[str, ...]:
+    raise AssertionError("nothing failed")
+
+
+async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_for_room() -> None:
+    """Nobody forced it, so the writer waited for ever (found by the simulator)."""
+    link, tasks = Answered(), TaskSet()
+    session = DeferredSession(
+        codec=EntryCodec(LEDGER, DigestType.CRC32C, b""),
+        key=master_key(b""),
+        pool=OneBookie(link),
+        config=ClientConfig(max_unforced_bytes=len(PAYLOAD)),
+        tasks=tasks,
+        ensemble=("one",),
+        write_quorum=1,
+        ack_quorum=1,
+        change_ensemble=no_change,
+    )
+    async with asyncio.timeout(PATIENCE_S):
+        session.push([PAYLOAD, PAYLOAD])
+        waiting = asyncio.ensure_future(session.room())
+        while not hasattr(link, "sink"):
+            await asyncio.sleep(0)
+        link.sink.on_acked([0])
+        first = await link.force_asked.get()
+        link.sink.on_acked([1])
+        first.set_result(None)
+        second = await link.force_asked.get()
+        assert session.pipeline.last_confirmed == 0
+        second.set_result(None)
+        await waiting
+        assert session.pipeline.last_confirmed == 1
+    session.stop()
+    await tasks.close()
