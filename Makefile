@@ -44,8 +44,8 @@ format: $(STAMP) ## rewrite the sources in the project's format
 	@$(BIN)/ruff format . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet --fix . $(PYTHON_SCRIPTS)
 
-sim: $(STAMP) ## the simulator over SEEDS seeds (make sim SEEDS=1000)
-	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim
+sim: $(STAMP) ## the simulator over SEEDS seeds, and over SEEDS fresh ones (make sim SEEDS=1000)
+	@QUIRE_SIM_SEEDS=$(SEEDS) $(BIN)/python scripts/test sim sim-fresh sim-each
 
 interop: $(STAMP) java ## all tests against Apache BookKeeper itself (needs Maven)
 	@$(BIN)/python scripts/test interop-full

@@ -6,6 +6,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -13,8 +14,9 @@ from quire.errors import UsageError
 from quire.storage.segment import LOG_DIRECTORY
 from quire.storage.spares import prepare
 from quire.testing import SimDisk
-from quire.testing.simulation import WORKLOADS, Plan, simulate
-from quire.testing.simulation.faults import ALL_KINDS
+from quire.testing.simulation import WORKLOADS, Plan, run_plan, simulate
+from quire.testing.simulation.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
+from quire.testing.simulation.plans import CROWD, HUGE_SCALE, SHAPES
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
 DIGEST_OF = "from quire.testing.simulation import simulate; r = simulate({}); print(r.trace_digest)"
@@ -27,15 +29,9 @@ def test_the_laws_hold(seed: int) -> None:
     assert result.events > 0
 
 
-@pytest.mark.parametrize("seed", [512, 564])
-def test_a_start_that_failed_loses_nothing(seed: int) -> None:
-    """A sync that failed while a segment was prepared left a gap that looked like a loss."""
-    result = simulate(seed)
-    assert result.failure is None, result.failure
-
-
 def test_a_preparation_that_failed_leaves_no_gap() -> None:
-    """The same without a seed, which other workloads may give another meaning."""
+    """A sync that failed while a segment was prepared left a gap that looked like a loss (found by
+    the simulator: seeds 512 and 564 of that time)."""
     disk = SimDisk(random.Random(1), "disk")
     disk.make_directory(LOG_DIRECTORY)
     for number in (2, 3):
@@ -46,19 +42,6 @@ def test_a_preparation_that_failed_leaves_no_gap() -> None:
     with pytest.raises(OSError, match="simulated failure of sync"):
         prepare(disk, 2, 1 << 16)
     assert disk.list(LOG_DIRECTORY) == ["0000000000000002.seg", "0000000000000003.seg"]
-
-
-@pytest.mark.parametrize("seed", [5268, 5684])
-def test_a_read_that_ends_in_a_clean_stop_leaves_the_log_open(seed: int) -> None:
-    """It closed the file of the segment that the stop was still writing, or about to seal."""
-    result = simulate(seed)
-    assert result.failure is None, result.failure
-
-
-def test_a_key_that_rotted_away_is_not_a_wrong_password() -> None:
-    """One bookie that had lost it kept every client from recovering the ledger."""
-    result = simulate(342, "rot")
-    assert result.failure is None, result.failure
 
 
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "all"])
@@ -91,8 +74,27 @@ def test_no_hash_seed_changes_the_run(hash_seed: str) -> None:
 
 
 def test_the_seeds_order_every_kind_of_fault() -> None:
-    ordered = {fault.kind for seed in range(200) for fault in Plan.make(seed, "all").schedule}
+    ordered = {fault.kind for seed in range(300) for fault in Plan.make(seed, "all").schedule}
     assert ordered == set(ALL_KINDS)
+    rotten = {fault.kind for seed in range(50) for fault in Plan.make(seed, "rot").schedule}
+    assert rotten.issuperset(FIRST_BOOKIE_KINDS)
+
+
+def test_a_run_of_everything_has_ledgers_of_every_kind() -> None:
+    ledgers = [ledger for seed in range(100) for ledger in Plan.make(seed, "all").ledgers]
+    assert {ledger.kind for ledger in ledgers} == {"plain", "deferred", "own ids"}
+    assert {ledger.shape for ledger in ledgers} == set(SHAPES)
+    assert max(ledger.scale for ledger in ledgers) == HUGE_SCALE
+    assert any(len(Plan.make(seed, "all").ledgers) >= CROWD[0] for seed in range(100))
+
+
+def test_a_plan_without_some_of_its_parts_is_a_plan() -> None:
+    """What shrinks a failure relies on it."""
+    plan = Plan.make(3, "churn")
+    less = replace(plan, schedule=plan.schedule[::2], ledgers=plan.ledgers[1:], bookies=5)
+    assert run_plan(less).failure is None
+    assert run_plan(replace(plan, schedule=())).failure is None
+    assert run_plan(plan).trace_digest == simulate(3, "churn").trace_digest
 
 
 def test_a_workload_that_does_not_exist() -> None:

@@ -7,7 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from quire.errors import StreamFencedError, UsageError
+from quire.codec.stream_segment import StreamSegment
+from quire.errors import (
+    StreamConditionError,
+    StreamError,
+    StreamFencedError,
+    StreamQuotaError,
+    TxidOrderError,
+    UsageError,
+)
 from quire.streams.publishing import (
     Batch,
     BatchKey,
@@ -16,6 +24,9 @@ from quire.streams.publishing import (
     abort,
     begin,
     publish,
+    published_segments,
+    sweep_job,
+    take,
 )
 from quire.streams.settings import StreamSettings
 from tests.unit.test_streams import Bench, run
@@ -25,7 +36,9 @@ KEY = BatchKey("job", "query-1", 0)
 
 async def build(b: Bench, batch: Batch, payloads: list[bytes]) -> Built:
     settings = StreamSettings(**batch.settings)
-    builder = SegmentBuilder(b.client, f"{b.streams.path}/s", settings, job="test")
+    builder = SegmentBuilder(
+        b.client, f"{b.streams.path}/s", settings, job=batch.key.job, snapshot=batch.snapshot
+    )
     half = len(payloads) // 2
     for part in (payloads[:half], payloads[half:]):
         await builder.append(part, [batch.txid] * len(part))
@@ -64,7 +77,8 @@ def test_a_batch_is_seen_as_a_whole_and_once() -> None:
         assert await begin(b.streams, "s", KEY) is None
         more = await build(b, batch, rows)
         assert await publish(b.streams, "s", batch, [more]) == segments
-        assert not await abort(b.streams, "s", KEY, [replace(more, ledger_id=built[0].ledger_id)])
+        kept = replace(more, ledger_id=segments[0].ledger_id)
+        assert not await abort(b.streams, "s", batch, [kept])
         assert await payloads(b) == rows
         await only_its_ledgers(b)
 
@@ -117,7 +131,7 @@ def test_a_driver_that_was_replaced_publishes_nothing() -> None:
         assert batch is not None
         with pytest.raises(StreamFencedError):
             await publish(b.streams, "s", zombie, old)
-        assert await abort(b.streams, "s", KEY, old)
+        assert await abort(b.streams, "s", zombie, old)
         await publish(b.streams, "s", batch, [await build(b, batch, [b"new"])])
         assert await payloads(b) == [b"new"]
         await only_its_ledgers(b)
@@ -152,5 +166,260 @@ def test_a_batch_without_records() -> None:
         assert await publish(b.streams, "s", batch, []) == []
         assert await begin(b.streams, "s", KEY) is None
         assert await payloads(b) == []
+
+    run(scene)
+
+
+# -- who comes late ---------------------------------------------------------------------------
+
+
+async def published(b: Bench, key: BatchKey, rows: list[bytes]) -> tuple[Batch, list[Built]]:
+    batch = await begin(b.streams, "s", key)
+    assert batch is not None
+    built = [await build(b, batch, rows)]
+    await publish(b.streams, "s", batch, built)
+    return batch, built
+
+
+def test_what_is_published_survives_whoever_comes_late() -> None:
+    """The batch after it is published too, so that the node does not name its segments any more."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch, built = await published(b, KEY, [b"a", b"b"])
+        await published(b, replace(KEY, number=1), [b"c"])
+        assert await publish(b.streams, "s", batch, built) == []
+        assert not await abort(b.streams, "s", batch, built)
+        assert await payloads(b) == [b"a", b"b", b"c"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_what_was_aborted_cannot_be_published_by_who_is_still_at_it() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        built = [await build(b, batch, [b"a"])]
+        assert await abort(b.streams, "s", batch, built)
+        with pytest.raises(StreamError, match="deleted before it was published"):
+            await publish(b.streams, "s", batch, built)
+        with pytest.raises(StreamFencedError):
+            await publish(b.streams, "s", batch, [await build(b, batch, [b"a"])])
+        assert await payloads(b) == []
+        await published(b, KEY, [b"again"])
+        assert await payloads(b) == [b"again"]
+
+    run(scene)
+
+
+def test_an_abort_does_not_disturb_the_next_driver() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        zombie = await begin(b.streams, "s", KEY)
+        assert zombie is not None
+        old = [await build(b, zombie, [b"old"])]
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        assert await abort(b.streams, "s", zombie, old)
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"new"])])
+        assert await payloads(b) == [b"new"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_a_query_that_was_replaced_stays_out() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, replace(KEY, number=7), [b"seven"])
+        new = BatchKey("job", "query-2", 0)
+        batch = await begin(b.streams, "s", new, takeover=True)
+        assert batch is not None
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"zero"])])
+        with pytest.raises(UsageError, match="was replaced by query query-2"):
+            await begin(b.streams, "s", replace(KEY, number=8), takeover=True)
+        with pytest.raises(UsageError, match=r"has published up to batch 0 .* as writer 'job'"):
+            await begin(b.streams, "s", BatchKey("moved", "query-2", 1))
+        assert await payloads(b) == [b"seven", b"zero"]
+
+    run(scene)
+
+
+def test_a_query_that_is_not_known_before_it_publishes() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        await published(b, KEY, [b"a"])
+        planned = await take(b.streams, "s", BatchKey("job", "", 0))
+        batch = replace(planned, key=replace(KEY, query="query-2", number=0))
+        with pytest.raises(UsageError, match="give takeover"):
+            await publish(b.streams, "s", batch, [await build(b, batch, [b"x"])])
+        batch = replace(planned, key=replace(KEY, number=1))
+        await publish(b.streams, "s", batch, [await build(b, batch, [b"b"])])
+        assert await payloads(b) == [b"a", b"b"]
+
+    run(scene)
+
+
+# -- jobs -------------------------------------------------------------------------------------
+
+
+def test_jobs_publish_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    from quire.streams import published as nodes
+
+    monkeypatch.setattr(nodes, "JOBS_MAX", 3)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for name in ("1", "2", "3"):
+            key = BatchKey.of_job(name)
+            await published(b, key, [name.encode()])
+            assert await begin(b.streams, "s", key) is None
+            found = await published_segments(b.streams.metadata("s"), key)
+            assert found is not None
+            assert [s.lssn for s in found] == [int(name)]
+        assert await begin(b.streams, "s", BatchKey.of_job("1")) is None
+        await published(b, BatchKey.of_job("4"), [b"4"])
+        assert await begin(b.streams, "s", BatchKey.of_job("1")) is not None  # forgotten
+        assert await begin(b.streams, "s", BatchKey.of_job("2")) is None
+        for name in ("", "x" * 201):
+            with pytest.raises(UsageError, match="cannot be the name of a job"):
+                await begin(b.streams, "s", BatchKey.of_job(name))
+        assert await payloads(b) == [b"1", b"2", b"3", b"4"]
+
+    run(scene)
+
+
+def test_the_ledgers_of_failed_attempts_are_swept() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        lost = await build(b, batch, [b"a"])
+        other = await build(b, replace(batch, key=replace(KEY, number=1)), [b"b"])
+        good = await build(b, batch, [b"a"])
+        segments = await publish(b.streams, "s", batch, [good])
+        kept = [segment.ledger_id for segment in segments]
+        swept = await sweep_job(b.streams, "s", KEY, kept, good.ledger_id)
+        assert swept == [lost.ledger_id]
+        assert sorted(await b.ledgers()) == sorted([other.ledger_id, *kept])
+
+    run(scene)
+
+
+# -- what the stream is told ------------------------------------------------------------------
+
+
+def test_segments_are_numbered_without_gaps() -> None:
+    """Also behind a writer that died with an empty segment: its number comes again."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        for round_ in range(2):
+            metadata = b.streams.metadata("s")
+            claim = await metadata.claim()
+            ledger = await b.client.create_ledger()
+            await metadata.allocate(claim, ledger.ledger_id)
+            started = StreamSegment(claim.newest + 1, ledger.ledger_id, 0)
+            await metadata.change(claim, begin=started)
+            ledger.abandon()
+            await published(b, replace(KEY, number=round_), [b"%d" % round_])
+        assert await b.numbers("s") == [1, 2]
+        assert await payloads(b) == [b"0", b"1"]  # a gap would raise
+        async with await b.streams.open_writer("s") as writer:
+            await writer.append(b"2")
+        assert await b.numbers("s") == [1, 2, 3]
+
+    run(scene)
+
+
+def test_producers_and_tokens_outlive_a_batch() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            producer = await writer.producer("till")
+            await producer.append(b"sale", 41)
+            await writer.set_fencing_token("t")
+        with pytest.raises(StreamConditionError, match="fencing token '' is not in force"):
+            await begin(b.streams, "s", KEY)
+        for number in range(2):
+            key = replace(KEY, number=number)
+            batch = await begin(b.streams, "s", key, token="t")
+            assert batch is not None
+            built = [await build(b, batch, [b"x"]), await build(b, batch, [b"y"])]
+            await publish(b.streams, "s", batch, built)
+        assert await payloads(b) == [b"sale", b"x", b"y", b"x", b"y"]
+        # The last segment says it all: nothing before it needs to be read.
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("till")
+            assert producer.last_sequence == 41
+            assert await producer.append(b"sale", 41, token="t") is None
+
+    run(scene)
+
+
+def test_a_batch_keeps_the_order_of_txids() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+
+        async def numbered(*txids: int) -> Built:
+            builder = SegmentBuilder(b.client, "/acme/test/s", StreamSettings(**batch.settings))
+            await builder.append([b"%d" % txid for txid in txids], txids)
+            with pytest.raises(TxidOrderError):
+                await builder.append([b"", b""], [txids[-1] + 2, txids[-1] + 1])
+            with pytest.raises(TxidOrderError):
+                await builder.append([b""], [txids[-1] - 1])
+            built = await builder.close()
+            assert built is not None
+            return built
+
+        late, early = await numbered(7, 8), await numbered(1, 1, 6)
+        with pytest.raises(TxidOrderError):
+            await publish(b.streams, "s", batch, [late, early])
+        await publish(b.streams, "s", batch, [early, late])
+        assert await payloads(b) == [b"1", b"1", b"6", b"7", b"8"]
+        batch = await begin(b.streams, "s", replace(KEY, number=1))
+        assert batch is not None
+        with pytest.raises(TxidOrderError, match="txid 7 behind 8"):
+            await publish(b.streams, "s", batch, [await numbered(7)])
+
+    run(scene)
+
+
+def test_a_batch_that_does_not_fit() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"bytes_max": 2_000})
+        await published(b, KEY, [b"x" * 1_000])
+        batch = await begin(b.streams, "s", replace(KEY, number=1))
+        assert batch is not None
+        built = [await build(b, batch, [b"y" * 500]), await build(b, batch, [b"y" * 500])]
+        with pytest.raises(StreamQuotaError):
+            await publish(b.streams, "s", batch, built)
+        assert await abort(b.streams, "s", batch, built)
+        assert await payloads(b) == [b"x" * 1_000]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+def test_no_batch_has_more_segments_than_a_transaction_takes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quire.streams import publishing
+
+    monkeypatch.setattr(publishing, "MERGE_BYTES", 100)
+    monkeypatch.setattr(publishing, "SEGMENTS_MAX", 3)
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch = await begin(b.streams, "s", KEY)
+        assert batch is not None
+        built = [await build(b, batch, [b"%d" % k * 90]) for k in range(9)]
+        segments = await publish(b.streams, "s", batch, built)
+        assert 1 <= len(segments) <= 3
+        assert await payloads(b) == [b"%d" % k * 90 for k in range(9)]
+        await only_its_ledgers(b)
 
     run(scene)

@@ -17,10 +17,8 @@ from quire.codec.stream_binding import NamespaceBinding
 from quire.codec.stream_name import StreamPaths, is_reserved, stream_name
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import (
-    LedgerError,
     MetadataURIError,
     NoSuchKeyError,
-    NoSuchLedgerError,
     NoSuchNamespaceError,
     StreamEndedError,
     StreamExistsError,
@@ -33,6 +31,7 @@ from quire.metadata.uri import Driver, parse_uri
 from quire.streams.lock import StreamLock
 from quire.streams.positions import EARLIEST, Start, find
 from quire.streams.reader import StreamReader
+from quire.streams.removal import delete_stream
 from quire.streams.room import Room
 from quire.streams.segments import Segments
 from quire.streams.settings import (
@@ -42,10 +41,10 @@ from quire.streams.settings import (
     decode_settings,
     encode_settings,
 )
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.stream_metadata import LIFE_PREFIX, StreamMetadata
 from quire.streams.subscriptions import Subscription
 from quire.streams.takeover import take_over
-from quire.streams.truncation import free, remove, retain, stored_bytes, truncate
+from quire.streams.truncation import free, retain, stored_bytes, truncate
 from quire.streams.writer import StreamWriter
 from quire.tasks import TaskSet, each
 
@@ -139,6 +138,7 @@ class Namespace:
         """Add settings to the namespace's own; with None one is inherited again. Streams that are
         open keep what they have."""
         above = await _inherited(self.client, self.path.rpartition("/")[0])
+        await self._tree.make_path(f"{self.path}/{SETTINGS_NODE}")
         await _add_settings(self.client, f"{self.path}/{SETTINGS_NODE}", settings, above)
         self._values = await _inherited(self.client, self.path)
 
@@ -173,9 +173,7 @@ class Namespace:
             )
         encoded = encode_settings(settings or {})
         DEFAULTS.with_values({**self._values, **(settings or {})})
-        await metadata.create()
-        if settings:
-            await self._tree.make_path(f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}", encoded)
+        await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})
 
     async def streams(self, prefix: str = "") -> list[str]:
         """The names of all streams that begin so, sorted; nested ones ("a/b") too."""
@@ -216,8 +214,8 @@ class Namespace:
         """Add to the stream's own settings; with None one is inherited again. A writer that is open
         keeps what it has."""
         metadata = self.metadata(name)
-        await metadata.require()
         node = f"{metadata.paths.root}/{STREAM_SETTINGS_NODE}"
+        await metadata.make_below(node)
         await _add_settings(self.client, node, settings, self._values)
 
     async def segments(self, name: str) -> list[StreamSegment]:
@@ -228,29 +226,7 @@ class Namespace:
         """Delete the stream with all its ledgers: whoever writes it is fenced first (as far as
         bookies answer), readers get NoSuchStreamError. Streams nested below its name stay. A
         missing stream is success. After an error some of it is left: call it again."""
-        metadata = self.metadata(name)
-        if not await metadata.exists():
-            return
-        await metadata.ensure_writable()
-        claim = await metadata.claim()
-        for segment in await metadata.segments():
-            if segment.in_progress:
-                await self._fence(segment)
-            await remove(self.client, metadata, segment)
-        if claim.allocated:
-            await self.client.delete_ledger(int(claim.allocated))
-        await self._tree.delete_tree(metadata.paths.root)
-        await metadata.remove_markers()
-
-    async def _fence(self, segment: StreamSegment) -> None:
-        """Bookies take entries of a deleted ledger: its writer would go on acknowledging."""
-        try:
-            reader = await self.client.open_ledger(
-                segment.ledger_id, password=self.password, recover=True
-            )
-            reader.close()
-        except (LedgerError, NoSuchLedgerError):
-            pass  # it is to be deleted, whatever state it is in
+        await delete_stream(self.client, self.metadata(name), self.password)
 
     async def rename_stream(self, name: str, new_name: str) -> None:
         """All of it moves in one transaction: settings and subscriptions too. The writer that is
@@ -267,6 +243,7 @@ class Namespace:
             pass
         await self._tree.make_path(target.paths.stream)
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
+        creates.append(Create(f"{target.paths.root}/{target.new_life()}"))
         await self._tree.commit(*creates, *reversed(deletes))
         await metadata.remove_markers()
 
@@ -280,6 +257,9 @@ class Namespace:
         for name in await self._tree.children(source):
             if paths.holds_lock_members(source):
                 # They belong to a session, and to the writer or reader of the old name.
+                deletes.append(Delete(f"{source}/{name}"))
+                continue
+            if name.startswith(LIFE_PREFIX):
                 deletes.append(Delete(f"{source}/{name}"))
                 continue
             more = await self._moves(paths, target, f"{below}/{name}")
@@ -471,7 +451,6 @@ async def _add_settings(
     """UsageError for what cannot be, together with what is inherited."""
     tree = client.metadata.tree
     check_values({n: getattr(DEFAULTS, n, v) if v is None else v for n, v in values.items()})
-    await tree.make_path(path)
     while True:
         node = await tree.read(path)
         merged = {**decode_settings(node.value, path), **values}

@@ -29,7 +29,7 @@ import builtins
 import dataclasses
 import hashlib
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
@@ -118,7 +118,7 @@ class Objects:
         name: str,
         source: Source,
         *,
-        replace: bool = False,
+        replace: bool | Callable[[ObjectInfo], bool] = False,
         metadata: Mapping[str, str] | None = None,
         chunk_bytes: int = CHUNK_BYTES_DEFAULT,
         ensemble_size: int = DEFAULT_ENSEMBLE_SIZE,
@@ -133,7 +133,8 @@ class Objects:
         `ClientConfig.max_unacked_bytes`, `chunk_bytes` and the largest buffer of the source.
 
         `replace`: take the place of what has the name, in one step, and delete its ledger; who
-        reads the old version may go on for a while (see `ObjectReader`). Without it
+        reads the old version may go on for a while (see `ObjectReader`). A function is asked about
+        what is there, in the moment in which it is replaced. Without it, or where it says no,
         ObjectExistsError, before anything is written where the object is there at the beginning.
 
         Raises UsageError for a bad name, size or metadata; what `create_ledger` and `append` raise,
@@ -175,7 +176,9 @@ class Objects:
             await self._clean_up(name, previous.ledger_id, logging.WARNING)
         return info
 
-    async def _publish(self, info: ObjectInfo, replace: bool) -> ObjectInfo | None:
+    async def _publish(
+        self, info: ObjectInfo, replace: bool | Callable[[ObjectInfo], bool]
+    ) -> ObjectInfo | None:
         """Make the head name the ledger; what it named before."""
         previous: ObjectInfo | None = None
 
@@ -184,7 +187,7 @@ class Objects:
             head, version = await self._head(info.name)
             if head is not None and head.ledger_id == info.ledger_id:
                 return  # the answer to an earlier attempt was lost
-            if not replace:
+            if not replace or (head is not None and callable(replace) and not replace(head)):
                 await self._refuse_taken(head)
             await self._refuse_condemned(info)
             previous = head

@@ -27,6 +27,7 @@ from quire.errors import (
     NoSuchLedgerError,
 )
 from quire.metadata.tree import Tree
+from quire.streams.segment_builder import JOB_KEY
 from quire.streams.segments import APPLICATION
 from quire.streams.stream_metadata import LIST_ATTEMPTS
 from quire.streams.walk import walk
@@ -48,6 +49,8 @@ class StreamOrphan:
     ctime_ms: int
     size_bytes: int
     """0 where it was never closed."""
+    job: str = ""
+    """The batch or job that it was built for (`published.BatchKey.job`), if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +157,8 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
     stream = custom.get(STREAM_KEY, b"").decode(errors="replace")
     if not stream.startswith("/") or not 0 <= metadata.ctime_ms <= before_ms:
         return None
-    return StreamOrphan(ledger_id, stream, metadata.ctime_ms, max(metadata.length, 0))
+    job = custom.get(JOB_KEY, b"").decode(errors="replace")
+    return StreamOrphan(ledger_id, stream, metadata.ctime_ms, max(metadata.length, 0), job)
 
 
 # -- names ------------------------------------------------------------------------------------

@@ -207,12 +207,17 @@ async def search_segment(
     return best
 
 
-def _time_ms(records: Records, at: int) -> int:
-    """When record `at` was appended."""
-    time_ms = records.txids[at]
+def creation_time_ms(records: Records, at: int) -> int | None:
+    """When record `at` was appended, as the entry tells; None: it does not."""
+    time_ms: int | None = None
     for index, payload in records.controls():
         if index < at:
             for item in decode_control(payload):
                 if isinstance(item, CreationTime):
                     time_ms = item.time_ms
     return time_ms
+
+
+def _time_ms(records: Records, at: int) -> int:
+    told = creation_time_ms(records, at)
+    return records.txids[at] if told is None else told

@@ -21,7 +21,7 @@ from quire.codec.stream_control import (
     decode_control,
     encode_control,
 )
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.stream_segment import StreamSegment
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.records import read_entries
 
@@ -103,9 +103,7 @@ async def read_marks(client: Client, segments: Sequence[StreamSegment], password
     what follows it. NoSuchLedgerError ends it where the stream was truncated."""
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):
-        if segment.truncation is Truncation.TRUNCATED:
-            break
-        try:
+        try:  # also of one that is truncated: the newest stays, and may be all that tells
             if await _read_back(client, segment, password, behind):
                 break
         except NoSuchLedgerError:

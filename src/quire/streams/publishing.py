@@ -6,60 +6,61 @@ and may do everything again (Spark's tasks and driver).
     driver   await publish(streams, "orders", batch, [built, ...])
 
 A published ledger is a completed segment. The transaction that names the segments also writes down
-who published what (`<root>/quire-writers/NAME`), under the claim that `begin` took: a batch is in
-the stream once, however often it is computed; a driver that was replaced publishes nothing; ledgers
-of attempts that failed are named by no segment, and the audit of orphans finds them.
+who published what (`published`), under the claim that `begin` took: a batch is in the stream once,
+however often it is computed; a driver that was replaced publishes nothing; ledgers of attempts that
+failed are named by no segment, and `sweep_job` or the audit of orphans finds them.
+
+Where the driver does not know the key when it plans (Spark tells a streaming sink its batch when
+the tasks run), `take` comes first, and the key is filled in before `publish`.
+
+Before anything is deleted that may have been published, what is under way under this claim is made
+impossible, and then the stream is asked which ledgers it names.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
-from urllib.parse import quote
 
-from quire.client import Client, LedgerWriter
-from quire.codec.compression import Compression
-from quire.codec.frames import Buffer
-from quire.codec.record import entry_ends
+from quire.client import Client
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import (
-    MetadataError,
-    NoSuchKeyError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
     QuireError,
-    StreamFencedError,
-    UsageError,
+    StreamConditionError,
+    StreamError,
+    StreamQuotaError,
+    TxidOrderError,
+    VersionConflictError,
 )
-from quire.metadata.tree import Create, Operation, Put
-from quire.streams.drafts import Draft
+from quire.metadata.tree import Put
 from quire.streams.namespace import Namespace
+from quire.streams.published import BatchKey, Published, check_moved, read_published
 from quire.streams.records import decode
-from quire.streams.segment_writer import SegmentWriter
+from quire.streams.segment_builder import JOB_KEY, NO_NUMBER, Built, SegmentBuilder
 from quire.streams.segments import APPLICATION
 from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import Claim, StreamMetadata
 from quire.streams.takeover import take_over
+from quire.streams.truncation import stored_bytes
+from quire.tasks import each
 
-WRITER_NAME_BYTES_MAX = 200
+__all__ = [
+    "Batch", "BatchKey", "Built", "SegmentBuilder", "abort", "begin", "discard", "is_published",
+    "merge", "publish", "published_segments", "sweep_job", "take",
+]  # fmt: skip
+
 MERGE_BYTES = 8 * 1024 * 1024
-"""Ledgers of tasks that are smaller together become one segment: a small batch must not cost a
-ledger for each task for ever."""
-UNACKED_ENTRIES_MAX = 64
-NO_NUMBER = 0
-NEVER_DUE_S = float("inf")
-
-
-@dataclass(frozen=True, slots=True)
-class BatchKey:
-    """What makes a batch the same when it is computed again."""
-
-    writer: str
-    """Chosen by the user, or by the name of the query."""
-    query: str
-    """Changes when the writer begins anew, with batch numbers from 0."""
-    number: int
+"""Ledgers of neighbouring tasks that are smaller together become one segment: a small batch must
+not cost a ledger for each task for ever."""
+SEGMENTS_MAX = 900
+"""Of one batch: they are added in one transaction."""
+SWEEP_BEFORE = 1_000
+"""How many ledger ids before the first of a batch its failed attempts are looked for."""
+SWEEP_LEDGERS_MAX = 5_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,141 +68,82 @@ class Batch:
     """A batch that may be published: plain values, to be sent to tasks and back."""
 
     key: BatchKey
+    takeover: bool
+    """The writer may have had another query before."""
     txid: int
     """Of its records where the stream numbers by time, and the least that they may have."""
+    next_number: int
+    """Of its first segment."""
     next_sequence: int
     claim: dict[str, Any]
-    writer_version: int
-    """Of the node that says what the writer has published; -1: there is none yet."""
     settings: dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Built:
-    """A closed ledger full of records: plain values."""
-
-    ledger_id: int
-    record_count: int
-    first_txid: int
-    last_txid: int
-    last_entry_id: int
-    last_slot_id: int
-    size_bytes: int
-
-
-class SegmentBuilder:
-    """Fills one ledger with records, as the segment that it may become. Use it in one task."""
-
-    def __init__(
-        self,
-        client: Client,
-        path: str,
-        settings: StreamSettings,
-        *,
-        password: bytes = b"",
-        job: str = "",
-    ) -> None:
-        """`path` of the stream (`Namespace.path` + "/" + its name); `job` is stored with the ledger
-        for whoever finds it left over."""
-        self._client = client
-        self._settings = settings
-        self._custom = {**APPLICATION, "stream": path.encode(), "quire.job": job.encode()}
-        self._password = password
-        self._writer: SegmentWriter | None = None
-        self._draft = Draft(0)
-        self._ledger: LedgerWriter | None = None
-
-    async def append(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> None:
-        """In order; txids must not decrease. Nothing is durable before `close`."""
-        if not payloads:
-            return
-        writer = self._writer or await self._open(txids[0])
-        limit, first = self._settings.entry_bytes, 0
-        for end in entry_ends(payloads, limit, self._draft.size_bytes):
-            if first or not end:
-                writer.send(self._draft)
-                self._draft = Draft(0)
-                while len(writer.in_flight) > UNACKED_ENTRIES_MAX:
-                    await writer.acknowledged()
-            if end > first:
-                self._draft.add(payloads[first:end], txids[first:end])
-            first = end
-
-    async def _open(self, first_txid: int) -> SegmentWriter:
-        settings = self._settings
-        self._ledger = await self._client.create_ledger(
-            ensemble_size=settings.ensemble_size,
-            write_quorum=settings.write_quorum,
-            ack_quorum=settings.ack_quorum,
-            digest=settings.digest,
-            password=self._password,
-            custom=self._custom,
-        )
-        segment = StreamSegment(NO_NUMBER, self._ledger.ledger_id, first_txid)
-        compression = Compression[settings.compression.upper()]
-        self._writer = SegmentWriter(segment, self._ledger, compression, 0, NEVER_DUE_S)
-        return self._writer
-
-    async def close(self) -> Built | None:
-        """All records are durable, and the ledger is closed; None if there were none."""
-        writer = self._writer
-        if writer is None:
-            return None
-        if len(self._draft):
-            writer.send(self._draft)
-        while writer.in_flight:
-            await writer.acknowledged()
-        await writer.ledger.close()
-        return Built(
-            ledger_id=writer.ledger.ledger_id,
-            record_count=writer.count,
-            first_txid=writer.segment.first_txid,
-            last_txid=writer.last_txid,
-            last_entry_id=writer.last.entry_id,
-            last_slot_id=writer.last.slot_id,
-            size_bytes=writer.ledger.length,
-        )
-
-    async def discard(self) -> None:
-        """Give up what was written."""
-        if self._ledger is not None:
-            self._ledger.abandon()
-            await self._client.delete_ledger(self._ledger.ledger_id)
+    held_bytes: int = 0
+    """In the stream before, where it has a quota."""
+    snapshot: bytes | None = None
+    """What producers and fencing tokens are in force, for the end of each segment: so that the next
+    writer need not read the whole batch to find them."""
 
 
 # -- the driver -------------------------------------------------------------------------------
 
 
 async def begin(
-    streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False
+    streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
 ) -> Batch | None:
     """Become the stream's writer, for this batch; None if it is published already.
 
     UsageError: the writer has published under another query, and `takeover` was not given (a new
-    query begins again at batch 0, which must not be taken for one that is done)."""
+    query begins again at batch 0, which must not be taken for one that is done). Others: `take`."""
     metadata = streams.metadata(name)
     await metadata.require()
-    node, version = await _published(metadata, key.writer)
-    if node is not None and node["query"] == key.query and node["number"] >= key.number:
+    if await is_published(metadata, key, takeover=takeover):
         return None
-    if node is not None and node["query"] != key.query and not takeover:
-        raise UsageError(
-            f"writer {key.writer!r} of stream {name} has published up to batch {node['number']} "
-            f"of query {node['query']}, this is query {key.query}",
-            remedy="Continue the checkpoint of that query, choose another writer, or give takeover "
-            "to go on behind what it has published",
-        )
+    batch = await take(streams, name, key, takeover=takeover, token=token)
+    # From here on nobody publishes without our noticing: what came in before is seen now.
+    return None if await is_published(metadata, key, takeover=takeover) else batch
+
+
+async def take(
+    streams: Namespace, name: str, key: BatchKey, *, takeover: bool = False, token: str = ""
+) -> Batch:
+    """Become the stream's writer, whether the batch is published already or not (`publish` finds
+    out): whoever was it before is out.
+
+    NoSuchStreamError, StreamEndedError, StreamFencedError (yet another writer came); RecoveryError
+    (too few bookies answer: try again); StreamConditionError: the stream has a fencing token, which
+    is not `token`."""
+    metadata = streams.metadata(name)
+    await metadata.require()
     settings = await streams.stream_settings(name)
-    taken = await take_over(streams.client, metadata, streams.password)
+    whole = bool(settings.bytes_max)
+    taken = await take_over(streams.client, metadata, streams.password, whole=whole)
+    if token != taken.marks.token:
+        raise StreamConditionError(
+            f"fencing token {token!r} is not in force on stream {name}: nothing was appended"
+        )
+    held_bytes = await stored_bytes(streams.client, taken.segments) if whole else 0
     now_ms = streams.client.clock.now_ms() if settings.txids == "time" else 0
+    segments = taken.segments
     return Batch(
         key=key,
+        takeover=takeover,
         txid=max(taken.last_txid, now_ms),
+        # Behind a writer that died with an empty segment, that one's number comes again.
+        next_number=segments[-1].lssn + 1 if segments else max(1, taken.claim.newest),
         next_sequence=taken.next_sequence,
         claim=_claim_values(taken.claim),
-        writer_version=version,
         settings=settings.as_dict(),
+        held_bytes=held_bytes,
+        snapshot=taken.marks.snapshot(),
     )
+
+
+async def is_published(metadata: StreamMetadata, key: BatchKey, *, takeover: bool = False) -> bool:
+    """UsageError where it is not the turn of the key's query. False is an answer about a moment ago
+    if another driver is at work; True stays true."""
+    found = await read_published(metadata, key)
+    await _check_turn(metadata, found, key, takeover)
+    return found.segments_of(key) is not None
 
 
 async def publish(
@@ -211,54 +153,90 @@ async def publish(
     batch, it returns the segments that it was published with, and deletes what was built again.
 
     On return the batch is durable and readers see all of it. StreamFencedError: another writer came
-    between; nothing was published (begin it again). MetadataUnavailableError: unknown; call again.
+    between; nothing was published (begin it again). StreamQuotaError, TxidOrderError, UsageError
+    (see `begin`): nothing was published. MetadataUnavailableError: unknown; call again, or `abort`.
     """
     metadata, client = streams.metadata(name), streams.client
-    before = await published_segments(metadata, batch.key)
-    if before is not None:
-        kept = {segment.ledger_id for segment in before}
-        await discard(client, [b for b in built if b.ledger_id not in kept])
-        return before
-    merged = await _merge(streams, name, batch, built)
+    found = await read_published(metadata, batch.key)
+    await _check_turn(metadata, found, batch.key, batch.takeover)
+    if found.segments_of(batch.key) is not None:
+        await _discard_unnamed(client, metadata, batch, built)
+        return await _named_by(metadata, found, batch.key) or []
+    merged = await merge(streams, name, batch, built)
     claim = _claim_of(batch.claim)
-    segments = _segments_of(batch, merged, claim, client.clock.now_ms())
+    segments = _segments_of(batch, merged, client.clock.now_ms())
     try:
-        await _commit(metadata, batch, claim, segments)
-    except StreamFencedError:
-        await discard(client, [b for b in merged if b not in built])
+        await _check(client, name, batch, merged)
+        await _commit(metadata, batch, claim, segments, found)
+    except MetadataUnavailableError:
         raise
-    await discard(client, [b for b in built if b not in merged])
+    except QuireError:
+        await metadata.tree.sync()
+        before = await published_segments(metadata, batch.key)
+        mine = [one for one in merged if one not in built]
+        if before is not None:
+            mine += built
+        await _discard_unnamed(client, metadata, batch, mine)
+        if before is None:
+            raise
+        return before  # by ourselves, and the answer was lost; or by another driver
+    await discard(client, [one for one in built if one not in merged])
     return segments
 
 
-async def abort(streams: Namespace, name: str, key: BatchKey, built: Sequence[Built]) -> bool:
-    """Delete what was built for a batch, unless it is published after all: then nothing is deleted
-    that the stream names, and the answer is False. (Spark aborts also after a commit that failed
-    half way.)"""
-    published = await published_segments(streams.metadata(name), key)
-    kept = {segment.ledger_id for segment in published or ()}
-    await discard(streams.client, [b for b in built if b.ledger_id not in kept])
-    return published is None
+async def abort(streams: Namespace, name: str, batch: Batch, built: Sequence[Built]) -> bool:
+    """Delete what was built for a batch, but nothing that the stream names. (Spark aborts also
+    after a commit that failed half way.) False: the batch is published after all.
+
+    A `publish` of this batch that is still under way somewhere publishes nothing any more."""
+    metadata = streams.metadata(name)
+    await _discard_unnamed(streams.client, metadata, batch, built)
+    return await published_segments(metadata, batch.key) is None
 
 
-async def discard(client: Client, built: Sequence[Built]) -> None:
+async def discard(client: Client, built: Iterable[Built]) -> None:
+    """Delete ledgers that were never handed to `publish`."""
     for one in built:
         try:
             await client.delete_ledger(one.ledger_id)
         except QuireError:
-            pass  # The audit of orphans finds it.
+            pass  # A sweep finds it.
 
 
 async def published_segments(metadata: StreamMetadata, key: BatchKey) -> list[StreamSegment] | None:
-    """The segments of a batch, those that were truncated meanwhile left out; None: not published
-    (as far as the last batch of the writer tells)."""
-    node, _ = await _published(metadata, key.writer)
-    if node is None or node["query"] != key.query or node["number"] < key.number:
-        return None
-    if node["number"] > key.number:
-        return []
-    ledgers = set(node["ledgers"])
-    return [s for s in await metadata.segments() if s.ledger_id in ledgers]
+    """The segments of a batch, those that were truncated meanwhile left out, and none of a batch
+    that is followed by another; None: not published."""
+    return await _named_by(metadata, await read_published(metadata, key), key)
+
+
+async def sweep_job(
+    streams: Namespace, name: str, key: BatchKey, kept: Iterable[int], first: int
+) -> list[int]:
+    """Delete the ledgers that were built for this batch of the stream, from a little before ledger
+    `first` on, but those that are kept; their ids. Only once the batch is published: nobody can
+    publish another of its ledgers then. Looks at a bounded number; `orphans` finds all, later."""
+    client, spared = streams.client, set(kept)
+    made = {**APPLICATION, "stream": streams.metadata(name).paths.stream.encode()}
+    made[JOB_KEY] = key.job.encode()
+    some: list[int] = []
+    async with aclosing(client.list_ledgers(max(0, first - SWEEP_BEFORE))) as ledgers:  # type: ignore[type-var]
+        async for ledger_id in ledgers:
+            if ledger_id not in spared:
+                some.append(ledger_id)
+            if len(some) == SWEEP_LEDGERS_MAX:
+                break
+
+    async def is_of_batch(ledger_id: int) -> bool:
+        try:
+            custom = (await client.ledger_metadata(ledger_id)).custom
+        except NoSuchLedgerError:
+            return False
+        return all(custom.get(name) == value for name, value in made.items())
+
+    found = await each(some, is_of_batch)
+    left = [ledger_id for ledger_id, ours in zip(some, found) if ours]
+    await each(left, client.delete_ledger)
+    return left
 
 
 # -- inside -----------------------------------------------------------------------------------
@@ -272,35 +250,48 @@ def _claim_of(values: dict[str, Any]) -> Claim:
     return Claim(**{**values, "allocated": values["allocated"].encode("ascii")})
 
 
-def _node_path(metadata: StreamMetadata, writer: str) -> str:
-    encoded = quote(writer, safe="")
-    if not writer or len(encoded) > WRITER_NAME_BYTES_MAX:
-        raise UsageError(f"{writer[:80]!r} cannot be the name of a writer")
-    return f"{metadata.paths.root}/quire-writers/{encoded}"
+async def _check_turn(
+    metadata: StreamMetadata, found: Published, key: BatchKey, takeover: bool
+) -> None:
+    found.check(metadata.paths.name, key, takeover)
+    if key.writer and not found.values:
+        await check_moved(metadata, key)
 
 
-async def _published(metadata: StreamMetadata, writer: str) -> tuple[dict[str, Any] | None, int]:
-    path = _node_path(metadata, writer)
+async def _named_by(
+    metadata: StreamMetadata, found: Published, key: BatchKey
+) -> list[StreamSegment] | None:
+    numbers = found.segments_of(key)
+    if numbers is None:
+        return None
+    first, count = numbers
+    if not count:
+        return []
+    return [s for s in await metadata.segments() if first <= s.lssn < first + count]
+
+
+async def _discard_unnamed(
+    client: Client, metadata: StreamMetadata, batch: Batch, built: Sequence[Built]
+) -> None:
+    """Delete those that the stream does not name and never will."""
+    if not built:
+        return
+    claim = _claim_of(batch.claim)
+    path = metadata.paths.segments
     try:
-        found = await metadata.tree.read(path)
-    except NoSuchKeyError:
-        return None, -1
-    try:
-        node = json.loads(found.value)
-        if node["format"] != 1:
-            raise ValueError("a later format")
-    except (ValueError, KeyError, TypeError) as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
-    return node, found.version
+        newest = (await metadata.tree.read(path)).value
+        # Where the version is another one by now, the claim is void already.
+        await metadata.tree.commit(Put(path, newest, claim.ledgers_version))
+    except VersionConflictError:
+        await metadata.tree.sync()
+    named = {segment.ledger_id for segment in await metadata.segments()}
+    await discard(client, [one for one in built if one.ledger_id not in named])
 
 
-def _segments_of(
-    batch: Batch, built: Sequence[Built], claim: Claim, now_ms: int
-) -> list[StreamSegment]:
+def _segments_of(batch: Batch, built: Sequence[Built], now_ms: int) -> list[StreamSegment]:
     segments: list[StreamSegment] = []
-    sequence, number = batch.next_sequence, claim.newest
-    for one in built:
-        number += 1
+    sequence = batch.next_sequence
+    for number, one in enumerate(built, batch.next_number):
         started = StreamSegment(number, one.ledger_id, one.first_txid)
         segments.append(
             started.completed(
@@ -316,42 +307,102 @@ def _segments_of(
     return segments
 
 
-async def _commit(
-    metadata: StreamMetadata, batch: Batch, claim: Claim, segments: Sequence[StreamSegment]
-) -> None:
-    path = _node_path(metadata, batch.key.writer)
-    node = {
-        "format": 1, "query": batch.key.query, "number": batch.key.number,
-        "ledgers": [segment.ledger_id for segment in segments],
-    }  # fmt: skip
-    value = json.dumps(node).encode()
-    more: list[Operation] = [
-        Put(path, value, batch.writer_version) if batch.writer_version >= 0 else Create(path, value)
-    ]
-    await metadata.tree.make_path(path.rpartition("/")[0])
-    await metadata.publish(claim, segments, more, {path: value})
+async def _check(client: Client, name: str, batch: Batch, built: Sequence[Built]) -> None:
+    """What would leave the stream without order, or with a hole."""
+    last_txid = batch.txid
+    for one in built:
+        if one.first_txid < last_txid:
+            raise TxidOrderError(
+                f"{batch.key} of stream {name} has txid {one.first_txid} behind {last_txid}: "
+                "nothing was published",
+                remedy="Sort the whole batch by txid, and begin behind the last of the stream",
+            )
+        last_txid = one.last_txid
+    limit = batch.settings["bytes_max"]
+    if limit and batch.held_bytes + sum(one.size_bytes for one in built) > limit:
+        raise StreamQuotaError(
+            f"stream {name} may hold {limit} bytes, and has {batch.held_bytes}: {batch.key} was "
+            "not published"
+        )
 
+    async def look(one: Built) -> None:
+        stored = await client.ledger_metadata(one.ledger_id)
+        if not stored.closed or stored.last_entry_id < one.last_entry_id:
+            raise StreamError(f"ledger {one.ledger_id} is not what was built for {batch.key}")
 
-async def _merge(
-    streams: Namespace, name: str, batch: Batch, built: Sequence[Built]
-) -> list[Built]:
-    """Small ledgers of one batch copied into one; large ones stay what they are."""
-    small = sum(one.size_bytes for one in built) <= MERGE_BYTES
-    if len(built) < 2 or not small:
-        return list(built)
-    settings = StreamSettings(**batch.settings)
-    path = streams.metadata(name).paths.stream
-    job = f"{batch.key.writer}/{batch.key.query}/{batch.key.number}"
-    builder = SegmentBuilder(streams.client, path, settings, password=streams.password, job=job)
     try:
+        await each(built, look)
+    except NoSuchLedgerError as error:
+        raise StreamError(
+            f"a ledger of {batch.key} was deleted before it was published: {error}",
+            remedy="Compute the batch again; sweep only orphans that are older than any job",
+        ) from error
+
+
+async def _commit(
+    metadata: StreamMetadata,
+    batch: Batch,
+    claim: Claim,
+    segments: Sequence[StreamSegment],
+    found: Published,
+) -> None:
+    operation, value = found.with_batch(batch.key, list(segments))
+    await metadata.make_below(found.path.rpartition("/")[0])
+    await metadata.publish(claim, segments, [operation], {found.path: value})
+
+
+# -- merging ----------------------------------------------------------------------------------
+
+
+async def merge(streams: Namespace, name: str, batch: Batch, built: Sequence[Built]) -> list[Built]:
+    """Small ledgers that follow each other copied into one; the others stay what they are. Nothing
+    is deleted. What was merged once is not merged again."""
+    merged: list[Built] = []
+    try:
+        for group in _groups(built):
+            merged.append(group[0] if len(group) == 1 else await _join(streams, name, batch, group))
+    except BaseException:
+        await discard(streams.client, [one for one in merged if one not in built])
+        raise
+    return merged
+
+
+def _groups(built: Sequence[Built]) -> list[list[Built]]:
+    limit = MERGE_BYTES
+    while True:
+        groups: list[list[Built]] = []
+        size_bytes = 0
         for one in built:
+            if groups and size_bytes + one.size_bytes <= limit:
+                groups[-1].append(one)
+                size_bytes += one.size_bytes
+            else:
+                groups.append([one])
+                size_bytes = one.size_bytes
+        if len(groups) <= SEGMENTS_MAX:
+            return groups
+        limit *= 2
+
+
+async def _join(streams: Namespace, name: str, batch: Batch, group: Sequence[Built]) -> Built:
+    builder = SegmentBuilder(
+        streams.client,
+        streams.metadata(name).paths.stream,
+        StreamSettings(**batch.settings),
+        password=streams.password,
+        job=batch.key.job,
+        snapshot=batch.snapshot,
+    )
+    try:
+        for one in group:
             await _copy(streams, one, builder)
-        merged = await builder.close()
+        joined = await builder.close()
     except BaseException:
         await builder.discard()
         raise
-    assert merged is not None
-    return [merged]
+    assert joined is not None
+    assert joined.record_count == sum(one.record_count for one in group)
+    return joined
 
 
 async def _copy(streams: Namespace, one: Built, builder: SegmentBuilder) -> None:

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_left
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
 from quire.client import Client, LedgerReader
 from quire.codec.dlsn import DLSN
 from quire.codec.entry import EntryRun
+from quire.codec.stream_format import MAX_TXID
 from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
-from quire.streams.positions import EARLIEST, Start, find
+from quire.streams.positions import EARLIEST, Start, find, oldest_position
 from quire.streams.records import Gap, Record, RecordBatch, decode
 from quire.streams.segment_list import SegmentList
 from quire.streams.stream_metadata import StreamMetadata
@@ -104,9 +105,13 @@ class StreamReader:
             while not self._done():
                 segment = self._segment_of(listed)
                 if segment is None:
-                    if not self._follow:
+                    self.ended = _is_ended(listed.segments)
+                    if self.ended or not self._follow:
                         return
                     await listed.changed()
+                    continue
+                if self._is_behind(segment):
+                    self._position = segment.first_dlsn.next_segment()
                     continue
                 gap = self._gap_before(segment, listed)
                 if gap is not None and gap.kind == "lost" and not await self._still(gap, listed):
@@ -142,11 +147,19 @@ class StreamReader:
                 return segment
         return None
 
+    def _is_behind(self, segment: StreamSegment) -> bool:
+        """Whether the position is behind its last record: nothing is missing, though it may be
+        truncated."""
+        if segment.in_progress or self._at.lssn != segment.lssn:
+            return False
+        return self._at > max(segment.last_dlsn, segment.first_dlsn)
+
     def _gap_before(self, segment: StreamSegment, listed: SegmentList) -> Gap | None:
         """What is missing between the position and what can be read of this segment."""
         position, first = self._at, segment.first_dlsn
         if segment.truncation is Truncation.TRUNCATED:
-            return Gap("truncated", position, first.next_segment())
+            following = [other for other in listed.segments if other.lssn >= segment.lssn]
+            return Gap("truncated", position, oldest_position(following))
         if segment.truncation is Truncation.PARTIAL:
             first = segment.min_active_dlsn
         if position >= first:
@@ -235,7 +248,8 @@ class StreamReader:
         self._position = DLSN(segment.lssn, entry_id + 1, 0)
         end = self._end
         if end is not None and end <= self._position and end > here:
-            records = records.part(0, bisect_left(records.slots, end.slot_id))
+            if end.entry_id == entry_id and end.lssn == segment.lssn:
+                records = records.part(0, bisect_left(records.slots, end.slot_id))
             self._position = end
         return RecordBatch(segment, entry_id, records) if len(records) else None
 
@@ -250,3 +264,8 @@ class StreamReader:
                 return None
             await asyncio.sleep(MISSING_DELAY_S)
         return Gap("lost", self._at, segment.first_dlsn.next_segment())
+
+
+def _is_ended(segments: Sequence[StreamSegment]) -> bool:
+    """Whether nothing follows these."""
+    return bool(segments) and not segments[-1].in_progress and segments[-1].last_txid == MAX_TXID

@@ -45,7 +45,11 @@ class SegmentList:
     async def look(self) -> Sequence[StreamSegment]:
         """Read the list again. NoSuchStreamError, MetadataUnavailableError."""
         self._changed.clear()
-        self.segments = await self._metadata.segments()
+        try:
+            self.segments = await self._metadata.segments()
+        except BaseException:
+            self._changed.set()  # who looks next must not wait for another change
+            raise
         return self.segments
 
     async def changed(self) -> Sequence[StreamSegment]:

@@ -20,7 +20,7 @@ from quire.streams.lock import StreamLock
 from quire.streams.segment_writer import SegmentWriter
 from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import NO_LEDGER, StreamMetadata
-from quire.streams.takeover import Taken
+from quire.streams.takeover import Taken, delete_insisting
 from quire.streams.truncation import retain, stored_bytes
 from quire.tasks import TaskSet
 
@@ -62,7 +62,12 @@ class Segments:
         self._stored_bytes = stored_bytes
         """Of completed segments."""
         self._spare: LedgerWriter | None = None
+        self._made: LedgerWriter | None = None
+        """Made, but not certainly noted: the next attempt to note one takes it."""
         self._preparing: asyncio.Task[None] | None = None
+        """A task of its own: if the writer is abandoned, it clears up after itself."""
+        self._why: QuireError | None = None
+        """There is none."""
         self._retaining: asyncio.Task[None] | None = None
 
     @property
@@ -118,38 +123,50 @@ class Segments:
     async def _prepare_quietly(self) -> None:
         try:
             await self._prepare()
-        except QuireError:
-            pass  # Whoever needs it tries again, and tells.
+        except QuireError as error:
+            self._why = error  # Whoever needs it tells, and tries again.
         finally:
             self._preparing = None
 
     async def _prepare(self) -> None:
         settings, paths = self._settings, self.metadata.paths
-        ledger = await self._client.create_ledger(
-            ensemble_size=settings.ensemble_size,
-            write_quorum=settings.write_quorum,
-            ack_quorum=settings.ack_quorum,
-            digest=settings.digest,
-            password=self._password,
-            custom={**APPLICATION, "stream": paths.stream.encode()},
-        )
+        if self._made is None:
+            self._made = await self._client.create_ledger(
+                ensemble_size=settings.ensemble_size,
+                write_quorum=settings.write_quorum,
+                ack_quorum=settings.ack_quorum,
+                digest=settings.digest,
+                password=self._password,
+                custom={**APPLICATION, "stream": paths.stream.encode()},
+            )
+        ledger = self._made
         try:
             if self.taken.claim.allocated != NO_LEDGER:
                 await self._client.delete_ledger(int(self.taken.claim.allocated))
             await self.metadata.allocate(self.taken.claim, ledger.ledger_id)
-        except BaseException as error:
-            ledger.abandon()
-            if isinstance(error, StreamFencedError):  # then nobody knows of it
-                await self._client.delete_ledger(ledger.ledger_id)
+        except (StreamFencedError, asyncio.CancelledError):
+            await self._drop_made()
             raise
-        self._spare = ledger
+        self._spare, self._made = ledger, None
+
+    async def _drop_made(self) -> None:
+        """Nobody else knows of it."""
+        if self._made is not None:
+            made, self._made = self._made, None
+            made.abandon()
+            try:
+                await delete_insisting(self._client, made.ledger_id)
+            except asyncio.CancelledError:
+                await delete_insisting(self._client, made.ledger_id)
+                raise
 
     async def _take_spare(self) -> LedgerWriter:
+        self.prepare()
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
         if self._spare is None:
-            await self._prepare()
-        assert self._spare is not None
+            assert self._why is not None
+            raise self._why
         return self._spare
 
     async def release(self) -> None:
@@ -157,10 +174,12 @@ class Segments:
         while self._preparing is not None:
             await asyncio.wait([self._preparing])
         if self._spare is not None:
-            spare, self._spare = self._spare, None
-            spare.abandon()
+            # The ledger first: as long as its node names it, somebody else can delete it.
+            self._spare.abandon()
+            await self._client.delete_ledger(self._spare.ledger_id)
             await self.metadata.free_allocation(self.taken.claim)
-            await self._client.delete_ledger(spare.ledger_id)
+            self._spare = None
+        await self._drop_made()
         if self._lock is not None:
             await self._lock.release()
 
@@ -212,7 +231,7 @@ class Segments:
         if end < 0:
             await self.metadata.change(self.taken.claim, drop=writer.segment)
             self.open = None
-            await self._client.delete_ledger(ledger_id)
+            await delete_insisting(self._client, ledger_id)
         else:
             completed = writer.completed(self._client.clock.now_ms())
             await self.metadata.change(self.taken.claim, complete=completed)

@@ -21,19 +21,21 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
-from quire.codec.dlsn import DLSN
+from quire.codec.dlsn import DLSN, INITIAL_DLSN
 from quire.errors import (
     NoSuchObjectError,
+    ObjectExistsError,
     QuireError,
     StreamClosedError,
     StreamDamagedError,
+    StreamFencedError,
     StreamGapError,
     UsageError,
 )
 from quire.streams.drafts import Appended
 from quire.streams.namespace import Namespace
+from quire.streams.object_format import ObjectInfo
 from quire.streams.objects import Objects
-from quire.streams.positions import EARLIEST, Start
 from quire.streams.records import RecordBatch
 from quire.streams.writer import StreamWriter
 from quire.tasks import TaskSet
@@ -45,6 +47,8 @@ BUCKET = "state-machines"
 POSITION_KEY = "position"
 """In the metadata of a snapshot: where to read on."""
 APPLIED_KEY = "applied"
+RESTORE_ATTEMPTS = 10
+"""Of reading a snapshot, while leaders take later ones."""
 NOTHING = b""
 """A command that no machine is given: it only proves that the leader still leads."""
 
@@ -74,26 +78,29 @@ class _Replica(Generic[ResultT]):
         self._streams = streams
         self._snapshots = Objects(streams.client, BUCKET)
         self._object = f"{streams.path.strip('/')}/{name}"
-        self._position: DLSN | None = None
+        self._position = INITIAL_DLSN
 
     async def _restore(self) -> None:
-        try:
-            async with await self._snapshots.get(self._object) as found:
-                state = await found.read_all()
-                metadata = found.info.metadata
-        except NoSuchObjectError:
-            return
+        for attempt in range(RESTORE_ATTEMPTS):
+            try:
+                found = await self._snapshots.get(self._object)
+            except NoSuchObjectError:
+                return
+            try:
+                async with found:
+                    state = await found.read_all()
+                break
+            except NoSuchObjectError:  # another took its place while it was read
+                if attempt == RESTORE_ATTEMPTS - 1:
+                    raise
         self.machine.restore(state)
-        self._position = DLSN.parse(metadata[POSITION_KEY])
-        self.applied = int(metadata[APPLIED_KEY])
-
-    @property
-    def _start(self) -> Start:
-        return EARLIEST if self._position is None else self._position
+        self._position = _position(found.info)
+        self.applied = int(found.info.metadata[APPLIED_KEY])
 
     async def _replay(self, *, follow: bool) -> AsyncGenerator[None, None]:
         """Apply what the log has from the position on; yields behind each entry."""
-        reader = await self._streams.open_reader(self.name, start=self._start, follow=follow)
+        # Not from the oldest record that there is: what came before it would be missing unnoticed.
+        reader = await self._streams.open_reader(self.name, start=self._position, follow=follow)
         async with aclosing(reader.batches()) as batches:
             async for batch in batches:
                 assert isinstance(batch, RecordBatch)
@@ -167,10 +174,17 @@ class Leader(_Replica[ResultT]):
         async with self._busy:
             await self.confirm()
             state, applied = self.machine.snapshot(), self.applied
-            assert self._position is not None
             position = self._position
             metadata = {POSITION_KEY: str(position), APPLIED_KEY: str(applied)}
-            await self._snapshots.put(self._object, state, replace=True, metadata=metadata)
+            try:
+                await self._snapshots.put(
+                    self._object, state, replace=lambda old: _position(old) <= position,
+                    metadata=metadata,
+                )  # fmt: skip
+            except ObjectExistsError as error:
+                raise StreamFencedError(
+                    f"another leader of state machine {self.name} has taken a later snapshot"
+                ) from error
             self._snapshot_at = applied
             await self._streams.truncate(self.name, position)
 
@@ -277,16 +291,17 @@ class Follower(_Replica[ResultT]):
                 self.failure = StreamClosedError(f"state machine {self.name} has come to its end")
             except StreamGapError:
                 await self._catch_up()
+                await self._tell()
             except QuireError as error:
                 self.failure = error
         await self._tell()
 
     async def _catch_up(self) -> None:
         """The commands it waited for are truncated: a snapshot stands for them."""
-        before = self.applied
+        before = self._position
         try:
             await self._restore()
-            if self.applied <= before:
+            if self._position <= before:
                 raise StreamDamagedError(
                     f"state machine {self.name} lost commands for which no snapshot stands"
                 )
@@ -317,6 +332,11 @@ class Follower(_Replica[ResultT]):
         trace: TracebackType | None,
     ) -> None:
         await self.close()
+
+
+def _position(snapshot: ObjectInfo) -> DLSN:
+    """Where to read on behind it."""
+    return DLSN.parse(snapshot.metadata[POSITION_KEY])
 
 
 async def lead(

@@ -9,9 +9,11 @@ its successor. A lock (`lock`) only keeps writers from interrupting each other.
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from quire.codec.dlsn import DLSN
 from quire.codec.stream_format import FIRST_LSSN
 from quire.codec.stream_name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.stream_segment import (
@@ -31,6 +33,7 @@ from quire.errors import (
     StreamFencedError,
     VersionConflictError,
 )
+from quire.metadata.base import ANY_VERSION, Versioned
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.tasks import each
 
@@ -40,8 +43,18 @@ LOST_REPLY_ATTEMPTS = 10
 LOST_REPLY_DELAY_S = 0.1
 """Before the second of them; it doubles up to the maximum."""
 LOST_REPLY_DELAY_MAX_S = 2.0
+LIFE_PREFIX = "quire-life-"
+"""Of a node with a name of its own in each life of a stream: versions begin anew where a stream is
+deleted, or renamed, and another of its name is made, so that they alone would let a writer of the
+former one into it."""
+TRUNCATION_NODE = "quire-truncation"
+"""Changes with every truncation: the nodes of segments are made anew, and tell no versions."""
 LIST_ATTEMPTS = 20
 """A segment that changes its name while the list is read makes it be read again."""
+
+
+_numbers = itertools.count(1)
+"""Tells apart what one session makes."""
 
 
 @dataclass(slots=True)
@@ -55,6 +68,8 @@ class Claim:
     max_txid_version: int
     allocated: bytes
     allocation_version: int
+    life: str
+    """The name of the node that only this life of the stream has."""
 
 
 class StreamMetadata:
@@ -69,21 +84,46 @@ class StreamMetadata:
 
     # -- the stream ---------------------------------------------------------------------------
 
-    async def create(self) -> None:
-        """All nodes, in one transaction. StreamExistsError."""
+    async def create(self, more: Mapping[str, bytes] | None = None) -> None:
+        """All nodes, in one transaction, with `more` below the stream's root. StreamExistsError."""
+        nodes = [*self.paths.created(), (f"{self.paths.root}/{self.new_life()}", b"")]
+        nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
         try:
             await self.tree.make_path(self.paths.stream)
-            await self.tree.commit(*[Create(p, value) for p, value in self.paths.created()])
+            await self.tree.commit(*[Create(path, value) for path, value in nodes])
         except KeyExistsError as error:
             if not await self.tree.exists(self.paths.segments):
                 raise
             raise StreamExistsError(f"stream {self.paths.name} exists already") from error
 
     async def ensure_writable(self) -> None:
-        """The nodes that only writers need: a reader's stream may lack them."""
+        """The nodes that only writers need: a reader's stream may lack them. NoSuchStreamError."""
         for path, value in self.paths.created():
             if not await self.tree.exists(path):
-                await self.tree.make_path(path, value)
+                await self.make_below(path, value)
+
+    async def make_below(self, path: str, value: bytes = b"") -> None:
+        """Make one more node of the stream; success if it is there. NoSuchStreamError: a stream
+        that was deleted in this moment does not come back by half."""
+        try:
+            await self.tree.commit(Check(self.paths.segments, ANY_VERSION), Create(path, value))
+        except KeyExistsError:
+            pass
+        except NoSuchKeyError as error:
+            raise self._missing() from error
+
+    def new_life(self) -> str:
+        return f"{LIFE_PREFIX}{self.tree.session_id:x}-{next(_numbers)}"
+
+    async def _life(self) -> str:
+        """The name of the node; made where the stream has none, because others have made it."""
+        for _ in range(2):
+            names = await self.tree.children(self.paths.root)
+            lives = [name for name in names if name.startswith(LIFE_PREFIX)]
+            if lives:
+                return lives[0]
+            await self.make_below(f"{self.paths.root}/{self.new_life()}")
+        raise self._missing()
 
     async def has_marks(self) -> bool:
         """Whether producers or fencing tokens were ever used (`producers`)."""
@@ -91,7 +131,7 @@ class StreamMetadata:
 
     async def note_marks(self) -> None:
         """They are, from now on. Before the first of them is appended."""
-        await self.tree.make_path(self._marks)
+        await self.make_below(self._marks)
 
     @property
     def _marks(self) -> str:
@@ -171,20 +211,52 @@ class StreamMetadata:
         except NoSuchKeyError as error:
             raise self._missing() from error
 
+    async def truncation(self) -> Versioned[bytes]:
+        """The node that changes with each truncation. NoSuchStreamError."""
+        path = f"{self.paths.root}/{TRUNCATION_NODE}"
+        for _ in range(2):
+            try:
+                return await self.tree.read(path)
+            except NoSuchKeyError:
+                await self.make_below(path)
+        raise self._missing()
+
+    async def mark_truncated(
+        self, before: DLSN, known: Versioned[bytes], segments: Sequence[StreamSegment]
+    ) -> None:
+        """Put these in the place of what is known under their numbers, in one transaction.
+        VersionConflictError or NoSuchKeyError: something has changed, nothing was done."""
+        operations: list[Operation] = []
+        for segment in segments:
+            operations.append(Delete(self.node(segment.lssn, in_progress=False)))
+            operations.append(Create(self.paths.segment(segment.name), segment.to_bytes()))
+        value = before.to_text().encode("ascii")
+        put = Put(f"{self.paths.root}/{TRUNCATION_NODE}", value, known.version)
+        await self.tree.commit(*operations, put)
+
     # -- the right to write -------------------------------------------------------------------
 
     async def claim(self) -> Claim:
         """Take the right to write from whoever has it. It works at once; the former writer learns
         of it when it wants to begin or to complete a segment, or when its ledger is fenced."""
+        try:
+            return await self._claim()
+        except NoSuchKeyError as error:  # deleted or renamed in this moment
+            raise self._missing() from error
+
+    async def _claim(self) -> Claim:
         version = (await self.tree.read(self.paths.version)).value
         if version != LAYOUT_DATA:
             raise MetadataError(
                 f"stream {self.paths.name} has layout version {version.hex()}, which is unknown"
             )
+        life = await self._life()
+        alive = Check(f"{self.paths.root}/{life}", ANY_VERSION)
         for _ in range(LIST_ATTEMPTS):
             ledgers = await self.tree.read(self.paths.segments)
             try:
-                await self.tree.commit(Put(self.paths.segments, ledgers.value, ledgers.version))
+                claim = Put(self.paths.segments, ledgers.value, ledgers.version)
+                await self.tree.commit(alive, claim)
             except VersionConflictError:
                 continue
             max_txid = await self.tree.read(self.paths.max_txid)
@@ -196,6 +268,7 @@ class StreamMetadata:
                 max_txid_version=max_txid.version,
                 allocated=allocation.value,
                 allocation_version=allocation.version,
+                life=life,
             )
         raise MetadataUnavailableError(
             f"stream {self.paths.name} is claimed by others all the time"
@@ -289,9 +362,9 @@ class StreamMetadata:
     ) -> None:
         """All or nothing, under the claim. Where the answer is lost, nodes with the values of
         `after` (each names a ledger: nobody else writes the same) tell that it was done."""
-        guard = []
+        guard = [Check(f"{self.paths.root}/{claim.life}", ANY_VERSION)]
         if all(operation.path != self.paths.segments for operation in operations):
-            guard = [Check(self.paths.segments, claim.ledgers_version)]
+            guard.append(Check(self.paths.segments, claim.ledgers_version))
         delay_s = LOST_REPLY_DELAY_S
         for attempt in range(LOST_REPLY_ATTEMPTS):
             try:

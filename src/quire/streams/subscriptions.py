@@ -46,8 +46,7 @@ class Subscription:
             try:
                 found = await tree.read(self._path)
             except NoSuchKeyError:
-                await self._metadata.require()
-                await tree.make_path(self._metadata.paths.subscribers)
+                await self._metadata.make_below(self._metadata.paths.subscribers)
                 try:
                     await tree.commit(Create(self._path, value))
                     return True

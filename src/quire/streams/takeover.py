@@ -7,16 +7,20 @@ which fences the ledger that it may still be writing.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 
 from quire.client import Client, LedgerReader
 from quire.codec.stream_format import MAX_TXID
 from quire.codec.stream_segment import StreamSegment
-from quire.errors import NoSuchLedgerError, StreamEndedError
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StreamEndedError
 from quire.streams.producers import Marks, read_marks
 from quire.streams.records import read_entries
 from quire.streams.stream_metadata import NO_LEDGER, Claim, StreamMetadata
 
+DELETE_ATTEMPTS = 6
+DELETE_DELAY_S = 0.1
+"""Before the second of them; it doubles."""
 BACKWARD_ENTRIES = 8
 """Read at once while looking for the last record of a segment."""
 
@@ -101,7 +105,7 @@ async def complete(
         last = await last_record(reader, segment)
     if last is None:
         await metadata.change(taken.claim, drop=segment)
-        await client.delete_ledger(segment.ledger_id)
+        await delete_insisting(client, segment.ledger_id)
         return None
     completed = segment.completed(
         last_txid=last.txid,
@@ -137,6 +141,18 @@ async def _free(client: Client, metadata: StreamMetadata, claim: Claim) -> None:
     """A ledger that the former writer had made, and never used."""
     if claim.allocated == NO_LEDGER:
         return
-    ledger_id = int(claim.allocated)
+    await client.delete_ledger(int(claim.allocated))
     await metadata.free_allocation(claim)
-    await client.delete_ledger(ledger_id)
+
+
+async def delete_insisting(client: Client, ledger_id: int) -> None:
+    """Delete a ledger that nothing names any more: who gives up leaves it to the audit of
+    orphans."""
+    delay_s = DELETE_DELAY_S
+    for _ in range(DELETE_ATTEMPTS):
+        try:
+            await client.delete_ledger(ledger_id)
+            return
+        except MetadataUnavailableError:
+            await asyncio.sleep(delay_s)
+            delay_s *= 2

@@ -2,13 +2,14 @@
 
 Truncating changes metadata only (DistributedLog spec, 4.8): whole segments before the position are
 marked, the one that holds it gets the point before which nothing is delivered. Freeing deletes the
-ledgers of marked segments, then their nodes. The newest completed segment stays, marked or not:
-the sequence ids of the next one build on it.
+ledgers of marked segments, then their nodes, but for the node of the newest of them. The newest
+completed segment stays, marked or not: the sequence ids of the next one build on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from quire.client import Client
 from quire.codec.dlsn import DLSN
@@ -19,7 +20,8 @@ from quire.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
-from quire.metadata.tree import Create, Delete, Operation
+from quire.metadata.base import Versioned
+from quire.metadata.tree import Delete
 from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import StreamMetadata
 from quire.tasks import each
@@ -34,6 +36,7 @@ async def truncate(metadata: StreamMetadata, before: DLSN) -> list[StreamSegment
 
     NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
     for _ in range(ATTEMPTS_MAX):
+        known = await metadata.truncation()
         changed = []
         for segment in await metadata.segments():
             if segment.in_progress:
@@ -43,7 +46,9 @@ async def truncate(metadata: StreamMetadata, before: DLSN) -> list[StreamSegment
                 changed.append(marked)
         try:
             for at in range(0, len(changed), SEGMENTS_PER_COMMIT):
-                await _replace(metadata, changed[at : at + SEGMENTS_PER_COMMIT])
+                part = changed[at : at + SEGMENTS_PER_COMMIT]
+                await metadata.mark_truncated(before, known, part)
+                known = Versioned(b"", known.version + 1)
             return changed
         except (NoSuchKeyError, VersionConflictError):
             continue
@@ -60,27 +65,24 @@ def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
     return segment
 
 
-async def _replace(metadata: StreamMetadata, segments: Sequence[StreamSegment]) -> None:
-    operations: list[Operation] = []
-    for segment in segments:
-        before = metadata.node(segment.lssn, in_progress=False)
-        after = metadata.paths.segment(segment.name)
-        operations += [Delete(before), Create(after, segment.to_bytes())]
-    if operations:
-        await metadata.tree.commit(*operations)
-
-
 async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
-    """Delete the ledgers of truncated segments, oldest first; the segments that are gone. After an
-    error some are left: call it again."""
+    """Delete the ledgers of truncated segments, oldest first, and the nodes of all of these but the
+    newest; the segments that were freed. After an error some are left: call it again.
+
+    A reader that has read the newest to its end sees by its node that it has missed nothing."""
     segments = [s for s in await metadata.segments() if not s.in_progress]
-    gone = []
-    for segment in segments[:-1]:
-        if segment.truncation is not Truncation.TRUNCATED:
-            break
+    truncated = list(takewhile(lambda s: s.truncation is Truncation.TRUNCATED, segments[:-1]))
+    for segment in truncated[:-1]:
         await remove(client, metadata, segment)
-        gone.append(segment)
-    return gone
+    freed = truncated[:-1]
+    for segment in truncated[-1:]:
+        try:
+            await client.ledger_metadata(segment.ledger_id)
+        except NoSuchLedgerError:
+            continue  # it was freed before
+        await client.delete_ledger(segment.ledger_id)
+        freed.append(segment)
+    return freed
 
 
 async def remove(client: Client, metadata: StreamMetadata, segment: StreamSegment) -> None:

@@ -165,6 +165,8 @@ class SimDisk:
         """How often a read that must not wait finds that it would have to."""
         self.slowness = 1.0
         """A worker of this disk takes so many times longer."""
+        self.usual_slowness = 1.0
+        """What it is when all is calm."""
         self.generation = 0
         """How often what was open became unusable."""
         self._rng = rng
@@ -331,6 +333,12 @@ class SimDisk:
         self._pending.clear()
         self._entries = dict(self._durable_entries)
 
+    def wipe(self) -> None:
+        """The disk was replaced by an empty one."""
+        self.crash()
+        self._entries, self._durable_entries = {"": True}, {"": True}
+        self._used = 0
+
     # -- faults -------------------------------------------------------------------------------
 
     def fail_sync_once(self, name: str | None = None) -> None:
@@ -366,11 +374,15 @@ class SimDisk:
             self.flip_bit(name, self._rng.randrange(size))
         return size // spacing_bytes
 
+    def written_bytes(self, name: str) -> int:
+        """Up to where anything but zeros was ever written to this file."""
+        return len(self._file(_clean(name)).data.written)
+
     def calm(self) -> None:
         """No fault that was ordered and has not struck will: nothing fails from now on."""
         self._faults.clear()
         self._crash_countdown = 0
-        self.slowness = 1.0
+        self.slowness = self.usual_slowness
 
     def _maybe_fail(self, operation: str, name: str) -> None:
         for fault in ((operation, None), (operation, name)):

@@ -41,6 +41,10 @@ OWN_HOST = frozenset(("", "localhost", "127.0.0.1", "0.0.0.0", "::", "::1"))
 
 Route = tuple[str, str]
 """From host, to host."""
+End = tuple[str, int]
+"""Host and port. A port that was not asked for is given once: two ends name a connection."""
+Tap = Callable[[End, End, bytes], None]
+"""Is told what has arrived: from where, to where, and the bytes."""
 
 
 class _Signal(Enum):
@@ -67,7 +71,7 @@ class _Pipe:
 
     def send(self, item: bytes | _Signal) -> None:
         # One that would overtake those before it arrives with them, in one piece.
-        arrival = self._network.loop.time() + self._network.delay()
+        arrival = self._network.loop.time() + self._network.delay(self.route)
         self._flight.append((arrival, item))
         if isinstance(item, bytes):
             self._size += len(item)
@@ -120,6 +124,8 @@ class _Pipe:
             self.writer.drained()
             if network.trace is not None:
                 network.record(self.route, "received", size=len(data), crc=zlib.crc32(data))
+            if network.tap is not None:
+                network.tap(self.writer.local, self.writer.remote, data)
             reader.receive(data)
         elif signal is not None:
             network.record(self.route, signal.value)
@@ -132,9 +138,11 @@ class SimTransport(asyncio.Transport):
     out: _Pipe
     back: _Pipe
 
-    def __init__(self, host: SimHost, local: tuple[str, int], remote: tuple[str, int]) -> None:
+    def __init__(self, host: SimHost, local: End, remote: End) -> None:
         super().__init__({"sockname": local, "peername": remote})
         self.host = host
+        self.local = local
+        self.remote = remote
         self.holds = True
         """Takes nothing now: not open yet, or paused."""
         self._protocol: asyncio.BaseProtocol | None = None
@@ -187,6 +195,8 @@ class SimTransport(asyncio.Transport):
         data = bytes(data)
         if self._closing or not data:
             return
+        if self.host.network.mangle is not None:
+            data = self.host.network.mangle(self.out.route, data)
         if not self._backlog and len(data) <= self.out.room():
             self.out.send(data)
             return
@@ -346,10 +356,16 @@ class SimNetwork:
     ) -> None:
         self.loop = loop
         self.trace = trace
+        self.tap: Tap | None = None
+        """Who listens; nothing that it hears changes the run."""
         self.latency_s = LATENCY_S
         """Shortest and longest delay of whatever is sent from now on."""
+        self.route_latency_s: dict[Route, tuple[float, float]] = {}
+        """The same for single routes."""
         self.cut_probability = CUT_PROBABILITY
         self.blocked: set[Route] = set()
+        self.mangle: Callable[[Route, bytes], bytes] | None = None
+        """Given what is written somewhere, says what is sent instead."""
         self._rng = rng
         self._draw = rng.random
         self._kernel = loop.node("network")
@@ -367,6 +383,10 @@ class SimNetwork:
         if host is None or host.node.dead:
             host = self._hosts[name] = SimHost(self, self.loop.node(name))
         return host
+
+    def knows(self, name: str) -> bool:
+        """Whether there is, or was, a node of this name."""
+        return name in self._hosts
 
     def kill(self, name: str) -> None:
         """End the node at once. Its peers learn of it by a reset, behind what they get of the
@@ -428,8 +448,10 @@ class SimNetwork:
         if self.trace is not None:
             self.trace.record(route[1], event, peer=route[0], **fields)
 
-    def delay(self) -> float:
+    def delay(self, route: Route | None = None) -> float:
         low, high = self.latency_s
+        if route in self.route_latency_s:
+            low, high = self.route_latency_s[route]
         # The cube makes most delays short and some long, as networks are.
         return float(low + (high - low) * self._draw() ** 3)
 

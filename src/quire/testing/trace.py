@@ -36,11 +36,20 @@ class Trace:
         self._hash.update("".join(map(repr, self._unhashed)).encode())
         self._unhashed.clear()
 
-    def lines(self) -> list[str]:
+    def keep(self, events: int) -> None:
+        """Keep so many from now on."""
         self._settle()
+        self._kept = deque(self._kept, maxlen=events)
+
+    def events(self) -> tuple[int, list[Event]]:
+        """Those that are kept, and how many came before them."""
+        self._settle()
+        return self.count - len(self._kept), list(self._kept)
+
+    def lines(self) -> list[str]:
         return [
             " ".join((f"{time:.9f}", node, event, *(f"{k}={v!r}" for k, v in fields.items())))
-            for time, node, event, fields in self._kept
+            for time, node, event, fields in self.events()[1]
         ]
 
     def hexdigest(self) -> str:

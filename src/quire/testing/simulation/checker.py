@@ -1,21 +1,27 @@
-"""The laws that hold whatever happens, checked at each event and at the end.
+"""Follows a run and says which law does not hold.
 
-A law is a function that says what is wrong, or None. Those of one ledger look at its `Facts` after
-every record of it and every change of its metadata; those of the whole look at metadata and disks
-once all is quiet.
+The laws of one ledger (`laws`) are looked at after every record of it, every change of its metadata
+and every `SAMPLE_S`; those of a bookie when it has started; those of the whole once all is quiet.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+import asyncio
+from collections.abc import Callable, Sequence
 
+from quire.bookie.server import Bookie
+from quire.codec.frames import Buffer
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.core.quorum import write_set
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.signals import NoLedger
-from quire.testing.simulation.history import History, Record
-from quire.testing.simulation.world import World
+from quire.storage.signals import NoEntry, NoLedger
+from quire.testing.loop import SimTask
+from quire.testing.network import MAX_READ_BYTES
+from quire.testing.simulation.history import PAYLOAD_MAX_BYTES, History, Record, payload
+from quire.testing.simulation.laws import LEDGER_LAWS, Facts, lacking
+from quire.testing.simulation.world import World, bookie_id
+
+SAMPLE_S = 0.25
+READ_BYTES = 1 << 20
 
 
 class LawError(Exception):
@@ -27,123 +33,30 @@ class LawError(Exception):
         self.what = what
 
 
-def _nothing() -> int:
-    return -1
-
-
-@dataclass
-class Facts:
-    """What is known of one ledger."""
-
-    ledger_id: int
-    handle_confirmed: Callable[[], int] = _nothing
-    """The last entry that the writer's handle counts as acknowledged: also what the writer was
-    not told yet."""
-    acked: int = -1
-    lac_seen: int = -1
-    read_last: int = -1
-    closes: list[tuple[int, int]] = field(default_factory=list)
-    """(last entry, length) of each different close that was stored or seen."""
-    acked_at_close: int = -1
-    deleted: bool = False
-    """Or about to be."""
-    wrong: str = ""
-    """An entry that was read and was not what had been appended."""
-    denied: str = ""
-    """An explicit "no" for something that is there."""
-    segments: tuple[object, ...] = ()
-
-    @property
-    def confirmed(self) -> int:
-        return max(self.acked, self.handle_confirmed())
-
-    @property
-    def closed_at(self) -> int | None:
-        return self.closes[0][0] if self.closes else None
-
-
-# -- laws of one ledger -----------------------------------------------------------------------
-
-
-def acknowledged_is_kept(facts: Facts) -> str | None:
-    """An acknowledged append is part of the closed ledger."""
-    end = facts.closed_at
-    if end is not None and end < facts.acked_at_close:
-        return f"closed at {end}, but {facts.acked_at_close} had been acknowledged"
-    return None
-
-
-def nothing_acknowledged_beyond_the_close(facts: Facts) -> str | None:
-    end = facts.closed_at
-    if end is not None and facts.confirmed > end:
-        return f"{facts.confirmed} was acknowledged, the ledger was closed at {end}"
-    return None
-
-
-def lac_is_acknowledged(facts: Facts) -> str | None:
-    """LAC never passes the prefix that was acknowledged or recovered."""
-    known = max(facts.confirmed, -1 if facts.closed_at is None else facts.closed_at)
-    if facts.lac_seen > known:
-        return f"LAC {facts.lac_seen} was seen, acknowledged or recovered is {known}"
-    return None
-
-
-def lac_is_within_the_close(facts: Facts) -> str | None:
-    end = facts.closed_at
-    if end is not None and facts.lac_seen > end:
-        return f"LAC {facts.lac_seen} was seen, the ledger was closed at {end}"
-    return None
-
-
-def what_was_read_stays(facts: Facts) -> str | None:
-    end = facts.closed_at
-    if end is not None and facts.read_last > end:
-        return f"entry {facts.read_last} was read, the ledger was closed at {end}"
-    return None
-
-
-def one_close_wins(facts: Facts) -> str | None:
-    if len(facts.closes) > 1:
-        return f"closed more than once: {facts.closes}"
-    return None
-
-
-def entries_are_what_was_appended(facts: Facts) -> str | None:
-    return facts.wrong or None
-
-
-def no_false_absence(facts: Facts) -> str | None:
-    return facts.denied if facts.denied and not facts.deleted else None
-
-
-LEDGER_LAWS: tuple[Callable[[Facts], str | None], ...] = (
-    one_close_wins,
-    acknowledged_is_kept,
-    nothing_acknowledged_beyond_the_close,
-    lac_is_acknowledged,
-    lac_is_within_the_close,
-    what_was_read_stays,
-    entries_are_what_was_appended,
-    no_false_absence,
-)
-
-
 class Checker:
-    """Follows a history and the metadata; `broken` is the first law that did not hold."""
+    """`broken` is the first law that did not hold."""
 
     def __init__(self, world: World, history: History, on_broken: Callable[[], None]) -> None:
         self.world = world
         self.ledgers: dict[int, Facts] = {}
         self.broken: LawError | None = None
         self.checks = 0
+        self.is_foreign: Callable[[LedgerMetadata], bool] = lambda metadata: False
+        """Whether something above ledgers writes to such a ledger."""
+        self.on_ledger: Callable[[int], None] = lambda ledger_id: None
+        """Called when a ledger was changed or deleted."""
         self._on_broken = on_broken
         history.listener = self.heard
         world.cluster.observer = self.stored
+        world.started = self.bookie_started
+        world.claims.served = self.bookie_served
 
     def facts(self, ledger_id: int) -> Facts:
         found = self.ledgers.get(ledger_id)
         if found is None:
             found = self.ledgers[ledger_id] = Facts(ledger_id)
+            if ledger_id in self.world.cluster.ledgers:
+                found.foreign = self.is_foreign(self.world.cluster.ledger(ledger_id).value)
         return found
 
     def fail(self, law: str, what: str) -> None:
@@ -155,6 +68,7 @@ class Checker:
 
     def check(self, facts: Facts) -> None:
         self.checks += 1
+        self._look_at_claims(facts)
         for law in LEDGER_LAWS:
             wrong = law(facts)
             if wrong is not None:
@@ -163,6 +77,18 @@ class Checker:
     def check_all(self) -> None:
         for facts in self.ledgers.values():
             self.check(facts)
+
+    async def sample(self) -> None:
+        """For as long as the run goes: also what no record told of."""
+        while True:
+            await asyncio.sleep(SAMPLE_S)
+            self.check_all()
+            self.queues_are_bounded()
+
+    @property
+    def destroyed(self) -> frozenset[str]:
+        """Bookie ids of those whose disks were damaged: what they hold does not count."""
+        return frozenset(map(bookie_id, self.world.destroyed))
 
     # -- what happens -------------------------------------------------------------------------
 
@@ -181,40 +107,157 @@ class Checker:
                 facts.wrong = facts.wrong or f"{record.client}: {record.note}"
             case "denied":
                 facts.denied = facts.denied or f"{record.client}: {record.note}"
+            case "late":
+                facts.late = facts.late or f"{record.client}: {record.note}"
             case "delete":
                 facts.deleted = True
-            case "recovered":
+            case "recovered" | "closed":
                 self._closed(facts, record.last, None)
         self.check(facts)
 
     def stored(self, ledger_id: int) -> None:
         """The metadata of a ledger was changed."""
-        facts = self.facts(ledger_id)
+        self.on_ledger(ledger_id)
         if ledger_id not in self.world.cluster.ledgers:
+            if ledger_id not in self.ledgers or self.ledgers[ledger_id].foreign:
+                self.facts(ledger_id).deleted = True
             return
+        facts = self.facts(ledger_id)
         metadata = self.world.cluster.ledger(ledger_id).value
         segments = ",".join(f"{s.first_entry_id}:{'/'.join(s.ensemble)}" for s in metadata.segments)
         self.world.trace.record(
             "metadata", metadata.state.name, ledger=ledger_id,
             last=metadata.last_entry_id, segments=segments,
         )  # fmt: skip
+        facts.changes += 1
+        if facts.states[-1] is not metadata.state:
+            facts.states.append(metadata.state)
         if metadata.closed:
             self._closed(facts, metadata.last_entry_id, metadata.length)
-        elif facts.closes:
-            self.fail(one_close_wins.__name__, f"ledger {ledger_id}: opened after its close")
+        for segment in metadata.segments:
+            if len(set(segment.ensemble)) < len(segment.ensemble):
+                facts.crowded = facts.crowded or str(segment)
+        facts.checked_through = -1
         self.check(facts)
 
     def _closed(self, facts: Facts, last: int, length: int | None) -> None:
         if not facts.closes:
             facts.acked_at_close = facts.confirmed
+            facts.length_expected = sum(
+                len(payload(facts.ledger_id, entry, facts.scale)) for entry in range(last + 1)
+            )
+            if facts.foreign and length is not None:
+                facts.length_expected = length
         if all(last != known[0] or length not in (None, known[1]) for known in facts.closes):
             facts.closes.append((last, -1 if length is None else length))
 
+    def _look_at_claims(self, facts: Facts) -> None:
+        """Of what is acknowledged, or part of a closed ledger."""
+        known = facts.known
+        if known <= facts.checked_through or facts.deleted or facts.thin:
+            return
+        try:
+            metadata = self.world.cluster.ledger(facts.ledger_id).value
+        except NoSuchLedgerError:
+            return
+        held = self.world.claims.of(facts.ledger_id)
+        for entry_id in range(facts.checked_through + 1, known + 1):
+            missing = lacking(metadata, entry_id, held, self.destroyed)
+            if missing:
+                facts.thin = f"entry {entry_id} is {missing}"
+                return
+        facts.checked_through = known
+
+    def queues_are_bounded(self) -> None:
+        """A bookie stops reading, and a writer handing over, at its limit: more than that is held
+        only of what was under way."""
+        scale = max((facts.scale for facts in self.ledgers.values()), default=1)
+        at_once = MAX_READ_BYTES + scale * PAYLOAD_MAX_BYTES
+        for name, bookie in self.world.bookies.items():
+            queued, connections = bookie.store.queued_bytes, len(bookie.service.connections)
+            limit = bookie.config.max_queued_bytes + connections * at_once
+            if queued > limit:
+                self.fail("queues_are_bounded", f"{name} holds {queued} bytes, limit {limit}")
+        for facts in self.ledgers.values():
+            held = facts.backlog()
+            if held > facts.backlog_max_bytes:
+                what = f"writer of ledger {facts.ledger_id} holds {held} bytes"
+                self.fail("queues_are_bounded", f"{what}, limit {facts.backlog_max_bytes}")
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def bookie_started(self, name: str, bookie: Bookie) -> None:
+        """A bookie came back with everything that it ever claimed to be durable, and knows that
+        nothing is lost. One without its disk does not come back."""
+        if name in self.world.wiped:
+            self.fail("an_empty_disk_is_refused", f"{name} started without what it had stored")
+        if name in self.world.destroyed:
+            return
+        report = self.world.claims.reports[bookie_id(name)]
+        if bookie.store.negatives_unknown or report.problems or report.damaged_blocks:
+            self.fail("what_is_durable_stays", f"{name} believes that it has lost something")
+        me, claims, store = bookie_id(name), self.world.claims, bookie.store
+        for ledger_id in claims.ledgers_of(me):
+            try:
+                found = await store.entry_ranges(ledger_id)
+            except (NoLedger, StorageError):
+                found = []
+            if self.world.bookies.get(name) is not bookie or name in self.world.destroyed:
+                return
+            if ledger_id not in self.world.cluster.ledgers:
+                continue
+            have = {entry for first, last in found for entry in range(first, last + 1)}
+            lost = sorted(claims.of(ledger_id).get(me, set()) - have)
+            if lost:
+                what = f"{name} has lost entries {lost[0]}..{lost[-1]} of ledger {ledger_id}"
+                self.fail("what_is_durable_stays", what)
+            info = store.ledgers.get(ledger_id)
+            if claims.fenced(me, ledger_id) and (info is None or not info.fenced):
+                what = f"{name} has forgotten that ledger {ledger_id} is fenced"
+                self.fail("what_is_durable_stays", what)
+            if info is not None and not info.master_key:
+                what = f"{name} has lost the master key of ledger {ledger_id}"
+                self.fail("what_is_durable_stays", what)
+            await self._gives_back(name, bookie, ledger_id, found)
+
+    async def _gives_back(
+        self, name: str, bookie: Bookie, ledger_id: int, ranges: list[tuple[int, int]]
+    ) -> None:
+        """A disk that is not damaged gives every entry that its index names: the right one, which
+        `bookie_served` sees."""
+        for first, last in ranges:
+            upcoming = first
+            while upcoming <= last:
+                try:
+                    entries = await bookie.store.read_blocking(
+                        ledger_id, upcoming, last + 1 - upcoming, READ_BYTES
+                    )
+                except (NoLedger, NoEntry, StorageError) as error:
+                    gone = self.world.bookies.get(name) is not bookie
+                    if gone or ledger_id not in self.world.cluster.ledgers:
+                        return
+                    what = f"{name}, ledger {ledger_id}, entry {upcoming}: {error!r}"
+                    self.fail("a_good_disk_gives_back_what_it_names", what)
+                    return
+                upcoming += len(entries)
+
+    def bookie_served(self, me: str, ledger_id: int, first: int, entries: Sequence[Buffer]) -> None:
+        """What a bookie serves is what was appended there: whatever happened to its disk."""
+        if self.world.flipped:
+            return  # what came was wrong already
+        if self.facts(ledger_id).foreign:
+            return
+        scale = self.facts(ledger_id).scale
+        for entry_id, entry in enumerate(entries, first):
+            if not bytes(entry).endswith(payload(ledger_id, entry_id, scale)):
+                what = f"{me} served a wrong entry {entry_id} of ledger {ledger_id}"
+                self.fail("no_bookie_serves_wrong_bytes", what)
+
     # -- the end ------------------------------------------------------------------------------
 
-    async def replicated(self, destroyed: frozenset[str]) -> None:
-        """Every entry that was acknowledged, or is part of a closed ledger, is on `ack_quorum`
-        bookies of the write set that the metadata names, less those that were destroyed."""
+    async def replicated(self) -> None:
+        """Every entry that was acknowledged, or is part of a closed ledger, is on the disks of
+        `ack_quorum` bookies of the write set that the metadata names."""
         for ledger_id, facts in self.ledgers.items():
             if facts.deleted:
                 continue
@@ -223,15 +266,22 @@ class Checker:
             except NoSuchLedgerError:
                 self.fail("live_ledgers_are_known", f"ledger {ledger_id} is gone")
                 continue
+            await self._read_everywhere(ledger_id)
             held = {
-                f"{name}:3181": await self._held(name, ledger_id) for name in self.world.bookies
+                bookie_id(name): await self._held(name, ledger_id) for name in self.world.bookies
             }
             end = metadata.last_entry_id if metadata.closed else facts.confirmed
             for entry_id in range(end + 1):
-                missing = lacking(metadata, entry_id, held, destroyed)
+                missing = lacking(metadata, entry_id, held, self.destroyed)
                 if missing:
-                    self.fail("replicated", f"ledger {ledger_id} entry {entry_id}: {missing}")
+                    self.fail("replicated", f"ledger {ledger_id} entry {entry_id} is {missing}")
                     break
+
+    async def _read_everywhere(self, ledger_id: int) -> None:
+        for name, bookie in list(self.world.bookies.items()):
+            if name not in self.world.destroyed and ledger_id in bookie.store.ledgers:
+                ranges = await bookie.store.entry_ranges(ledger_id)
+                await self._gives_back(name, bookie, ledger_id, ranges)
 
     async def _held(self, name: str, ledger_id: int) -> set[int]:
         try:
@@ -240,6 +290,26 @@ class Checker:
             return set()
         return {entry for first, last in ranges for entry in range(first, last + 1)}
 
+    def nothing_is_left_behind(self) -> None:
+        """Once every client is closed and every bookie stopped, no task of theirs lives."""
+        ours = asyncio.current_task()
+        left = [t for t in asyncio.all_tasks() if isinstance(t, SimTask) and t is not ours]
+        names = sorted(
+            f"{t.get_name()} on {t.node.name}: {t.get_coro()}" for t in left if not t.node.dead
+        )
+        if names:
+            self.fail("nothing_is_left_behind", "; ".join(names))
+
+    def unregistered(self) -> list[str]:
+        """Bookies that run and cannot be found, or not as what they are."""
+        presences = self.world.cluster.presences
+        names = []
+        for name, bookie in self.world.bookies.items():
+            presence = presences.get(bookie_id(name))
+            if presence is None or presence.readonly == bookie.store.writable:
+                names.append(name)
+        return names
+
     def garbage_is_collected(self) -> None:
         for ledger_id, facts in self.ledgers.items():
             if not facts.deleted or ledger_id in self.world.cluster.ledgers:
@@ -247,21 +317,3 @@ class Checker:
             for name, bookie in self.world.bookies.items():
                 if ledger_id in bookie.store.ledgers:
                     self.fail("garbage_is_collected", f"deleted ledger {ledger_id} is on {name}")
-
-
-def lacking(
-    metadata: LedgerMetadata,
-    entry_id: int,
-    held: Mapping[str, set[int]],
-    destroyed: frozenset[str],
-) -> str | None:
-    ensemble = metadata.segment_of(entry_id).ensemble
-    members = [
-        ensemble[index]
-        for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-    ]
-    lost = [member for member in members if member.partition(":")[0] in destroyed]
-    have = [m for m in members if m not in lost and entry_id in held.get(m, ())]
-    if len(have) >= metadata.ack_quorum - len(lost):
-        return None
-    return f"held by {have or 'nobody'} of {members}, ack quorum {metadata.ack_quorum}"

@@ -50,6 +50,12 @@ class History:
         self.listener(record)
 
 
-def payload(ledger_id: int, entry_id: int) -> bytes:
+REPETITIONS_MAX = 23
+PAYLOAD_MAX_BYTES = 12 * REPETITIONS_MAX
+"""At scale 1, for ids of five digits."""
+
+
+def payload(ledger_id: int, entry_id: int, scale: int = 1) -> bytes:
     """What the workloads write as this entry: whoever reads it can tell."""
-    return b"%d/%d." % (ledger_id, entry_id) * (1 + (7 * ledger_id + entry_id) % 23)
+    repetitions = 1 + (7 * ledger_id + entry_id) % REPETITIONS_MAX
+    return b"%d/%d." % (ledger_id, entry_id) * (repetitions * scale)

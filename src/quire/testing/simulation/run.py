@@ -5,12 +5,21 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 
+from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire.testing.loop import SimulationError
+from quire.testing.simulation import publishers
+from quire.testing.simulation.actors import Actors
 from quire.testing.simulation.checker import Checker, LawError
-from quire.testing.simulation.faults import Fault, Nemesis
+from quire.testing.simulation.faults import Fault
 from quire.testing.simulation.history import History
-from quire.testing.simulation.workloads import WORKLOADS, Actors, Plan
+from quire.testing.simulation.nemesis import Nemesis
+from quire.testing.simulation.plans import Plan
+from quire.testing.simulation.readers import take_over
+from quire.testing.simulation.stage import Stage
+from quire.testing.simulation.story import Moment, Recorder
+from quire.testing.simulation.stream_judge import judge_streams
+from quire.testing.simulation.workloads import WORKLOADS
 from quire.testing.simulation.world import World
 
 QUIET_S = 120.0
@@ -19,6 +28,8 @@ ATTEMPTS_MAX = 40
 RETRY_S = 1.0
 STEPS_MAX = 5_000_000
 TIME_MAX_S = 3_600.0
+SLOW_DISK_MAX = 30.0
+"""So many times slower than the fastest are some disks of an uneven cluster."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +41,8 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`story` is what clients, metadata and faults did, line by line."""
+    """`story` is what clients, bookies, metadata and faults did, where it was asked for: `as_text`
+    and `as_mermaid` make it readable."""
 
     seed: int
     workload: str
@@ -40,7 +52,7 @@ class Result:
     checks: int
     failure: Failure | None
     schedule: tuple[Fault, ...]
-    story: tuple[str, ...] = ()
+    story: tuple[Moment, ...] = ()
 
 
 def simulate(seed: int, workload: str = "all", *, story: bool = False) -> Result:
@@ -63,6 +75,7 @@ def run_plan(plan: Plan, *, story: bool = False) -> Result:
             broken.set_result(None)
 
     checker = Checker(world, history, on_broken)
+    recorder = Recorder(world, history, plan.schedule) if story else None
     begin_s = world.loop.time()
     failure: Failure | None = None
     try:
@@ -71,6 +84,8 @@ def run_plan(plan: Plan, *, story: bool = False) -> Result:
         failure = Failure(error.law, error.what)
     except SimulationError as error:
         failure = Failure("the_run_comes_to_its_end", str(error))
+    except Exception as error:  # noqa: BLE001 - of a checker that looks at something broken
+        failure = Failure("the_run_comes_to_its_end", repr(error))
     if checker.broken is not None:
         failure = Failure(checker.broken.law, checker.broken.what)
     return Result(
@@ -82,73 +97,98 @@ def run_plan(plan: Plan, *, story: bool = False) -> Result:
         checks=checker.checks,
         failure=failure,
         schedule=plan.schedule,
-        story=tuple(_story(world, history)) if story else (),
+        story=recorder.moments() if recorder is not None else (),
     )
 
 
 async def _main(
     world: World, plan: Plan, history: History, checker: Checker, broken: asyncio.Future[None]
 ) -> None:
-    acting = asyncio.ensure_future(_scenes(world, plan, history, checker))
+    acting = asyncio.ensure_future(_scenes(Stage(world, plan, history, checker)))
+    sampling = asyncio.ensure_future(checker.sample())
     await asyncio.wait([acting, broken], return_when=asyncio.FIRST_COMPLETED)
-    if not acting.done():
-        acting.cancel()
-        await asyncio.wait([acting])
+    for task in (acting, sampling):
+        task.cancel()
+    await asyncio.wait([acting, sampling])
+    if checker.broken is None and not acting.cancelled() and acting.exception() is None:
+        checker.nothing_is_left_behind()
     if checker.broken is not None:
         raise checker.broken
     await acting
 
 
-async def _scenes(world: World, plan: Plan, history: History, checker: Checker) -> None:
+async def _scenes(stage: Stage) -> None:
+    world, plan, checker = stage.world, stage.plan, stage.checker
+    if plan.uneven:
+        for disk in world.disks.values():
+            disk.usual_slowness = SLOW_DISK_MAX ** world.loop.derive(disk.path).random()
+            disk.slowness = disk.usual_slowness
     nemesis = Nemesis(world, plan.bookie_config)
     for name in world.disks:
         await nemesis.bring_back(name)
-    world.metadata_delay_s = plan.metadata_delay_s
-    actors = Actors(world, plan, history, checker)
+    world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
+    world.uneven = plan.uneven
+    actors = Actors(stage)
     actors.start()
     await nemesis.run(plan.schedule)
-    await asyncio.sleep(max(0.0, actors.begin_s + plan.span_s - world.loop.time()))
+    await asyncio.sleep(max(0.0, stage.begin_s + plan.span_s - world.loop.time()))
     world.trace.record("nemesis", "calm")
     await nemesis.calm()
     for task in actors.tasks:  # a client that was paused for longer than the faults lasted
         if not task.node.dead:
             task.node.cont()
+    # What was on its way when all became calm may still fail.
+    supervising = asyncio.ensure_future(nemesis.supervise())
     try:
         async with asyncio.timeout(QUIET_S):
-            await _judge(world, plan, actors, checker)
-            while actors.unfinished():
+            await _judge(stage)
+            while actors.unfinished() or checker.unregistered():
                 await asyncio.sleep(RETRY_S)
+            await _judge_datasets(stage)
+            await judge_streams(actors.streams, actors.tailers)
     except TimeoutError:
+        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered()]
         raise LawError(
-            "quiet_heals",
-            f"{QUIET_S:g} s after the last fault: {', '.join(actors.unfinished()) or 'judges'}",
+            "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
         ) from None
+    supervising.cancel()
+    await asyncio.wait([supervising])
+    for name in world.disks:
+        await nemesis.bring_back(name)
     await _garbage(world, checker)
     checker.check_all()
-    await checker.replicated(frozenset(world.destroyed))
+    await checker.replicated()
     for name in list(world.bookies):
         await world.stop(name)
 
 
-async def _judge(world: World, plan: Plan, actors: Actors, checker: Checker) -> None:
-    """Two readers recover and read every ledger that was not deleted, one after the other."""
+async def _judge(stage: Stage) -> None:
+    """Two readers recover and read every ledger that there is, one after the other: each
+    sees what was appended, to the same end, and so do all that read before."""
     for judge in ("judge-0", "judge-1"):
-        client = world.client(judge, plan.client_config)
-        for ledger_id in list(actors.ids.values()):
-            if not checker.facts(ledger_id).deleted:
-                await _recover(judge, client, actors, ledger_id)
+        client = stage.world.client(judge, stage.plan.client_config)
+        for ledger_id in list(stage.world.ledger_ids.values()):
+            if ledger_id in stage.world.cluster.ledgers:
+                await _recover(stage, judge, client, ledger_id)
         await client.close()
 
 
-async def _recover(judge: str, client: object, actors: Actors, ledger_id: int) -> None:
+async def _judge_datasets(stage: Stage) -> None:
+    if stage.shelves:
+        client = stage.world.client("judge-2", stage.plan.client_config)
+        await publishers.judge(stage, client)
+        await client.close()
+
+
+async def _recover(stage: Stage, judge: str, client: Client, ledger_id: int) -> None:
     for _ in range(ATTEMPTS_MAX):
         try:
-            await actors.take_over(judge, client, ledger_id)  # type: ignore[arg-type]
+            await take_over(stage, judge, client, ledger_id)
             return
         except QuireError as error:
             why = error
-            actors.history.add(judge, "failed", ledger_id, note=str(error))
-            if actors.checker.facts(ledger_id).deleted:
+            stage.history.add(judge, "failed", ledger_id, note=str(error))
+            if ledger_id not in stage.world.cluster.ledgers:
                 return
             await asyncio.sleep(RETRY_S)
     raise LawError("quiet_heals", f"ledger {ledger_id} cannot be read: {why}")
@@ -158,14 +198,3 @@ async def _garbage(world: World, checker: Checker) -> None:
     for bookie in list(world.bookies.values()):
         await bookie.collect_garbage()
     checker.garbage_is_collected()
-
-
-def _story(world: World, history: History) -> list[str]:
-    """Without the bytes on the network."""
-    clients = {record.client for record in history.records}
-    shown = {"nemesis", "checker", "metadata", *clients, *world.disks}
-    return [
-        line
-        for line in world.trace.lines()
-        if line.split(" ", 2)[1] in shown and "peer=" not in line
-    ]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,10 +13,12 @@ from quire.config import BookieConfig, ClientConfig
 from quire.errors import MetadataUnavailableError
 from quire.metadata.memory import Hook, MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.memory_nodes import Change
 from quire.testing.clock import SimClock
 from quire.testing.disk import SimDisk
 from quire.testing.loop import Node, SimulatedLoop
 from quire.testing.network import SimHost, SimNetwork
+from quire.testing.simulation.claims import Claims
 from quire.testing.trace import Trace
 from quire.testing.worker import SimWorker
 
@@ -25,18 +27,34 @@ BOOKIE_CONFIG = BookieConfig(
     segment_bytes=1 << 20, min_free_bytes=0, max_queued_bytes=1 << 20, seal_idle_ms=50
 )
 CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
+UNEVEN_S = (0.000_2, 0.4)
 NODE_POLL_S = 0.05
 """How often somebody who waits for a node looks whether it still lives."""
 
 
+def bookie_id(name: str) -> str:
+    """By which ledgers name the bookie on this node."""
+    return f"{name}:{PORT}"
+
+
+async def _nothing(name: str, bookie: Bookie) -> None:
+    pass
+
+
 class ObservedCluster(MemoryCluster):
-    """Tells an observer of each change of a ledger, at the moment at which it is made."""
+    """Tells observers of each change of a ledger or of the tree, in the moment in which it is
+    made."""
 
     observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
+    tree_observer: Callable[[Iterable[Change]], None] = staticmethod(lambda changes: None)
 
     def ledger_changed(self, ledger_id: int) -> None:
         super().ledger_changed(ledger_id)
         self.observer(ledger_id)
+
+    def tree_changed(self, changes: Iterable[Change]) -> None:
+        super().tree_changed(changes)
+        self.tree_observer(changes)
 
 
 @dataclass
@@ -55,9 +73,28 @@ class World:
     """How likely a call of the metadata store fails now: before it is done, or after it."""
     metadata_delay_s: float = 0.0
     """The longest that a call of the metadata store takes now."""
+    slow_metadata_s: dict[str, float] = field(default_factory=dict)
+    """The same for single clients."""
+    skew_ms: int = 0
+    """How far the calendars of clients may be off."""
+    ledger_ids: dict[int, int] = field(default_factory=dict)
+    """Of the ledgers that were created, by their number in the plan."""
+    stream_ledgers: dict[int, int] = field(default_factory=dict)
+    """The newest of each stream, by its number in the plan."""
     destroyed: set[str] = field(default_factory=set)
     """Bookies whose disks were damaged: what they hold does not count."""
+    metadata_caller: str = ""
+    """Whose call the metadata store carries out, while it does."""
+    wiped: set[str] = field(default_factory=set)
+    """Bookies whose disks are empty now, which must not start."""
+    flipped: bool = False
+    """Whether the network changed bytes."""
+    uneven: bool = False
+    """Each route between a client and a bookie has a delay of its own."""
     starts: int = 0
+    claims: Claims = field(default_factory=Claims)
+    started: Callable[[str, Bookie], Awaitable[None]] = _nothing
+    """Awaited when a bookie has started, on its node."""
 
     @classmethod
     def make(cls, seed: int, bookies: int = 3, **limits: float) -> World:
@@ -101,9 +138,11 @@ class World:
             random_bytes=self.loop.derive(f"identity {name}").randbytes,
         )
         self.bookies[name] = bookie
+        self.claims.watch(bookie_id(name), bookie.store)
         await bookie.start()
         # As the program does: a bookie that cannot go on ends.
         bookie.failed.add_done_callback(lambda failed: self._gave_up(name, bookie))
+        await self.started(name, bookie)
 
     def _gave_up(self, name: str, bookie: Bookie) -> None:
         if self.bookies.get(name) is bookie and not bookie.failed.cancelled():
@@ -187,25 +226,40 @@ class World:
 
     def client(self, name: str, config: ClientConfig = CLIENT_CONFIG) -> Client:
         """To be used on the node of that name, where it is to be paused or killed with it."""
+        if self.uneven:
+            self._lay_routes(name)
         return Client(
             MemoryStore(self.cluster, hook=self._hook(name)),
             config=config,
             network=self.network.node(name),
-            clock=SimClock(self.loop),
+            clock=self._clock(name),
             rng=self.loop.derive(name),
         )
+
+    def _lay_routes(self, name: str) -> None:
+        chance, (low, high) = self.loop.derive(f"routes {name}"), UNEVEN_S
+        for bookie in self.disks:
+            for route in ((name, bookie), (bookie, name)):
+                slow_s = low * (high / low) ** chance.random()
+                self.network.route_latency_s[route] = (slow_s / 2, slow_s)
+
+    def _clock(self, name: str) -> SimClock:
+        skew = self.loop.derive(f"clock {name}").uniform(-1, 1) * self.skew_ms
+        return SimClock(self.loop, skew_ms=int(skew))
 
     def _hook(self, name: str) -> Hook:
         chance = self.loop.derive(f"metadata {name}")
 
         async def hook(operation: str, done: bool) -> None:
             if not done:
-                await asyncio.sleep(chance.random() * self.metadata_delay_s)
+                limit_s = self.slow_metadata_s.get(name, self.metadata_delay_s)
+                await asyncio.sleep(chance.random() * limit_s)
             if self.metadata_failures and chance.random() < self.metadata_failures:
                 what = "answer" if done else "request"
                 self.trace.record(name, "metadata lost", operation=operation, what=what)
                 raise MetadataUnavailableError(f"the {what} of {operation} was lost")
-            if done and self.metadata_delay_s:
-                await asyncio.sleep(chance.random() * self.metadata_delay_s)
+            self.metadata_caller = name
+            if done and (limit_s := self.slow_metadata_s.get(name, self.metadata_delay_s)):
+                await asyncio.sleep(chance.random() * limit_s)
 
         return hook

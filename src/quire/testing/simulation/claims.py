@@ -1,0 +1,98 @@
+"""What each bookie has claimed to be durable: noted where its store says so, not where a client
+believes it.
+
+A claim stays true: a bookie that comes back must still have what it claimed, unless its disk was
+destroyed or the ledger was deleted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from quire.codec.frames import Buffer
+from quire.errors import StorageError
+from quire.storage.batch import Batch, Run
+from quire.storage.recovery import RecoveryReport
+from quire.storage.store import LedgerStore
+
+Done = Callable[[Batch, StorageError | None], None]
+RecordDone = Callable[[StorageError | None], None]
+
+
+def entries_of(run: Run) -> Iterable[int]:
+    return range(run.first, run.first + run.count) if run.ids is None else list(run.ids)
+
+
+class Claims:
+    """Of all bookies, by bookie id and ledger id."""
+
+    reports: dict[str, RecoveryReport]
+    """What each bookie found at its last start."""
+    served: Callable[[str, int, int, Sequence[Buffer]], None]
+    """Told what a bookie gives out: bookie id, ledger, first entry, entries."""
+
+    def __init__(self) -> None:
+        self.reports = {}
+        self.served = lambda me, ledger_id, first, entries: None
+        self._entries: dict[int, dict[str, set[int]]] = {}
+        self._fences: dict[int, dict[str, bool]] = {}
+
+    def of(self, ledger_id: int) -> Mapping[str, set[int]]:
+        """Bookie id -> the entries that it has claimed."""
+        return self._entries.get(ledger_id, {})
+
+    def ledgers_of(self, bookie_id: str) -> list[int]:
+        claimed = [n for n, by in self._entries.items() if bookie_id in by]
+        claimed += [n for n, by in self._fences.items() if bookie_id in by]
+        return sorted(set(claimed))
+
+    def fenced(self, bookie_id: str, ledger_id: int) -> bool:
+        return bookie_id in self._fences.get(ledger_id, {})
+
+    def watch(self, bookie_id: str, store: LedgerStore) -> None:
+        """Note from now on what this store says."""
+        append, fence = store.append, store.fence
+
+        def noted_append(batch: Batch, done: Done, *, reserve: bool = False) -> None:
+            append(batch, lambda b, error: synced(b, error, done), reserve=reserve)
+
+        def synced(batch: Batch, error: StorageError | None, done: Done) -> None:
+            if error is None:
+                self._claim(bookie_id, batch.runs)
+            done(batch, error)
+
+        def noted_fence(ledger_id: int, done: RecordDone) -> None:
+            fence(ledger_id, lambda error: fenced(ledger_id, error, done))
+
+        def fenced(ledger_id: int, error: StorageError | None, done: RecordDone) -> None:
+            if error is None:
+                self._fences.setdefault(ledger_id, {})[bookie_id] = True
+            done(error)
+
+        read, read_blocking, recover = store.read, store.read_blocking, store.recover
+
+        def noted_recover() -> RecoveryReport:
+            self.reports[bookie_id] = report = recover()
+            return report
+
+        store.recover = noted_recover  # type: ignore[method-assign]
+
+        def noted_read(ledger_id: int, first: int, *how: int) -> list[Buffer]:
+            entries = read(ledger_id, first, *how)
+            self.served(bookie_id, ledger_id, first, entries)
+            return entries
+
+        async def noted_read_blocking(ledger_id: int, first: int, *how: int) -> list[Buffer]:
+            entries = await read_blocking(ledger_id, first, *how)
+            self.served(bookie_id, ledger_id, first, entries)
+            return entries
+
+        store.read = noted_read  # type: ignore[method-assign, assignment]
+        store.read_blocking = noted_read_blocking  # type: ignore[method-assign, assignment]
+        store.append = noted_append  # type: ignore[method-assign]
+        store.fence = noted_fence  # type: ignore[method-assign]
+
+    def _claim(self, bookie_id: str, runs: Sequence[Run]) -> None:
+        for run in runs:
+            by_bookie = self._entries.setdefault(run.ledger_id, {})
+            by_bookie.setdefault(bookie_id, set()).update(entries_of(run))

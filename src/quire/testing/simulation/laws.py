@@ -1,0 +1,216 @@
+"""The laws of one ledger, as functions that say what is wrong, or None, and the `Facts` that they
+look at. They hold at every moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.core.quorum import write_set
+
+
+def _nothing() -> int:
+    return -1
+
+
+@dataclass
+class Facts:
+    """What is known of one ledger."""
+
+    ledger_id: int
+    scale: int = 1
+    """Of the payloads of its entries."""
+    password: bytes = b""
+    handle_confirmed: Callable[[], int] = _nothing
+    """The last entry that the writer's handle counts as acknowledged: also what the writer was
+    not told yet."""
+    backlog: Callable[[], int] = _nothing
+    """Bytes that the writer holds for the slowest bookie."""
+    backlog_max_bytes: int = 0
+    acked: int = -1
+    lac_seen: int = -1
+    read_last: int = -1
+    changes: int = 0
+    """How often the metadata was stored."""
+    crowded: str = ""
+    """A segment that names a bookie twice."""
+    states: list[LedgerState] = field(default_factory=lambda: [LedgerState.OPEN])
+    """Each different one that was stored, in order."""
+    closes: list[tuple[int, int]] = field(default_factory=list)
+    """(last entry, length) of each different close that was stored or seen."""
+    acked_at_close: int = -1
+    length_expected: int = -1
+    """Payload bytes up to the last entry of the close."""
+    thin: str = ""
+    """An acknowledged entry that too few bookies claim to have."""
+    checked_through: int = -1
+    """Up to here the claims were looked at since the metadata changed."""
+    deleted: bool = False
+    """Or about to be."""
+    foreign: bool = False
+    """Written by something above ledgers: what its entries are, that knows."""
+    wrong: str = ""
+    """An entry that was read and was not what had been appended."""
+    denied: str = ""
+    """An explicit "no" for something that is there."""
+    late: str = ""
+    """Something that a handle did behind its end."""
+
+    @property
+    def confirmed(self) -> int:
+        return max(self.acked, self.handle_confirmed())
+
+    @property
+    def closed_at(self) -> int | None:
+        return self.closes[0][0] if self.closes else None
+
+    @property
+    def known(self) -> int:
+        """The end of what was acknowledged or recovered."""
+        return max(self.confirmed, -1 if self.closed_at is None else self.closed_at)
+
+
+METADATA_CHANGES_MAX = 300
+
+Law = Callable[[Facts], str | None]
+
+
+def acknowledged_is_kept(facts: Facts) -> str | None:
+    """An acknowledged append is part of the closed ledger."""
+    end = facts.closed_at
+    if end is not None and end < facts.acked_at_close:
+        return f"closed at {end}, but {facts.acked_at_close} had been acknowledged"
+    return None
+
+
+def acknowledged_is_on_a_quorum(facts: Facts) -> str | None:
+    """An entry is durable on an ack quorum of the write set that the metadata names: when it is
+    acknowledged, and after every change of the metadata."""
+    return facts.thin or None
+
+
+def nothing_acknowledged_beyond_the_close(facts: Facts) -> str | None:
+    end = facts.closed_at
+    if end is not None and facts.confirmed > end:
+        return f"{facts.confirmed} was acknowledged, the ledger was closed at {end}"
+    return None
+
+
+def lac_is_acknowledged(facts: Facts) -> str | None:
+    """LAC never passes the prefix that was acknowledged or recovered."""
+    if facts.lac_seen > facts.known:
+        return f"LAC {facts.lac_seen} was seen, acknowledged or recovered is {facts.known}"
+    return None
+
+
+def lac_is_within_the_close(facts: Facts) -> str | None:
+    end = facts.closed_at
+    if end is not None and facts.lac_seen > end:
+        return f"LAC {facts.lac_seen} was seen, the ledger was closed at {end}"
+    return None
+
+
+def only_the_acknowledged_is_read(facts: Facts) -> str | None:
+    """No reader is given an entry before it is acknowledged or recovered."""
+    if facts.read_last > facts.known:
+        return f"entry {facts.read_last} was read, acknowledged or recovered is {facts.known}"
+    return None
+
+
+def what_was_read_stays(facts: Facts) -> str | None:
+    end = facts.closed_at
+    if end is not None and facts.read_last > end:
+        return f"entry {facts.read_last} was read, the ledger was closed at {end}"
+    return None
+
+
+def one_close_wins(facts: Facts) -> str | None:
+    """Writers, recoverers and readers agree where the ledger ends, for good."""
+    if len(facts.closes) > 1:
+        return f"closed more than once: {facts.closes}"
+    return None
+
+
+def the_state_goes_on(facts: Facts) -> str | None:
+    """Open, in recovery, closed: never back."""
+    if facts.states != sorted(facts.states):
+        return f"the states were {', '.join(state.name for state in facts.states)}"
+    return None
+
+
+def the_length_is_that_of_the_entries(facts: Facts) -> str | None:
+    """The closed ledger has as many bytes as its entries. A recovery that cannot read the last
+    entry may store 0: the length is advisory."""
+    allowed = [-1, facts.length_expected]
+    if LedgerState.IN_RECOVERY in facts.states:
+        allowed.append(0)
+    for last, length in facts.closes:
+        if length not in allowed:
+            return f"closed at {last} with {length} bytes, its entries have {facts.length_expected}"
+    return None
+
+
+def the_bookies_of_a_segment_are_distinct(facts: Facts) -> str | None:
+    return facts.crowded or None
+
+
+def metadata_is_not_hammered(facts: Facts) -> str | None:
+    """Ensembles change with the faults that there are, not as fast as they can."""
+    if facts.changes > METADATA_CHANGES_MAX:
+        return f"its metadata was stored {facts.changes} times"
+    return None
+
+
+def entries_are_what_was_appended(facts: Facts) -> str | None:
+    """Nothing changed, nothing in another place: so any two readers agree."""
+    return facts.wrong or None
+
+
+def no_false_absence(facts: Facts) -> str | None:
+    """ "No such entry" and "no such ledger" are said only of what cannot have been acknowledged."""
+    return facts.denied if facts.denied and not facts.deleted else None
+
+
+def a_dead_handle_stays_dead(facts: Facts) -> str | None:
+    """A writer that was told that it lost its ledger never succeeds again."""
+    return facts.late or None
+
+
+LEDGER_LAWS: tuple[Law, ...] = (
+    one_close_wins,
+    the_state_goes_on,
+    acknowledged_is_kept,
+    acknowledged_is_on_a_quorum,
+    nothing_acknowledged_beyond_the_close,
+    lac_is_within_the_close,
+    lac_is_acknowledged,
+    what_was_read_stays,
+    only_the_acknowledged_is_read,
+    the_length_is_that_of_the_entries,
+    the_bookies_of_a_segment_are_distinct,
+    metadata_is_not_hammered,
+    entries_are_what_was_appended,
+    no_false_absence,
+    a_dead_handle_stays_dead,
+)
+
+
+def lacking(
+    metadata: LedgerMetadata,
+    entry_id: int,
+    held: Mapping[str, set[int]],
+    destroyed: frozenset[str],
+) -> str | None:
+    """What is wrong if too few bookies hold this entry; those of `destroyed` need not."""
+    ensemble = metadata.segment_of(entry_id).ensemble
+    members = [
+        ensemble[index]
+        for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+    ]
+    have = [m for m in members if m not in destroyed and entry_id in held.get(m, ())]
+    have = list(dict.fromkeys(have))  # a bookie that is named twice holds one copy
+    lost = sum(member in destroyed for member in members)
+    if len(have) >= metadata.ack_quorum - lost:
+        return None
+    return f"held by {have or 'nobody'} of {members}, ack quorum {metadata.ack_quorum}"

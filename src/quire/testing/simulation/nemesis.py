@@ -1,0 +1,290 @@
+"""The hand that carries out a schedule of faults.
+
+Faults that overlap on one bookie do not add up: one that finds its target taken is left out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.config import BookieConfig
+from quire.errors import NoSuchLedgerError, QuireError
+from quire.storage.segment import LOG_DIRECTORY
+from quire.testing.simulation.faults import BETWEEN_TWO, MEMBER_KINDS, Fault
+from quire.testing.simulation.flips import Flips
+from quire.testing.simulation.world import World
+
+START_ATTEMPTS_MAX = 20
+START_RETRY_S = 0.5
+SESSION_LEFT_S = 2.0
+CRASH_OPERATIONS_MAX = 60
+START_OPERATIONS_MAX = 15
+CRASH_SOON_S = 0.5
+ROLL_PAUSE_S = 4.0
+"""Enough for a writer to take a bookie back before the next one goes."""
+ROT_SPACING_BYTES = (50, 300, 2_000)
+SLOW_NETWORK_S = (0.01, 0.4)
+SLOW_DISK_FACTOR = 60.0
+SLOW_METADATA_S = 2.0
+LATE_WATCHES_S = 2.0
+METADATA_FAILURES = 0.3
+ROOM_LEFT_BYTES = 1 << 18
+"""At most, of a disk that is full or nearly so."""
+CLOCK_JUMP_MS = 600_000
+
+
+class Nemesis:
+    """Carries out a schedule, and restarts what ended by itself."""
+
+    def __init__(self, world: World, config: BookieConfig) -> None:
+        self.world = world
+        self.config = config
+        self.applied = 0
+        self._taken: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in world.disks}
+        self._capacity = {name: disk.capacity_bytes for name, disk in world.disks.items()}
+        self._latency_s = world.network.latency_s
+
+    async def run(self, schedule: Sequence[Fault]) -> None:
+        begin = self.world.loop.time()
+        async with asyncio.TaskGroup() as group:
+            supervisor = group.create_task(self.supervise())
+            async with asyncio.TaskGroup() as faults:
+                for fault in schedule:
+                    await asyncio.sleep(max(0.0, begin + fault.at_s - self.world.loop.time()))
+                    faults.create_task(self._apply(fault))
+            supervisor.cancel()
+
+    async def supervise(self) -> None:
+        """Restart what ended by itself."""
+        while True:
+            await asyncio.sleep(1.0)
+            for name in self.world.disks:
+                if name not in self.world.bookies and not self._taken[name].locked():
+                    async with self._taken[name]:
+                        await self.bring_back(name)
+
+    async def _apply(self, fault: Fault) -> None:
+        world = self.world
+        if fault.kind in MEMBER_KINDS:
+            fault = replace(fault, target=self._member(fault))
+        if fault.target and not world.network.knows(fault.target):
+            return  # of a ledger, or with a bookie, that was left out of the plan
+        world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
+        self.applied += 1
+        lock = self._taken.get(fault.target)
+        if lock is None or fault.kind in BETWEEN_TWO:
+            await self._others(fault)
+        elif not lock.locked():
+            async with lock:
+                if fault.target in world.bookies:
+                    await self._bookie(fault)
+
+    def _member(self, fault: Fault) -> str:
+        """A bookie of the last ensemble of this ledger, or of this stream's newest one; "" where
+        there is none."""
+        what, _, number = fault.target.partition("-")
+        ids = self.world.stream_ledgers if what == "stream" else self.world.ledger_ids
+        ledger_id = ids.get(int(number), -1)
+        try:
+            metadata = self.world.cluster.ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return ""
+        ensemble = metadata.last_segment.ensemble
+        if fault.kind == "crash fastest member":
+            claimed = self.world.claims.of(ledger_id)
+            return max(ensemble, key=lambda b: len(claimed.get(b, ()))).partition(":")[0]
+        return ensemble[int(fault.amount * len(ensemble))].partition(":")[0]
+
+    # -- one bookie ---------------------------------------------------------------------------
+
+    async def _bookie(self, fault: Fault) -> None:
+        world, name, disk = self.world, fault.target, self.world.disks[fault.target]
+        session_left_s = SESSION_LEFT_S * fault.amount
+        match fault.kind:
+            case "crash" | "crash member" | "crash fastest member":
+                world.crash(name, session_left_s=session_left_s)
+            case "crash in write" | "crash member in write":
+                # Most strike soon: into what has just begun.
+                operations = 1 + int(fault.amount**3 * CRASH_OPERATIONS_MAX)
+                world.crash_in_write(name, operations)
+            case "kill":
+                world.kill(name, session_left_s=session_left_s)
+            case "kill, start, crash":
+                await self._start_and_crash(name, 1 + int(fault.amount * 2))
+            case "crash in start":
+                world.kill(name)
+                world.crash_in_write(name, 1 + int(fault.amount * START_OPERATIONS_MAX))
+                await self.bring_back(name)
+            case "rot, crash":
+                self._rot(fault)
+                world.crash(name)
+                await self.bring_back(name)
+            case "lose disk":
+                world.destroyed.add(name)
+                world.crash(name)
+                disk.wipe()
+                world.wiped.add(name)
+            case "restart":
+                await world.stop(name)
+            case "pause":
+                world.network.stop(name)
+            case "slow disk":
+                disk.slowness = 1.0 + fault.amount * SLOW_DISK_FACTOR
+            case "expire session":
+                world.expire_session(name)
+            case "fsync fails":
+                disk.fail_sync_once()
+            case "fsync fails, crash":
+                disk.fail_sync_once()
+                await asyncio.sleep(fault.amount**2 * CRASH_SOON_S)
+                world.crash(name)
+            case "write fails":
+                disk.fail_write_once()
+            case "disk full":
+                room = int(max(0.0, fault.amount - 0.5) * 2 * ROOM_LEFT_BYTES)
+                disk.capacity_bytes -= max(0, disk.free_bytes() - room)
+            case "rot":
+                self._rot(fault)
+            case "flip":
+                world.destroyed.add(name)
+                world.flipped = True
+                world.network.mangle = Flips(name, world.loop.derive(f"flip {fault}"))
+            case "clock jumps":
+                world.clocks[name].skew_ms = int((fault.amount - 0.5) * CLOCK_JUMP_MS)
+        await asyncio.sleep(fault.duration_s)
+        if fault.kind == "pause" and name in world.bookies:
+            world.network.cont(name)
+        if fault.kind == "flip":
+            world.network.mangle = None
+        disk.slowness = disk.usual_slowness
+        disk.capacity_bytes = self._capacity[name]
+        await self.bring_back(name)
+
+    async def _start_and_crash(self, name: str, times: int) -> None:
+        """What was in the page cache only is served for a moment, or not."""
+        for _ in range(times):
+            self.world.kill(name)
+            await self.bring_back(name)
+            self.world.crash(name)
+            await self.bring_back(name)
+
+    def _rot(self, fault: Fault) -> None:
+        """Bits of one segment are wrong from now on."""
+        disk, chance = self.world.disks[fault.target], self.world.loop.derive(f"rot {fault}")
+        self.world.destroyed.add(fault.target)
+        names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
+        begun = [name for name in names if disk.written_bytes(name) > BLOCK_BYTES]
+        name = chance.choice(begun or names)
+        disk.rot(name, ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))])
+
+    async def bring_back(self, name: str) -> None:
+        """Start the bookie unless it runs. A start that fails is tried again, as an operator
+        would."""
+        for _ in range(1 if name in self.world.wiped else START_ATTEMPTS_MAX):
+            if name in self.world.bookies:
+                return
+            try:
+                if await self.world.start(name, self.config):
+                    return
+            except QuireError as error:
+                self.world.trace.record(name, "start failed", error=str(error))
+            await asyncio.sleep(START_RETRY_S)
+
+    # -- everything else ----------------------------------------------------------------------
+
+    async def _others(self, fault: Fault) -> None:
+        world, network = self.world, self.world.network
+        undo: Callable[[], object] = lambda: None  # noqa: E731
+        wait: Awaitable[None] | None = None
+        match fault.kind:
+            case "cut" | "cut one way" | "cut and reset":
+                network.partition(
+                    fault.target,
+                    fault.other,
+                    one_way=fault.kind == "cut one way",
+                    reset=fault.kind == "cut and reset",
+                )
+                routes = {(fault.target, fault.other), (fault.other, fault.target)}
+                undo = lambda: network.heal_routes(routes)  # noqa: E731
+            case "lose connections":
+                network.partition(fault.target, fault.other, reset=True)
+                network.heal_routes({(fault.target, fault.other), (fault.other, fault.target)})
+            case "pause client" | "zombie":
+                network.stop(fault.target)
+                undo = lambda: network.cont(fault.target)  # noqa: E731
+            case "kill client":
+                network.kill(fault.target)
+            case "slow network":
+                network.latency_s = (SLOW_NETWORK_S[0], SLOW_NETWORK_S[1] * fault.amount + 0.02)
+                undo = self._usual_network
+            case "metadata fails":
+                world.metadata_failures = METADATA_FAILURES * fault.amount
+                undo = self._usual_metadata
+            case "late watches":
+                world.cluster.notice_delay_s = LATE_WATCHES_S * fault.amount
+                undo = self._usual_metadata
+            case "slow metadata":
+                world.slow_metadata_s[fault.target] = SLOW_METADATA_S * fault.amount
+                undo = lambda: world.slow_metadata_s.pop(fault.target, None)  # noqa: E731
+            case "sessions expire":
+                world.metadata_failures = METADATA_FAILURES
+                undo = self._usual_metadata
+                for name in list(world.bookies):
+                    world.expire_session(name)
+            case "rolling restart":
+                wait = self._roll(0.0, crash=False)
+            case "rolling crash":
+                wait = self._roll(ROLL_PAUSE_S * fault.amount, crash=fault.amount < 0.8)
+            case "power loss everywhere":
+                wait = self._power_loss(fault)
+        if wait is not None:
+            await wait
+        else:
+            await asyncio.sleep(fault.duration_s)
+        undo()
+
+    def _usual_network(self) -> None:
+        self.world.network.latency_s = self._latency_s
+
+    def _usual_metadata(self) -> None:
+        self.world.metadata_failures = 0.0
+        self.world.cluster.notice_delay_s = 0.0
+
+    async def _roll(self, pause_s: float, *, crash: bool) -> None:
+        for name, lock in self._taken.items():
+            async with lock:
+                if name in self.world.bookies:
+                    if crash:
+                        self.world.crash(name)
+                    else:
+                        await self.world.stop(name)
+                await self.bring_back(name)
+            await asyncio.sleep(pause_s)
+
+    async def _power_loss(self, fault: Fault) -> None:
+        free = [name for name, lock in self._taken.items() if not lock.locked()]
+        for name in free:
+            if name in self.world.bookies:
+                self.world.crash(name, session_left_s=SESSION_LEFT_S * fault.amount)
+        await asyncio.sleep(fault.duration_s / 2)
+        for name in free:
+            async with self._taken[name]:
+                await self.bring_back(name)
+
+    async def calm(self) -> None:
+        """No fault from now on; everything that can run does."""
+        world = self.world
+        self._usual_network()
+        self._usual_metadata()
+        world.slow_metadata_s.clear()
+        world.network.mangle = None
+        world.network.heal()
+        for name, disk in world.disks.items():
+            disk.calm()
+            disk.capacity_bytes = self._capacity[name]
+            if name in world.bookies:
+                world.network.cont(name)
+            await self.bring_back(name)

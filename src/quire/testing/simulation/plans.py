@@ -1,0 +1,312 @@
+"""The plan of a run: all of it but the order in which things happen, as data, made from one
+integer."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from quire.config import MIB, BookieConfig, ClientConfig
+from quire.testing.simulation.faults import Fault, make_schedule
+from quire.testing.simulation.stream_plans import StreamPlan, make_streams, stream_clients
+from quire.testing.simulation.workloads import (
+    CHURNED_BOOKIES_MIN,
+    ROTTEN_BOOKIES_MIN,
+    WORKLOADS,
+    Mix,
+)
+
+SHAPES = (
+    (3, 3, 2), (3, 2, 2), (3, 2, 1), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1), (4, 3, 2),
+    (5, 3, 2),
+)  # fmt: skip
+"""Ensemble, write quorum, ack quorum."""
+CROWD = (25, 45)
+"""Ledgers of a run that has many."""
+CROWD_BATCHES_MAX = 4
+LARGE_SCALES = (400, 1_500)
+"""28 and 100 KB on average."""
+HUGE_SCALE = 8_000
+"""550 KB on average, 1.1 MB at most."""
+LARGE_BATCHES_MAX = 6
+SPARSE_BATCHES_MAX = 12
+BUSY_BATCHES = 60
+BUSY_S = 0.6
+"""How long the writer of a busy ledger writes, at least."""
+TIGHT_BOOKIES = 3
+BEHIND_ITS_BACK = 0.6
+"""How often a ledger whose writer is idle is taken over then."""
+SOON_S = 0.3
+"""By then half of what such a writer writes is mostly written."""
+SEGMENT_BYTES = (1 << 16, 1 << 20)
+LARGE_SEGMENT_BYTES = 1 << 23
+"""The largest batch and its table fit."""
+MIN_FREE_BYTES = 1 << 22
+"""A bookie with so little room takes no more adds."""
+EMPTY = 0.1
+DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerPlan:
+    number: int
+    kind: str
+    """plain, deferred, or own ids."""
+    shape: tuple[int, int, int]
+    digest: str
+    password: bytes
+    scale: int
+    """Payloads are so many times larger."""
+    begin_s: float
+    batches: int
+    batch_entries_max: int
+    pause_s: float
+    """The longest between two batches."""
+    idle_s: float
+    """Once, in the middle."""
+    piped: bool
+    """Entries are handed over without waiting for each batch."""
+    end: str
+    """close, or abandon."""
+    recoveries_s: tuple[float, ...]
+    tails_s: tuple[float, ...]
+    reads_s: tuple[float, ...]
+    delete_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class PublisherPlan:
+    """Who publishes ledgers in a dataset, round for round; and a reader of it."""
+
+    number: int
+    dataset: str
+    begin_s: float
+    rounds: int
+    pause_s: float
+    """The longest between writing and publishing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    workload: str
+    bookies: int
+    span_s: float
+    explicit_lac_interval_ms: int
+    metadata_delay_s: float
+    metadata_version: int
+    skew_ms: int
+    """How far the calendar of a process may be off."""
+    uneven: bool
+    """Each route between a client and a bookie has a delay of its own."""
+    segment_bytes: int
+    min_free_bytes: int
+    gc_interval_s: float
+    unacked_bytes: int
+    read_window_bytes: int
+    ledgers: tuple[LedgerPlan, ...]
+    publishers: tuple[PublisherPlan, ...]
+    streams: tuple[StreamPlan, ...]
+    schedule: tuple[Fault, ...]
+
+    @classmethod
+    def make(cls, seed: int, workload: str) -> Plan:
+        chance, mix = random.Random(f"{seed}/plan {workload}"), WORKLOADS[workload]
+        bookies, span_s = chance.randint(3, 6), chance.choice([3.0, 8.0, 15.0])
+        bookies = max(bookies, ROTTEN_BOOKIES_MIN) if mix.rotten else bookies
+        bookies = max(bookies, CHURNED_BOOKIES_MIN) if mix.sparse else bookies
+        tight = chance.random() < mix.tight
+        bookies = TIGHT_BOOKIES if tight else bookies
+        crowd = chance.random() < mix.crowd
+        ledgers = tuple(
+            _ledger_plan(chance, number, mix, bookies, span_s, crowd=crowd, tight=tight)
+            for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
+        )
+        publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
+        streams = make_streams(seed, workload, mix, bookies, span_s)
+        large = any(ledger.scale > 1 for ledger in ledgers)
+        schedule = make_schedule(
+            chance,
+            kinds=mix.kinds,
+            count=chance.randint(*mix.faults),
+            span_s=span_s,
+            bookies=[f"bookie-{number}" for number in range(bookies)],
+            clients={**_clients(ledgers, publishers), **stream_clients(streams)},
+            ledgers=len(ledgers),
+            streams=len(streams),
+        )
+        return cls(
+            seed=seed,
+            workload=workload,
+            bookies=bookies,
+            span_s=span_s,
+            explicit_lac_interval_ms=chance.choice([0, 0, 40]),
+            metadata_delay_s=chance.choice([0.0, 0.002, 0.05, 0.3]),
+            metadata_version=chance.choice([2, 3, 3, 3]),
+            skew_ms=chance.choice([0, 0, 1_000, 600_000]),
+            uneven=chance.random() < mix.uneven,
+            segment_bytes=LARGE_SEGMENT_BYTES if large else chance.choice(SEGMENT_BYTES),
+            min_free_bytes=chance.choice([0, 0, MIN_FREE_BYTES]),
+            gc_interval_s=chance.choice([0.5, 3.0]),
+            unacked_bytes=chance.choice([2_000, 20_000, 64 * MIB]),
+            read_window_bytes=chance.choice([1_000, 20_000, MIB]),
+            ledgers=ledgers,
+            publishers=publishers,
+            streams=streams,
+            schedule=schedule,
+        )
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Whom a fault may name."""
+        bookies = (f"bookie-{number}" for number in range(self.bookies))
+        ledgers = (f"ledger-{ledger.number}" for ledger in self.ledgers)
+        streams = (f"stream-{stream.number}" for stream in self.streams)
+        clients = (*_clients(self.ledgers, self.publishers), *stream_clients(self.streams))
+        return frozenset((*bookies, *clients, *ledgers, *streams))
+
+    @property
+    def bookie_config(self) -> BookieConfig:
+        return BookieConfig(
+            segment_bytes=self.segment_bytes,
+            min_free_bytes=self.min_free_bytes,
+            max_queued_bytes=1 << 20,
+            seal_idle_ms=50,
+            gc_interval_s=self.gc_interval_s,
+            check_space_s=0.2,
+        )
+
+    @property
+    def client_config(self) -> ClientConfig:
+        return ClientConfig(
+            add_timeout_s=1.0,
+            read_timeout_s=1.0,
+            speculative_read_s=0.3,
+            recovery_timeout_s=10.0,
+            long_poll_ms=300,
+            bookies_wait_s=0.5,
+            avoid_failed_bookie_s=2.0,
+            explicit_lac_interval_ms=self.explicit_lac_interval_ms,
+            ledger_metadata_version=self.metadata_version,
+            max_unacked_bytes=self.unacked_bytes,
+            max_unforced_bytes=2 * self.unacked_bytes,
+            read_window_bytes=self.read_window_bytes,
+        )
+
+
+def _ledger_plan(
+    chance: random.Random,
+    number: int,
+    mix: Mix,
+    bookies: int,
+    span_s: float,
+    *,
+    crowd: bool,
+    tight: bool,
+) -> LedgerPlan:
+    recoveries: list[float] = []
+    begin_s = chance.random() * span_s / 3
+    if chance.random() < mix.takeover:
+        at = chance.random() * span_s
+        if mix.busy:
+            at = begin_s + chance.random() * BUSY_S
+        # Several at one moment, or nearly.
+        recoveries = [at + chance.random() * 0.05 for _ in range(chance.choice(mix.recoverers))]
+    tails = chance.randint(1, 2) if chance.random() < mix.tail else 0
+    delete_s = chance.random() * span_s if chance.random() < mix.delete else None
+    kind = _kind(chance, mix)
+    batches, entries = chance.randint(0, 40), chance.choice([1, 3, 12])
+    pause_s, scale = chance.choice([0.001, 0.05, span_s / 20]), 1
+    if mix.busy:
+        batches, entries, pause_s = BUSY_BATCHES, min(entries, 3), BUSY_S / BUSY_BATCHES
+    elif mix.sparse:
+        batches, entries, pause_s = min(batches, SPARSE_BATCHES_MAX), 1, span_s / 6
+    elif crowd:
+        batches, tails = batches % (CROWD_BATCHES_MAX + 1), 0
+        recoveries = recoveries[:1]
+    elif chance.random() < mix.large:
+        batches, entries = min(batches, LARGE_BATCHES_MAX), min(entries, 3)
+        scale = chance.choice((*LARGE_SCALES, HUGE_SCALE))
+    if chance.random() < EMPTY:
+        batches = 0
+    idle_s = chance.random() * span_s if chance.random() < mix.idle else 0.0
+    if idle_s and chance.random() < BEHIND_ITS_BACK:
+        # All that befalls the ledger does while the writer knows nothing.
+        pause_s, quiet_s = 0.001, begin_s + SOON_S
+        recoveries = [quiet_s + chance.random() * idle_s / 3 for _ in recoveries]
+        if delete_s is not None:
+            delete_s = quiet_s + chance.uniform(1 / 3, 2 / 3) * idle_s
+    return LedgerPlan(
+        number=number,
+        kind=kind,
+        shape=chance.choice(_shapes(mix, bookies, tight=tight)),
+        digest=chance.choice(DIGESTS),
+        password=chance.choice([b"", b"secret"]),
+        scale=scale,
+        begin_s=begin_s,
+        batches=batches,
+        batch_entries_max=entries,
+        pause_s=pause_s,
+        idle_s=idle_s,
+        piped=chance.random() < (0.8 if mix.busy else 0.4),
+        end=chance.choice(["close", "close", "abandon"]),
+        recoveries_s=tuple(recoveries),
+        tails_s=tuple(chance.random() * span_s / 2 for _ in range(tails)),
+        reads_s=tuple(
+            chance.random() * span_s for _ in range(0 if crowd else chance.randint(0, 2))
+        ),
+        delete_s=delete_s,
+    )
+
+
+def _shapes(mix: Mix, bookies: int, *, tight: bool) -> list[tuple[int, int, int]]:
+    shapes = [shape for shape in mix.shapes or SHAPES if shape[0] <= bookies]
+    if mix.rotten:
+        return [shape for shape in shapes if shape[0] <= 3 and shape[2] >= 2]
+    return [shape for shape in shapes if shape[0] == bookies] if tight else shapes
+
+
+def _kind(chance: random.Random, mix: Mix) -> str:
+    draw = chance.random()
+    if draw < mix.deferred:
+        return "deferred"
+    return "own ids" if draw < mix.deferred + mix.own_ids else "plain"
+
+
+def readers_of(plan: LedgerPlan) -> list[tuple[str, tuple[float, ...]]]:
+    """What the other clients of a ledger do, and when each of them begins."""
+    return [
+        ("recoverer", plan.recoveries_s),
+        ("tail", plan.tails_s),
+        ("reader", plan.reads_s),
+        ("deleter", () if plan.delete_s is None else (plan.delete_s,)),
+    ]
+
+
+def _publishers(chance: random.Random, mix: Mix, span_s: float) -> tuple[PublisherPlan, ...]:
+    if chance.random() >= mix.datasets:
+        return ()
+    return tuple(
+        PublisherPlan(
+            number=number,
+            dataset=chance.choice(["whole", "growing", "growing"]),
+            begin_s=chance.random() * span_s / 2,
+            rounds=chance.randint(1, 5),
+            pause_s=chance.choice([0.01, 0.2, 3.0]),
+        )
+        for number in range(chance.randint(2, 5))
+    )
+
+
+def _clients(
+    ledgers: tuple[LedgerPlan, ...], publishers: tuple[PublisherPlan, ...]
+) -> dict[str, float]:
+    """When each client begins."""
+    begins = {f"publisher-{plan.number}": plan.begin_s for plan in publishers}
+    for plan in ledgers:
+        begins[f"writer-{plan.number}"] = plan.begin_s
+        for what, times in readers_of(plan):
+            begins.update({f"{what}-{plan.number}.{k}": at for k, at in enumerate(times)})
+    return begins

@@ -1,0 +1,247 @@
+"""Defects of the bookie: fencing, answers, garbage collection."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.bookie import garbage, identity
+from quire.bookie.intake import Intake
+from quire.bookie.protocol_v3 import RequestsV3
+from quire.bookie.server import Bookie
+from quire.bookie.service import BookieService
+from quire.codec.frames import Code
+from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.errors import MetadataUnavailableError
+from quire.metadata.base import LedgerRange
+from quire.metadata.memory import MemoryStore
+from quire.storage.store import LedgerStore
+from tests.sim.mutants.mutant import edit, exchange, mutant
+
+
+@mutant(
+    lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="recovery",
+    seeds=20,
+    rule="rule 34",
+)
+def a_fence_is_not_set(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedgerStore, "fence", lambda self, ledger_id, done: done(None))
+
+
+@mutant(
+    lost="a fence that a crash takes back: two writers",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="torn",
+    seeds=300,
+    rule="rule 33",
+)
+def a_fence_is_answered_before_its_sync(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        LedgerStore,
+        "fence",
+        (
+            "StateRecord(RecordKind.FENCE, ledger_id)], durable)",
+            "StateRecord(RecordKind.FENCE, ledger_id)], lambda error: None)\n    durable(None)",
+        ),
+    )
+
+
+@mutant(
+    lost="a late first append is acknowledged after somebody else has closed the ledger",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="churn",
+    seeds=300,
+    rule="rule 34",
+)
+def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        BookieService,
+        "fence",
+        (
+            "code = self._open(",
+            "code = Code.NO_LEDGER if ledger_id not in store.ledgers else self._open(",
+        ),
+    )
+
+
+@mutant(
+    lost="an append slips past the fence: acknowledged, and cut off by the recovery",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="recovery",
+    seeds=100,
+    rule="bk#4701, rule 35",
+)
+def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
+    """Whether the ledger is fenced is looked at, and then the add waits its turn."""
+    real = Intake.submit
+
+    def submit(self: Any, buffers: Any, done: Any) -> None:
+        later = Intake(self._service)
+        later.runs, later._batch_bytes, later._urgent = self.runs, self._batch_bytes, self._urgent
+        self.runs, self._batch_bytes, self._urgent = [], 0, False
+        asyncio.get_running_loop().call_later(0.02, real, later, buffers, done)
+
+    patch.setattr(Intake, "submit", submit)
+
+
+@mutant(
+    lost="a ledger whose writer died can never be closed",
+    laws=("quiet_heals",),
+    workload="recovery",
+    seeds=60,
+    rule="rule 34",
+)
+def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, BookieService, "may_add", (" and not flags & Flag.RECOVERY_ADD", ""))
+
+
+@mutant(
+    lost="entries on a damaged disk are reported as never written, and cut off by recoveries",
+    laws=("no_false_absence", "acknowledged_is_kept"),
+    workload="amnesia",
+    seeds=100,
+    rule="bk#2908, rule 32",
+)
+def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
+    real = BookieService._read_code
+
+    def read_code(self: Any, error: Exception) -> int:
+        code = real(self, error)
+        return Code.NO_ENTRY if code == Code.IO_ERROR else code
+
+    patch.setattr(BookieService, "_read_code", read_code)
+
+
+@mutant(
+    lost="entries that a bookie lost are reported as never written, and cut off by recoveries",
+    laws=("no_false_absence", "acknowledged_is_kept"),
+    workload="amnesia",
+    seeds=100,
+    rule="bk#2909, rule 31",
+)
+def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, BookieService, "code_of_missing", ("if self.store.negatives_unknown:", "if False:"))
+
+
+@mutant(
+    lost="a bookie that comes back with an empty disk denies what it had acknowledged",
+    laws=("acknowledged_is_kept", "no_false_absence"),
+    workload="rot",
+    seeds=100,
+    rule="rule 31",
+)
+def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        identity,
+        "check_identity",
+        (
+            "if local is None:\n            raise",
+            "if local is None:\n"
+            "            ensure_directory(disk, random_bytes)\n"
+            "            write_small_file(disk, COOKIE_FILE, known)\n"
+            "            return instance_id\n"
+            "        if local is None:\n            raise",
+        ),
+    )
+
+
+@mutant(
+    lost="every ledger, when the metadata store cannot be reached",
+    laws=("no_false_absence", "acknowledged_is_kept"),
+    workload="delete",
+    seeds=60,
+    rule="rule 30",
+)
+def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
+    real = MemoryStore.list_ledgers
+
+    async def lenient(self: Any, first: int = 0) -> Any:
+        try:
+            async for span in real(self, first):
+                yield span
+        except MetadataUnavailableError:
+            yield LedgerRange(first, LEDGER_ID_MAX, ())
+
+    async def gone(metadata: Any, ledger_id: int) -> bool:
+        return True
+
+    patch.setattr(MemoryStore, "list_ledgers", lenient)
+    exchange(patch, garbage._is_gone, gone)
+
+
+@mutant(
+    lost="ledgers that were created while a bookie collected garbage",
+    laws=("no_false_absence", "acknowledged_is_kept", "replicated"),
+    workload="many",
+    seeds=200,
+    rule="rule 30",
+)
+def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        garbage,
+        "collect_garbage",
+        (
+            "local = sorted(store.ledger_ids())\n    if not local:\n        return []\n    found",
+            "found",
+        ),
+        (
+            "        here = local[",
+            "        local = sorted(store.ledger_ids())\n        here = local[",
+        ),
+        ("if await _is_gone(metadata, ledger)", ""),
+    )
+
+
+@mutant(
+    lost="nothing that could be shown",
+    laws=("garbage_is_collected",),
+    workload="delete",
+    seeds=60,
+)
+def garbage_is_left(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, garbage, "_is_gone", ("return True", "return False"))
+
+
+@mutant(
+    lost="appends that were forced, at a loss of power",
+    laws=("acknowledged_is_on_a_quorum",),
+    workload="deferred",
+    seeds=20,
+)
+def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, RequestsV3, "_force", ("self._service.store.barrier(done)", "done(None)"))
+
+
+@mutant(
+    lost="a ledger that nobody can recover, because one bookie lost its key to damage",
+    laws=("quiet_heals",),
+    workload="amnesia",
+    seeds=300,
+    rule="ours: seed 342 of rot",
+)
+def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        BookieService,
+        "_open",
+        ("return Code.UNAUTHORIZED if info.master_key else key_lost", "return Code.UNAUTHORIZED"),
+    )
+
+
+@mutant(
+    lost="a bookie that is registered as read-only, or as writable, and is not",
+    laws=("quiet_heals",),
+    workload="full",
+    seeds=300,
+    rule="ours",
+)
+def a_lost_announcement_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Bookie, "_announce", ("await asyncio.sleep(ANNOUNCE_AGAIN_S)", "return"))

@@ -1,0 +1,101 @@
+"""Defects of the way in which metadata changes, and of what bookies tell the store."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.client import recovery, write_handle
+from quire.metadata import update
+from quire.metadata.memory import MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.memory_registration import MemoryRegistration
+from tests.sim.mutants.mutant import edit, mutant
+
+
+def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
+    """This module's updates win over whatever was stored meanwhile."""
+    with pytest.MonkeyPatch.context() as inner:
+        edit(
+            inner,
+            update,
+            "update_ledger",
+            (
+                "current = await store.read_ledger(ledger_id)",
+                "from quire.metadata.base import Versioned\n"
+                "            newest = await store.read_ledger(ledger_id)\n"
+                "            current = Versioned(current.value, newest.version)",
+            ),
+        )
+        blind = update.update_ledger
+    patch.setattr(module, "update_ledger", blind)
+
+
+@mutant(
+    lost="a ledger that was closed is open again: two writers",
+    laws=("one_close_wins", "nothing_acknowledged_beyond_the_close"),
+    workload="churn",
+    seeds=100,
+    rule="BOOKKEEPER-584, rule 18",
+)
+def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
+    _blind(patch, write_handle)
+
+
+@mutant(
+    lost="a ledger is closed twice, in different places",
+    laws=("one_close_wins",),
+    workload="recovery",
+    seeds=300,
+    rule="BOOKKEEPER-584, rule 18",
+)
+def a_recovery_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
+    _blind(patch, recovery)
+
+
+@mutant(
+    lost="a change of metadata that another one overwrites",
+    laws=("one_close_wins", "nothing_acknowledged_beyond_the_close"),
+    workload="churn",
+    seeds=100,
+    rule="rule 18",
+)
+def the_store_ignores_versions(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        MemoryStore,
+        "write_ledger",
+        ("if node.version != version:", "if False:"),
+        (
+            "node.data, node.version = data, version + 1",
+            "node.data, node.version = data, node.version + 1",
+        ),
+    )
+
+
+@mutant(
+    lost="bookies that are well, and that nobody finds",
+    laws=("quiet_heals",),
+    workload="sessions",
+    seeds=100,
+)
+def an_expired_session_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, MemoryStore, "restore_session", ("registration.ensure()", "pass"))
+    edit(
+        patch,
+        MemoryRegistration,
+        "__init__",
+        (
+            "store.watch_bookies(lambda bookies: self.ensure())",
+            "store.watch_bookies(lambda bookies: None)",
+        ),
+    )
+
+
+@mutant(
+    lost="a tailing reader that never hears of the end",
+    laws=("quiet_heals",),
+    workload="tail",
+    seeds=60,
+)
+def nobody_hears_of_a_close(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(MemoryCluster, "ledger_changed", lambda self, ledger_id: None)

@@ -1,0 +1,126 @@
+"""Defects of readers: plain reads, tails, and what they believe of the LAC."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.client.ledger_view import LedgerView
+from quire.client.read_engine import ReadEngine
+from quire.client.tail import Tail
+from quire.codec import entry
+from quire.codec.entry import EntryCodec
+from tests.sim.mutants.mutant import edit, mutant
+
+
+@mutant(
+    lost="an entry that other bookies have is reported as never written",
+    laws=("no_false_absence",),
+    workload="all",
+    seeds=60,
+    rule="rule 3",
+)
+def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        ReadEngine,
+        "_from_replicas",
+        (
+            "errors[bookie] = error\n    raise",
+            "errors[bookie] = error\n"
+            "                if isinstance(error, NoEntryAnswer):\n"
+            "                    raise self._failed(first, {bookie: error})\n    raise",
+        ),
+    )
+
+
+@mutant(
+    lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
+    laws=("lac_is_acknowledged", "what_was_read_stays"),
+    workload="tail",
+    seeds=60,
+    rule="rule 21",
+)
+def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Tail,
+        "_hold",
+        ("self._view.confirmed(run.last_add_confirmed)", "self._view.confirmed(run.last)"),
+    )
+
+
+@mutant(
+    lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
+    laws=("what_was_read_stays",),
+    workload="tail",
+    seeds=300,
+    rule="rule 21",
+)
+def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Tail, "_confirmed_runs", ("if run.last > last:", "if False:"))
+
+
+@mutant(
+    lost="a tailing reader does not get the last entries of a ledger",
+    laws=("entries_are_what_was_appended",),
+    workload="tail",
+    seeds=60,
+)
+def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Tail,
+        "runs",
+        (
+            "if self._upcoming <= view.last_add_confirmed:",
+            "if not view.closed and self._upcoming <= view.last_add_confirmed:",
+        ),
+    )
+
+
+@mutant(
+    lost="a tailing reader misses entries in the middle",
+    laws=("entries_are_what_was_appended",),
+    workload="tail",
+    seeds=60,
+)
+def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Tail,
+        "_learn",
+        ("if entry_id == self._upcoming and not self._held:", "if not self._held:"),
+    )
+
+
+@mutant(
+    lost="readers believe in an entry that is not acknowledged, whenever a bookie was replaced",
+    laws=("lac_is_acknowledged",),
+    workload="all",
+    seeds=60,
+)
+def the_first_entry_of_a_segment_counts(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, LedgerView, "adopt", ("first_entry_id - 1", "first_entry_id"))
+
+
+@mutant(
+    lost="wrong bytes are given to a reader as what was appended",
+    laws=("entries_are_what_was_appended",),
+    workload="rot",
+    seeds=60,
+    rule="rule 9",
+)
+def digests_are_not_checked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(EntryCodec, "all_match", lambda self, metas, payloads, digests: True)
+    edit(
+        patch,
+        EntryCodec,
+        "check",
+        ("if self.of(meta, view[head:]) != view[META_BYTES:head]:", "if False:"),
+    )
+    edit(
+        patch,
+        entry,
+        "_check_each",
+        ("or of(view[start:meta], view[body:at]) != data[meta:body]", ""),
+    )

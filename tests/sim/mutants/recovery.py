@@ -1,0 +1,252 @@
+"""Defects of recovery: fencing, finding the end, writing back, closing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.client import last_confirmed
+from quire.client import recovery as module
+from quire.client.recovery import Recovery
+from quire.codec.frames import Flag
+from quire.core import recovery as core
+from quire.metadata.update import update_ledger
+from tests.sim.mutants.mutant import edit, mutant
+
+
+@mutant(
+    lost="the old writer's appends are acknowledged after somebody else has closed the ledger",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="recovery",
+    seeds=20,
+    rule="rule 34",
+)
+def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module, "FENCED_READ", Flag.HIGH_PRIORITY)
+    real = last_confirmed.read_last_confirmed
+
+    async def without(metadata, codec, pool, timeout_s, *, fence_with=None):  # type: ignore[no-untyped-def]
+        return await real(metadata, codec, pool, timeout_s)
+
+    patch.setattr(module, "read_last_confirmed", without)
+
+
+@mutant(
+    lost="an append that a bookie without a fence completes is acknowledged, and cut off",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="fences",
+    seeds=100,
+    rule="bk#2614, rule 1",
+)
+def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module, "FENCED_READ", Flag.HIGH_PRIORITY)
+
+
+@mutant(
+    lost="a ledger whose last ensemble is new and empty is closed as if nothing was written before",
+    laws=("acknowledged_is_kept",),
+    workload="churn",
+    seeds=100,
+    rule="bk#2615, rule 2",
+)
+def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        core,
+        "recovery_lac",
+        ("max([last_segment_first - 1, *answers.values()])", "max(answers.values())"),
+    )
+
+
+@mutant(
+    lost="entries of older ensembles are asked of the newest one, denied, and cut off",
+    laws=("acknowledged_is_kept",),
+    workload="recovery",
+    seeds=100,
+    rule="rule 2",
+)
+def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_run",
+        ("recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)", "-1"),
+    )
+
+
+@mutant(
+    lost="the newest acknowledged appends: those whose LAC no entry carries yet",
+    laws=("acknowledged_is_kept",),
+    workload="recovery",
+    seeds=10,
+)
+def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
+    async def write_back(self: Any, snapshot: Any, lac: int) -> tuple[int, int]:
+        return lac, 0
+
+    patch.setattr(Recovery, "_write_back", write_back)
+
+
+@mutant(
+    lost="acknowledged appends, when the bookie that is asked for many entries lacks the last ones",
+    laws=("acknowledged_is_kept",),
+    workload="takeover",
+    seeds=60,
+)
+def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_read_batch",
+        (
+            "_Found(run.payloads(), run.ledger_lengths, end=False)",
+            "_Found(run.payloads(), run.ledger_lengths, end=len(run) < WINDOW_ENTRIES)",
+        ),
+    )
+
+
+@mutant(
+    lost="acknowledged appends of a striped ledger, when bookies are away during its recovery",
+    laws=("acknowledged_is_kept",),
+    workload="takeover",
+    seeds=100,
+)
+def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_decided",
+        (
+            "return _Found(payloads, lengths, end=False)\n        else:",
+            "return _Found(payloads, lengths, end=True)\n        else:",
+        ),
+    )
+
+
+@mutant(
+    lost="a closed ledger whose last entries are on fewer bookies than were asked for",
+    laws=("replicated", "quiet_heals"),
+    workload="takeover",
+    seeds=60,
+    rule="rule 5",
+)
+def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Recovery, "_write_back", ("await session.wait_for(last)", "pass"))
+
+
+@mutant(
+    lost="a closed ledger whose last entries one broken disk destroys",
+    laws=("replicated",),
+    workload="recovery",
+    seeds=60,
+    rule="rule 5",
+)
+def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Recovery, "_write_back", ("ack_quorum=snapshot.ack_quorum", "ack_quorum=1"))
+
+
+@mutant(
+    lost="a tailing reader gets an entry that is cut off afterwards",
+    laws=("lac_is_within_the_close", "what_was_read_stays"),
+    workload="fences",
+    seeds=300,
+    rule="rule 42",
+)
+def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(module, "WINDOW_ENTRIES", 2)  # which does no harm: there are more rounds
+    patch.setattr(module, "STRIPED_WINDOW_ENTRIES", 2)
+    edit(patch, Recovery, "_write_back", ("lac_sent=lac,", "lac_sent=None,"))
+
+
+@mutant(
+    lost="acknowledged appends: the next recovery asks bookies that never got them",
+    laws=("acknowledged_is_kept",),
+    workload="fences",
+    seeds=300,
+    rule="rule 6",
+)
+def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
+    async def change(self: Any, failed: Any, replacements: Any, first: int) -> tuple[str, ...]:
+        def moved(now: Any) -> Any:
+            ensemble = list(now.last_segment.ensemble)
+            for index, bookie in replacements.items():
+                ensemble[index] = bookie
+            return None if now.closed else now.with_ensemble_from(first, tuple(ensemble))
+
+        self._current = await update_ledger(self._store, self.ledger_id, self._current, moved)
+        ensemble: tuple[str, ...] = self._current.value.last_segment.ensemble
+        return ensemble
+
+    patch.setattr(Recovery, "_change_ensemble", change)
+
+
+@mutant(
+    lost="entries that recovery wrote to other bookies, which no metadata names",
+    laws=("replicated", "quiet_heals"),
+    workload="takeover",
+    seeds=100,
+    rule="rule 6",
+)
+def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Recovery, "_close", ("in self._segments:", "in ():"))
+
+
+@mutant(
+    lost="two readers disagree on where the ledger ends",
+    laws=("one_close_wins",),
+    workload="recovery",
+    seeds=300,
+    rule="rule 20",
+)
+def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_close",
+        (
+            "if not closed.value.closed:",
+            "closed = Versioned(closed.value.with_close(last, length), closed.version)\n"
+            "    if not closed.value.closed:",
+        ),
+    )
+
+
+@mutant(
+    lost="the old writer moves on to other bookies while the ledger is recovered without them",
+    laws=("nothing_acknowledged_beyond_the_close", "acknowledged_is_kept"),
+    workload="churn",
+    seeds=100,
+    rule="rule 19",
+)
+def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_run",
+        (
+            "now.with_state(LedgerState.IN_RECOVERY) if now.state is LedgerState.OPEN else None",
+            "None",
+        ),
+    )
+    edit(
+        patch,
+        Recovery,
+        "_close",
+        ("if now.state is not LedgerState.IN_RECOVERY:", "if now.closed:"),
+    )
+
+
+@mutant(
+    lost="the length of a ledger that was recovered twice",
+    laws=("the_length_is_that_of_the_entries", "one_close_wins"),
+    workload="race",
+    seeds=100,
+)
+def recovery_counts_the_length_from_zero(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_write_back",
+        ("session.pipeline.length = found.lengths[0] - len(found.payloads[0])", "pass"),
+    )

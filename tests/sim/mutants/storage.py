@@ -1,0 +1,321 @@
+"""Defects of a bookie's disk: syncs, tails of logs, footers, records, space that comes back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.bookie.intake import Intake
+from quire.storage import directory, replay, sealing, spares
+from quire.storage.appender import Appender
+from quire.storage.batch import Batch
+from quire.storage.catalogue import Catalogue
+from quire.storage.collector import Collector
+from quire.storage.log import LogWriter
+from quire.storage.reader import Reader
+from quire.storage.sealer import Sealer
+from quire.storage.store import LedgerStore
+from tests.sim.mutants.mutant import edit, mutant
+
+LOST_IN_A_CRASH = ("acknowledged_is_kept", "replicated", "quiet_heals", "no_false_absence")
+
+
+@mutant(
+    lost="acknowledged appends, at a loss of power",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=40,
+)
+def groups_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, LogWriter, "write", ("file.sync()", "pass"))
+
+
+@mutant(
+    lost="a segment of the log, at a loss of power",
+    laws=LOST_IN_A_CRASH,
+    workload="torn",
+    seeds=100,
+)
+def a_segment_header_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, LogWriter, "_begin", ("segment.file.sync()", "pass"))
+
+
+@mutant(
+    lost="a segment of the log, at a loss of power",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=100,
+)
+def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, spares, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
+
+
+@mutant(
+    lost="the bookie, which does not know its own directory after a loss of power",
+    laws=("quiet_heals",),
+    workload="disk",
+    seeds=100,
+)
+def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, directory, "write_small_file", ("file.sync()", "pass"))
+
+
+@mutant(
+    lost="entries of a sealed segment, at a loss of power",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=300,
+)
+def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, sealing, "write_footer", ("segment.file.sync()", "pass"))
+
+
+@mutant(
+    lost="acknowledged appends, at a loss of power",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=60,
+)
+def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Appender,
+        "submit",
+        (
+            "self._writer.submit(batch)",
+            "self._writer.submit(batch)\n"
+            "    done, batch.done = batch.done, None\n"
+            "    if done is not None:\n"
+            "        done(batch, None)",
+        ),
+    )
+
+
+@mutant(
+    lost="acknowledged appends: the sync that fails first and succeeds then wrote nothing",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=100,
+    rule="fsyncgate",
+)
+def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        LogWriter,
+        "write",
+        (
+            "file.sync()",
+            "try:\n        file.sync()\n    except OSError:\n        file.sync()",
+        ),
+    )
+
+
+@mutant(
+    lost="acknowledged appends, when the disk fails",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=100,
+)
+def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Appender, "on_failed", ("done(batch, error)", "done(batch, None)"))
+
+
+@mutant(
+    lost="a copy that was only queued is acknowledged, and gone at a loss of power",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=300,
+)
+def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
+    real = Intake.submit
+
+    def submit(self: Any, buffers: Any, done: Any) -> None:
+        runs, ledgers = self.runs, self._service.store.ledgers
+        if any(run.last > ledgers[run.ledger_id].last_entry_id for run in runs):
+            real(self, buffers, done)
+            return
+        self.runs, self._batch_bytes, self._urgent = [], 0, False
+        done(Batch(buffers, runs), None)
+
+    patch.setattr(Intake, "submit", submit)
+
+
+@mutant(
+    lost="a bookie whose log looks damaged after two crashes, though nothing was",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=300,
+)
+def the_last_group_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, replay, "_write_again", ("header = group.header", "return"))
+
+
+@mutant(
+    lost="entries behind a damaged place of the log are reported as never written",
+    laws=("no_false_absence", "acknowledged_is_kept"),
+    workload="amnesia",
+    seeds=100,
+    rule="rule 32",
+)
+def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, replay, "judge", ("chain.lost[number] = lost", "chain.lost[number] = 0"))
+
+
+@mutant(
+    lost="damaged entries are reported as never written",
+    laws=("no_false_absence", "acknowledged_is_kept"),
+    workload="amnesia",
+    seeds=100,
+    rule="bk#2908, rule 32",
+)
+def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Reader, "_some", ("if problem is not None:", "if False:"))
+
+
+@mutant(
+    lost="the fence of a ledger, when its bookie starts again: two writers",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="recovery",
+    seeds=300,
+    rule="bk BOOKKEEPER-135, rule 34",
+)
+def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Catalogue, "apply_record", ("elif kind is RecordKind.FENCE:", "elif False:"))
+
+
+@mutant(
+    lost="fences and keys that stand in a sealed segment, when the bookie starts again",
+    laws=("nothing_acknowledged_beyond_the_close", "quiet_heals"),
+    workload="recovery",
+    seeds=300,
+    rule="rule 34",
+)
+def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Sealer, "seal", ("list(segment.records)", "[]"))
+
+
+@mutant(
+    lost="a ledger that its bookie does not know how to fence any more",
+    laws=("quiet_heals",),
+    workload="idle",
+    seeds=300,
+)
+def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        LedgerStore,
+        "create_ledger",
+        ("self._appender.add_pending(", "str("),
+    )
+
+
+@mutant(
+    lost="the fence of a ledger, with the segment that it was logged in: two writers",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="idle",
+    seeds=300,
+    rule="rule 34",
+)
+def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Collector,
+        "_still_needed",
+        ("elif record.kind is RecordKind.FENCE and info.fenced:", "elif False:"),
+    )
+
+
+@mutant(
+    lost="live ledgers, with the segment that they share with a deleted one",
+    laws=("quiet_heals", "no_false_absence", "replicated"),
+    workload="delete",
+    seeds=100,
+)
+def a_segment_with_one_live_ledger_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Collector, "collect", ("segment.live_ledgers == 0", "segment.live_ledgers <= 1"))
+
+
+@mutant(
+    lost="a bookie that misses a segment which it dropped itself, and trusts itself no more",
+    laws=("quiet_heals",),
+    workload="delete",
+    seeds=300,
+)
+def a_dropped_segment_is_not_logged(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Collector,
+        "_on_records",
+        ("needed.append(StateRecord(RecordKind.DROPPED", "str((RecordKind.DROPPED"),
+        ("value=segment_value(segment.number)))", "segment_value(segment.number)))"),
+    )
+
+
+@mutant(
+    lost="an append to a ledger that was closed and deleted is acknowledged",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="idle",
+    seeds=300,
+    rule="bk#4462, rule 36",
+)
+def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(LedgerStore, "is_refused", lambda self, ledger_id: False)
+
+
+@mutant(
+    lost="entries that the footer of a sealed segment does not find",
+    laws=("quiet_heals", "no_false_absence", "entries_are_what_was_appended"),
+    workload="disk",
+    seeds=100,
+)
+def a_footer_joins_runs_of_different_sizes(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, sealing, "_joined", ("and before.frame_size == run.frame_size\n", ""))
+
+
+@mutant(
+    lost="entries that were on their way when their segment was sealed",
+    laws=LOST_IN_A_CRASH,
+    workload="disk",
+    seeds=100,
+)
+def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Appender, "_roll", ("if not old.in_flight:", "if True:"))
+
+
+@mutant(
+    lost="a bookie that trusts itself no more after a sync failed while it started",
+    laws=("what_is_durable_stays", "quiet_heals"),
+    workload="disk",
+    seeds=300,
+    rule="ours: seeds 512, 564",
+)
+def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        spares,
+        "prepare",
+        ("if new:\n            disk.remove(name)", "disk.remove(name)"),
+    )
+
+
+@mutant(
+    lost="what was queued at a clean stop, when a read ends meanwhile",
+    laws=("the_run_comes_to_its_end",),
+    workload="rolling",
+    seeds=300,
+    rule="ours: seeds 5268, 5684",
+)
+def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, LedgerStore, "_fetch", ("or self._closed:", "or not self._started:"))
+
+
+@mutant(
+    lost="entries that a damaged bookie has lost are denied by it, and cut off by recoveries",
+    laws=("acknowledged_is_kept",),
+    workload="amnesia",
+    seeds=300,
+    rule="ours: seed 207 of amnesia",
+)
+def a_damaged_header_hides_what_was_lost(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, replay, "judge", ("- present) + hidden", "- present)"))

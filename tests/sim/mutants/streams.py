@@ -1,0 +1,487 @@
+"""Defects of streams: who writes, what is sent again, what readers are given, what is given up."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.streams import takeover, truncation
+from quire.streams.drafts import Draft
+from quire.streams.namespace import Namespace
+from quire.streams.pump import Pump
+from quire.streams.reader import StreamReader
+from quire.streams.segment_writer import SegmentWriter
+from quire.streams.segments import Segments
+from quire.streams.state_machine import Leader
+from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.subscriptions import Subscription
+from quire.streams.takeover import Taken
+from quire.streams.writer import Producer, StreamWriter
+from tests.sim.mutants.mutant import edit, mutant
+
+# -- who writes --------------------------------------------------------------------------------
+
+
+@mutant(
+    lost="a writer that was replaced goes on in a new segment beside its successor",
+    laws=("a_successor_ends_the_writer", "numbers_of_segments_have_no_hole"),
+    workload="streams",
+    seeds=60,
+)
+def a_roll_does_not_check_the_claim(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamMetadata,
+        "change",
+        ("encode_number(newest), claim.ledgers_version", "encode_number(newest), ANY_VERSION"),
+        ("encode_number(max_txid), claim.max_txid_version", "encode_number(max_txid), ANY_VERSION"),
+        ("NO_LEDGER, claim.allocation_version", "NO_LEDGER, ANY_VERSION"),
+    )
+
+
+@mutant(
+    lost="two writers at once: what the former had begun goes on",
+    laws=("a_successor_ends_the_writer", "only_a_successor_ends_a_writer"),
+    workload="streams",
+    seeds=60,
+)
+def a_claim_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamMetadata,
+        "_claim",
+        ("await self.tree.commit(alive, claim)", "pass"),
+        ("ledgers_version=ledgers.version + 1", "ledgers_version=ledgers.version"),
+    )
+
+
+@mutant(
+    lost="acknowledged records of a writer that was replaced",
+    laws=("a_completed_segment_is_closed", "an_acknowledged_record_is_there"),
+    workload="streams",
+    seeds=60,
+)
+def a_takeover_does_not_recover_the_ledger(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, takeover, "complete", ("recover=True", "recover=False"))
+
+
+@mutant(
+    lost="a writer that was replaced takes the answer for a success, and acknowledges",
+    laws=("a_successor_ends_the_writer",),
+    workload="streams",
+    seeds=60,
+)
+def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, StreamMetadata, "_commit", ("if not await self._is_so(after)", "if False"))
+
+
+@mutant(
+    lost="two writers in a stream that was deleted and made again; its ledgers deleted",
+    laws=("a_deleted_stream_takes_no_more", "only_what_was_appended_is_read"),
+    workload="streams",
+    seeds=300,
+)
+def a_life_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamMetadata,
+        "_commit",
+        ('guard = [Check(f"{self.paths.root}/{claim.life}", ANY_VERSION)]', "guard = []"),
+    )
+
+
+@mutant(
+    lost="streams that were deleted or renamed are there again, empty",
+    laws=("a_segment_goes_when_it_is_truncated", "what_was_deleted_is_gone"),
+    workload="streams",
+    seeds=100,
+)
+def a_deleted_stream_comes_back_by_half(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamMetadata,
+        "make_below",
+        (
+            "await self.tree.commit(Check(self.paths.segments, ANY_VERSION), Create(path, value))",
+            "await self.tree.make_path(path, value)",
+        ),
+    )
+
+
+@mutant(
+    lost="a stream that was ended goes on",
+    laws=("an_ended_stream_takes_no_more",),
+    workload="streams",
+    seeds=100,
+)
+def an_end_is_forgotten(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        takeover,
+        "take_over",
+        ("if claim.max_txid == MAX_TXID:", "if False:"),
+        ("if taken.last_txid == MAX_TXID:", "if False:"),
+    )
+
+
+@mutant(
+    lost="appends under a condition that does not hold",
+    laws=("conditions_are_kept",),
+    workload="streams",
+    seeds=30,
+)
+def a_condition_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch, StreamWriter, "_append", ("expect is not None and expect !=", "False and expect !=")
+    )
+
+
+# -- what is sent, and sent again ----------------------------------------------------------------
+
+
+@mutant(
+    lost="records that are in the stream twice",
+    laws=("a_record_is_there_once",),
+    workload="streams",
+    seeds=150,
+)
+def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Segments,
+        "mend",
+        (
+            "settle(writer.acknowledged_through(end))\n",
+            "again = [draft for draft in writer.in_flight if not draft.control]\n"
+            "    settle(writer.acknowledged_through(end))\n",
+        ),
+        ("return lost", "return again"),
+    )
+
+
+@mutant(
+    lost="appends that never return, though their records are in the stream",
+    laws=("quiet_heals",),
+    workload="streams",
+    seeds=60,
+)
+def what_a_recovery_has_found_is_not_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Segments,
+        "mend",
+        ("settle(writer.acknowledged_through(end))", "writer.acknowledged_through(end)"),
+    )
+
+
+@mutant(
+    lost="acknowledged records: a record counts as soon as it is sent",
+    laws=("an_acknowledged_record_is_there",),
+    workload="streams",
+    seeds=60,
+)
+def what_is_sent_is_acknowledged(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        SegmentWriter,
+        "acknowledged",
+        ("await self.ledger.wait(self.in_flight[0].entry_id)", "pass"),
+        ("self.ledger.last_add_confirmed", "self.ledger.last_add_pushed"),
+    )
+
+
+@mutant(
+    lost="readers cannot find a record where its writer was told that it is",
+    laws=("told_positions_are_true", "a_record_is_what_its_writer_said"),
+    workload="streams",
+    seeds=30,
+)
+def positions_leave_out_the_marks(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Draft, "position", ("index + before", "index"))
+
+
+@mutant(
+    lost="sequence ids that are given twice or not at all",
+    laws=("sequence_ids_have_no_hole", "a_record_is_what_its_writer_said"),
+    workload="streams",
+    seeds=60,
+)
+def a_segment_without_records_counts(patch: pytest.MonkeyPatch) -> None:
+    def next_sequence(self: Taken) -> int:
+        if not self.segments:
+            return 0
+        last = self.segments[-1]
+        return last.following_sequence_id + (last.record_count == 0)
+
+    patch.setattr(Taken, "next_sequence", property(next_sequence))
+
+
+@mutant(
+    lost="ledgers that nobody deletes",
+    laws=("no_ledger_is_orphaned",),
+    workload="streams",
+    seeds=300,
+)
+def a_ledger_is_left_when_its_node_is_not_written(patch: pytest.MonkeyPatch) -> None:
+    async def drop(self: Segments) -> None:
+        self._made = None
+
+    patch.setattr(Segments, "_drop_made", drop)
+
+
+# -- producers and fencing tokens ----------------------------------------------------------------
+
+
+@mutant(
+    lost="a producer's records: the next writer believes that it has them",
+    laws=("producers_are_in_the_stream_without_a_gap", "an_acknowledged_record_is_there"),
+    workload="streams",
+    seeds=100,
+)
+def a_snapshot_of_producers_is_ahead(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Pump, "__init__", ("segments.taken.marks.copy()", "segments.taken.marks"))
+
+
+@mutant(
+    lost="a producer's retry is a duplicate, and a fencing token is forgotten, after a failover",
+    laws=("no_producer_is_forgotten", "a_record_is_there_once"),
+    workload="streams",
+    seeds=30,
+)
+def marks_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        takeover,
+        "take_over",
+        ("taken.marks = await read_marks(client, taken.segments, password)", "pass"),
+    )
+
+
+@mutant(
+    lost="the same, behind a truncation of all that there was",
+    laws=("no_producer_is_forgotten", "a_record_is_there_once", "conditions_are_kept"),
+    workload="streams",
+    seeds=300,
+)
+def marks_of_what_is_truncated_are_not_read(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        takeover,
+        "take_over",
+        (
+            "read_marks(client, taken.segments, password)",
+            "read_marks(client, [s for s in taken.segments if not s.status], password)",
+        ),
+    )
+
+
+@mutant(
+    lost="a retry is acknowledged while its record is under way, and then the writer dies",
+    laws=("a_retry_waits_for_the_record",),
+    workload="streams",
+    seeds=60,
+)
+def a_retry_does_not_wait(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Producer, "append_many", ("await writer.flush()", "pass"))
+
+
+# -- readers -------------------------------------------------------------------------------------
+
+
+@mutant(
+    lost="readers miss a segment",
+    laws=("no_record_is_skipped",),
+    workload="streams",
+    seeds=30,
+)
+def a_reader_skips_a_segment(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamReader,
+        "_segment",
+        (
+            "self._position = segment.first_dlsn.next_segment()",
+            "self._position = segment.first_dlsn.next_segment().next_segment()",
+        ),
+    )
+
+
+@mutant(
+    lost="readers miss the last entry of a segment",
+    laws=("no_record_is_skipped", "a_read_comes_to_the_end", "an_acknowledged_record_is_there"),
+    workload="streams",
+    seeds=30,
+)
+def the_last_entry_of_a_segment_is_not_read(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch, StreamReader, "_runs", ("reader.last_add_confirmed", "reader.last_add_confirmed - 1")
+    )
+
+
+@mutant(
+    lost="followers miss what is written to a segment after they have opened it",
+    laws=("no_record_is_skipped",),
+    workload="streams",
+    seeds=30,
+)
+def the_end_so_far_is_the_end_of_the_segment(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamReader,
+        "_runs",
+        ("if not self._follow or reader.ledger_closed:", "if True:"),
+    )
+    edit(
+        patch,
+        StreamReader,
+        "_segment",
+        ("closed, empty = reader.ledger_closed,", "closed, empty = True,"),
+    )
+
+
+@mutant(
+    lost="applications see what is not theirs",
+    laws=("only_what_was_appended_is_read",),
+    workload="streams",
+    seeds=30,
+)
+def control_records_are_shown(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, StreamReader, "_batch", ("records = records.users()", "pass"))
+
+
+@mutant(
+    lost="a read that is bounded by the beginning of an entry misses the one before",
+    laws=("a_read_comes_to_the_end",),
+    workload="streams",
+    seeds=300,
+)
+def an_end_between_entries_cuts_the_last(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamReader,
+        "_batch",
+        ("if end.entry_id == entry_id and end.lssn == segment.lssn:", "if True:"),
+    )
+
+
+@mutant(
+    lost="who has read all is told that records are gone: a state machine cannot start any more",
+    laws=("no_command_is_lost", "quiet_heals"),
+    workload="streams",
+    seeds=100,
+)
+def nobody_is_behind_a_truncated_segment(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        StreamReader,
+        "_is_behind",
+        ("return self._at > max(segment.last_dlsn, segment.first_dlsn)", "return False"),
+    )
+
+
+@mutant(
+    lost="the position of a subscription goes back: records are delivered again",
+    laws=("a_subscription_never_goes_back",),
+    workload="streams",
+    seeds=300,
+)
+def a_subscription_stores_what_comes(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Subscription, "position", ("return self._decode(value)", "return None"))
+
+
+# -- what is given up ----------------------------------------------------------------------------
+
+
+@mutant(
+    lost="records that nobody has given up",
+    laws=("only_what_was_asked_for_is_truncated",),
+    workload="streams",
+    seeds=60,
+)
+def a_truncation_takes_the_whole_segment(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        truncation,
+        "_marked",
+        ("if segment.last_dlsn < before:", "if segment.first_dlsn < before:"),
+    )
+
+
+@mutant(
+    lost="what was given up comes back, without its ledger",
+    laws=("truncation_never_goes_back",),
+    workload="streams",
+    seeds=100,
+)
+def truncations_do_not_see_each_other(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, StreamMetadata, "mark_truncated", ("value, known.version", "value, ANY_VERSION"))
+
+
+@mutant(
+    lost="records whose ledger is deleted while its segment is there",
+    laws=("a_named_ledger_is_not_deleted", "nothing_is_lost"),
+    workload="streams",
+    seeds=100,
+)
+def what_is_truncated_in_part_is_freed(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        truncation,
+        "free",
+        ("s.truncation is Truncation.TRUNCATED", "s.truncation is not Truncation.ACTIVE"),
+    )
+
+
+@mutant(
+    lost="the settings of a stream, where its maker dies",
+    laws=("settings_are_there_from_the_beginning",),
+    workload="streams",
+    seeds=300,
+)
+def settings_are_written_later(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Namespace,
+        "create_stream",
+        (
+            "await metadata.create({STREAM_SETTINGS_NODE: encoded} if settings else {})",
+            "await metadata.create({})\n"
+            "    root = metadata.paths.root\n"
+            '    await self._tree.make_path(f"{root}/{STREAM_SETTINGS_NODE}", encoded)',
+        ),
+    )
+
+
+# -- state machines ------------------------------------------------------------------------------
+
+
+@mutant(
+    lost="commands for which a later snapshot stood",
+    laws=("no_command_is_lost", "quiet_heals"),
+    workload="streams",
+    seeds=300,
+)
+def an_old_snapshot_takes_the_place_of_a_later_one(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Leader,
+        "snapshot",
+        ("replace=lambda old: _position(old) <= position", "replace=True"),
+    )
+
+
+@mutant(
+    lost="results of commands that are not in the log",
+    laws=("machines_agree", "a_command_is_applied_once", "no_command_is_lost"),
+    workload="streams",
+    seeds=60,
+)
+def a_leader_applies_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Leader,
+        "_submit",
+        (
+            "self._more.set()\n",
+            "self._more.set()\n    self._settle(command, result)\n    self._waiting.pop()\n",
+        ),
+    )

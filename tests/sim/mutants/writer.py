@@ -1,0 +1,346 @@
+"""Defects of the writer: what it counts, how it changes the ensemble, how it closes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.client import pool
+from quire.client.add_session import AddSession, Member
+from quire.client.caller_ids import CallerIdWriter
+from quire.client.deferred_session import DeferredSession
+from quire.client.explicit_lac import ExplicitLac
+from quire.client.write_handle import WriteHandle
+from quire.core.add_pipeline import AddPipeline
+from quire.core.deferred_pipeline import DeferredPipeline
+from tests.sim.mutants.mutant import edit, mutant
+
+
+@mutant(
+    lost="acknowledged appends on a bookie that no metadata names: nobody can read them",
+    laws=("replicated", "acknowledged_is_kept"),
+    workload="all",
+    seeds=10,
+    rule="bk#1591, rule 8",
+)
+def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
+    async def change(self: Any, failed: Any, replacements: Any, first: int) -> tuple[str, ...]:
+        ensemble = list(getattr(self, "_unstored", self.metadata.last_segment.ensemble))
+        for index, bookie in replacements.items():
+            ensemble[index] = bookie
+        self._unstored = tuple(ensemble)
+        return self._unstored
+
+    patch.setattr(WriteHandle, "_change_ensemble", change)
+
+
+@mutant(
+    lost="entries in flight when a bookie died are looked for where they never were",
+    laws=("replicated",),
+    workload="all",
+    seeds=60,
+)
+def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        AddSession,
+        "_replace",
+        (
+            "replacements, self.pipeline.last_confirmed + 1",
+            "replacements, self.pipeline.last_pushed + 1",
+        ),
+    )
+
+
+@mutant(
+    lost="entries confirmed during an ensemble change are looked for where they never were",
+    laws=("replicated",),
+    workload="takeover",
+    seeds=100,
+    rule="bk#4651, rule 10",
+)
+def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, AddPipeline, "confirm", ("if self.frozen:", "if False:"))
+
+
+@mutant(
+    lost="an entry confirmed with the word of a bookie that was just replaced",
+    laws=("replicated",),
+    workload="fences",
+    seeds=100,
+    rule="bk#3005, bk#4097, rule 12",
+)
+def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        AddSession,
+        "_replace",
+        (
+            "self._replace_members(changed",
+            "self.pipeline.frozen = False\n"
+            "    self.after_acks()\n"
+            "    self.pipeline.frozen = True\n"
+            "    self._replace_members(changed",
+        ),
+    )
+
+
+@mutant(
+    lost="acknowledged appends that the new bookie was never sent",
+    laws=("replicated",),
+    workload="takeover",
+    seeds=60,
+    rule="rule 12",
+)
+def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        AddPipeline,
+        "restart",
+        ("self._next[index] = self._stripe_from(index, self.last_confirmed + 1)", "pass"),
+    )
+
+
+@mutant(
+    lost="acknowledged appends that the new bookie was never sent",
+    laws=("replicated",),
+    workload="all",
+    seeds=60,
+    rule="rule 13",
+)
+def nothing_is_sent_again_to_a_replacement(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, AddSession, "_join", ("self.pipeline.last_confirmed", "self.pipeline.last_pushed"))
+    edit(
+        patch,
+        AddPipeline,
+        "restart",
+        (
+            "self._stripe_from(index, self.last_confirmed + 1)",
+            "self._stripe_from(index, self.last_pushed + 1)",
+        ),
+    )
+
+
+@mutant(
+    lost="acknowledged appends with one copy less than was asked for",
+    laws=("replicated", "acknowledged_is_kept"),
+    workload="all",
+    seeds=100,
+    rule="rule 15",
+)
+def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
+    real = AddPipeline.__init__
+
+    def init(self: Any, *arguments: Any) -> None:
+        real(self, *arguments)
+        self._ack_quorum = max(1, self._ack_quorum - 1)
+
+    patch.setattr(AddPipeline, "__init__", init)
+
+
+@mutant(
+    lost="acknowledged appends that a bookie had refused",
+    laws=("replicated",),
+    workload="full",
+    seeds=100,
+    rule="rule 15",
+)
+def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Member,
+        "on_add_error",
+        ("if not self.gone:", "if not self.gone and isinstance(error, LedgerFencedError):"),
+    )
+    edit(patch, AddPipeline, "acked", ("if entry == upcoming:", "if entry >= upcoming:"))
+    edit(patch, AddPipeline, "acked_run", ("first == self._next", "first >= self._next"))
+
+
+@mutant(
+    lost="two writers: the old one goes on behind the back of a recovery",
+    laws=("nothing_acknowledged_beyond_the_close",),
+    workload="churn",
+    seeds=100,
+    rule="rule 19",
+)
+def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        WriteHandle,
+        "_change_ensemble",
+        ("if now.state is not LedgerState.OPEN:", "if now.closed:"),
+        ("if updated.value.state is LedgerState.IN_RECOVERY:", "if False:"),
+    )
+
+
+@mutant(
+    lost="a closed ledger with entries that are nowhere",
+    laws=("replicated", "quiet_heals"),
+    workload="all",
+    seeds=60,
+)
+def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        WriteHandle,
+        "_close",
+        ("await self.flush()", "self._send_turn()"),
+        ("last = await self.force()", "last = self.last_add_pushed"),
+    )
+
+
+@mutant(
+    lost="an append returns before any bookie has it",
+    laws=("acknowledged_is_kept", "replicated"),
+    workload="recovery",
+    seeds=60,
+)
+def appends_return_when_sent(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, AddSession, "wait_for", ("self.pipeline.accepted", "self.pipeline.last_pushed"))
+
+
+@mutant(
+    lost="readers get entries that are not acknowledged, and may be cut off",
+    laws=("lac_is_acknowledged",),
+    workload="tail",
+    seeds=100,
+)
+def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        AddSession,
+        "push",
+        ("lac = pipeline.last_confirmed if", "lac = pipeline.last_pushed if"),
+    )
+
+
+@mutant(
+    lost="readers get entries that are not acknowledged, and may be cut off",
+    laws=("lac_is_acknowledged",),
+    workload="tail",
+    seeds=100,
+)
+def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        ExplicitLac,
+        "_run",
+        ("now = (pipeline.last_confirmed", "now = (pipeline.last_pushed"),
+    )
+
+
+@mutant(
+    lost="the memory of a program that appends faster than its slowest bookie",
+    laws=("queues_are_bounded",),
+    workload="large",
+    seeds=60,
+)
+def a_writer_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        AddSession,
+        "full",
+        (
+            "return self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes",
+            "return False",
+        ),
+    )
+
+
+@mutant(
+    lost="entries get the ids of others",
+    laws=("entries_are_what_was_appended",),
+    workload="own ids",
+    seeds=20,
+)
+def own_ids_are_given_in_the_order_of_arrival(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, CallerIdWriter, "submit_at", ("if entry_id > upcoming:", "if False:"))
+
+
+@mutant(
+    lost="entries get the ids of others",
+    laws=("entries_are_what_was_appended",),
+    workload="own ids",
+    seeds=20,
+)
+def an_id_is_taken_twice(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        CallerIdWriter,
+        "_check_id",
+        ("elif entry_id < upcoming or entry_id in self._held:", "elif False:"),
+    )
+
+
+@mutant(
+    lost="appends that were forced, at a loss of power",
+    laws=("acknowledged_is_on_a_quorum",),
+    workload="deferred",
+    seeds=20,
+)
+def what_is_accepted_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        DeferredPipeline,
+        "confirm",
+        (
+            "self.accepted = accepted",
+            "self.accepted = accepted\n    self._confirm_through(accepted)",
+        ),
+    )
+
+
+@mutant(
+    lost="appends that were forced on a bookie that had lost them before",
+    laws=("acknowledged_is_on_a_quorum",),
+    workload="deferred",
+    seeds=100,
+)
+def a_force_counts_for_a_bookie_that_came_back(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, DeferredPipeline, "forced", (" or generation != self.generation", ""))
+
+
+@mutant(
+    lost="appends that were accepted while a force was under way",
+    laws=("acknowledged_is_on_a_quorum",),
+    workload="deferred",
+    seeds=60,
+)
+def a_force_covers_what_came_behind_it(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        DeferredSession,
+        "_force_once",
+        (
+            "pipeline.forced(through, generation)",
+            "pipeline.forced(pipeline.stored_through(), generation)",
+        ),
+    )
+
+
+@mutant(
+    lost="a deferred writer that waits for ever for room",
+    laws=("quiet_heals",),
+    workload="deferred",
+    seeds=300,
+    rule="ours",
+)
+def nobody_forces_for_who_waits_for_room(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        DeferredSession,
+        "_force_all",
+        ("if self._room is not None and self._too_much_unforced and not", "if False and not"),
+    )
+
+
+@mutant(
+    lost="a writer that changes its ensemble as fast as connections are refused, until it gives up",
+    laws=("quiet_heals",),
+    workload="churn",
+    seeds=300,
+    rule="ours",
+)
+def a_bookie_that_failed_is_chosen_at_once(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(pool, "REST_S", 0.0)

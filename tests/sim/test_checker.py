@@ -1,0 +1,328 @@
+"""Every law notices what it is there for, and nothing else."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.digest import DigestType, master_key
+from quire.codec.entry import EntryCodec
+from quire.codec.frames import ADD_HEAD, add_request, add_responses, frame_bounds
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.ledger_metadata_format import encode
+from quire.metadata.memory_cluster import Node
+from quire.testing.simulation.checker import Checker
+from quire.testing.simulation.flips import Flips
+from quire.testing.simulation.history import History, payload
+from quire.testing.simulation.laws import LEDGER_LAWS, METADATA_CHANGES_MAX
+from quire.testing.simulation.world import World, bookie_id
+
+LEDGER = 7
+NAMES = ("bookie-0", "bookie-1", "bookie-2")
+ENSEMBLE = tuple(map(bookie_id, NAMES))
+METADATA = LedgerMetadata(3, 3, 2, (Segment(0, ENSEMBLE),))
+SIZES = [len(payload(LEDGER, entry)) for entry in range(10)]
+
+
+class Bench:
+    """A checker, told of one ledger by hand."""
+
+    def __init__(self) -> None:
+        self.world = World.make(1, 3)
+        self.history = History(self.world.loop.time, self.world.trace)
+        self.checker = Checker(self.world, self.history, lambda: None)
+        self.version = -1
+        self.store(METADATA)
+
+    def store(self, metadata: LedgerMetadata) -> None:
+        self.version += 1
+        self.world.cluster.ledgers[LEDGER] = Node(encode(metadata), self.version)
+        self.world.cluster.ledger_changed(LEDGER)
+
+    def close(self, last: int, length: int | None = None) -> None:
+        self.store(METADATA.with_close(last, sum(SIZES[: last + 1]) if length is None else length))
+
+    def claim(self, last: int, *names: str) -> None:
+        for name in names:
+            held = self.world.claims._entries.setdefault(LEDGER, {})
+            held.setdefault(bookie_id(name), set()).update(range(last + 1))
+
+    def say(self, kind: str, last: int = -1, note: str = "") -> None:
+        self.history.add("client", kind, LEDGER, 0, last, note)
+
+    @property
+    def broken(self) -> str | None:
+        return self.checker.broken.law if self.checker.broken is not None else None
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    bench = Bench()
+    yield bench
+    bench.world.loop.close()
+
+
+def test_a_ledger_as_it_should_be_breaks_no_law(bench: Bench) -> None:
+    bench.claim(9, *NAMES[:2])
+    bench.say("acked", 4)
+    bench.say("observe", 4)
+    bench.say("read", 4)
+    bench.store(METADATA.with_state(LedgerState.IN_RECOVERY))
+    bench.close(9)
+    bench.say("recovered", 9)
+    bench.say("read", 9)
+    bench.checker.check_all()
+    bench.checker.queues_are_bounded()
+    assert bench.broken is None
+
+
+def acknowledged_entries_are_cut_off(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.close(3)
+
+
+def a_writer_goes_on_behind_the_close(bench: Bench) -> None:
+    bench.close(3)
+    bench.say("acked", 4)
+
+
+def an_entry_is_acknowledged_by_one_bookie(bench: Bench) -> None:
+    bench.world.claims._entries[LEDGER][ENSEMBLE[1]].discard(2)
+    bench.say("acked", 2)
+
+
+def the_handle_confirms_what_one_bookie_has(bench: Bench) -> None:
+    bench.world.claims._entries[LEDGER][ENSEMBLE[1]].discard(2)
+    bench.checker.facts(LEDGER).handle_confirmed = lambda: 2
+    bench.checker.check_all()
+
+
+def the_metadata_names_bookies_that_have_nothing(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.store(replace(METADATA, segments=(Segment(0, (*ENSEMBLE[1:], "bookie-3:3181")),)))
+
+
+def a_bookie_is_named_twice(bench: Bench) -> None:
+    bench.store(replace(METADATA, segments=(Segment(0, (*ENSEMBLE[:2], ENSEMBLE[1])),)))
+
+
+def a_bookie_that_is_named_twice_counts_once(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.world.claims._entries[LEDGER].pop(ENSEMBLE[0])
+    bench.store(replace(METADATA, segments=(Segment(0, (*ENSEMBLE[:2], ENSEMBLE[1])),)))
+
+
+def an_ensemble_goes_round(bench: Bench) -> None:
+    for _ in range(METADATA_CHANGES_MAX + 1):
+        bench.store(METADATA)
+
+
+def a_lac_is_ahead(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.say("observe", 5)
+
+
+def a_lac_is_behind_the_close(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.say("observe", 4)
+    bench.checker.facts(LEDGER).acked = -1
+    bench.close(3)
+
+
+def an_entry_is_read_early(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.say("read", 5)
+
+
+def what_was_read_is_cut_off(bench: Bench) -> None:
+    bench.say("acked", 4)
+    bench.say("read", 4)
+    bench.checker.facts(LEDGER).acked = -1
+    bench.close(3)
+
+
+def two_ends(bench: Bench) -> None:
+    bench.close(4)
+    bench.say("recovered", 5)
+
+
+def two_lengths(bench: Bench) -> None:
+    bench.close(4)
+    bench.close(4, length=0)
+
+
+def opened_again(bench: Bench) -> None:
+    bench.close(4)
+    bench.store(METADATA)
+
+
+def a_wrong_length(bench: Bench) -> None:
+    bench.close(4, length=sum(SIZES[:6]))
+
+
+def a_writer_that_forgets_the_length(bench: Bench) -> None:
+    bench.close(4, length=0)
+
+
+def wrong_bytes(bench: Bench) -> None:
+    bench.say("wrong", note="entry 3 in the place of 4")
+
+
+def a_false_no(bench: Bench) -> None:
+    bench.say("denied", note="no such entry")
+
+
+def a_writer_that_does_not_stop(bench: Bench) -> None:
+    bench.say("late", note="appended after LedgerFencedError")
+
+
+def a_bookie_serves_something_else(bench: Bench) -> None:
+    entries = [b"head" + payload(LEDGER, 3), b"head" + payload(LEDGER, 3)]
+    bench.world.claims.served(ENSEMBLE[0], LEDGER, 3, entries)
+
+
+def a_writer_hoards(bench: Bench) -> None:
+    facts = bench.checker.facts(LEDGER)
+    facts.backlog, facts.backlog_max_bytes = (lambda: 101), 100
+    bench.checker.queues_are_bounded()
+
+
+BROKEN: dict[Callable[[Bench], None], str] = {
+    acknowledged_entries_are_cut_off: "acknowledged_is_kept",
+    a_writer_goes_on_behind_the_close: "nothing_acknowledged_beyond_the_close",
+    an_entry_is_acknowledged_by_one_bookie: "acknowledged_is_on_a_quorum",
+    the_handle_confirms_what_one_bookie_has: "acknowledged_is_on_a_quorum",
+    the_metadata_names_bookies_that_have_nothing: "acknowledged_is_on_a_quorum",
+    a_bookie_is_named_twice: "the_bookies_of_a_segment_are_distinct",
+    a_bookie_that_is_named_twice_counts_once: "acknowledged_is_on_a_quorum",
+    an_ensemble_goes_round: "metadata_is_not_hammered",
+    a_lac_is_ahead: "lac_is_acknowledged",
+    a_lac_is_behind_the_close: "lac_is_within_the_close",
+    an_entry_is_read_early: "only_the_acknowledged_is_read",
+    what_was_read_is_cut_off: "what_was_read_stays",
+    two_ends: "one_close_wins",
+    two_lengths: "one_close_wins",
+    opened_again: "the_state_goes_on",
+    a_wrong_length: "the_length_is_that_of_the_entries",
+    a_writer_that_forgets_the_length: "the_length_is_that_of_the_entries",
+    wrong_bytes: "entries_are_what_was_appended",
+    a_false_no: "no_false_absence",
+    a_writer_that_does_not_stop: "a_dead_handle_stays_dead",
+    a_bookie_serves_something_else: "no_bookie_serves_wrong_bytes",
+    a_writer_hoards: "queues_are_bounded",
+}
+
+
+@pytest.mark.parametrize("wrong", BROKEN, ids=lambda wrong: wrong.__name__)
+def test_the_law_is_found_broken(bench: Bench, wrong: Callable[[Bench], None]) -> None:
+    bench.claim(9, *NAMES[:2])
+    wrong(bench)
+    assert bench.broken == BROKEN[wrong]
+
+
+def test_every_law_of_a_ledger_has_its_case() -> None:
+    assert {law.__name__ for law in LEDGER_LAWS} <= set(BROKEN.values())
+
+
+def test_a_recovery_may_not_know_the_length(bench: Bench) -> None:
+    bench.claim(9, *NAMES[:2])
+    bench.store(METADATA.with_state(LedgerState.IN_RECOVERY))
+    bench.close(4, length=0)
+    assert bench.broken is None
+
+
+def test_nothing_is_asked_of_a_ledger_that_was_deleted(bench: Bench) -> None:
+    bench.say("delete")
+    bench.say("denied", note="no such ledger")
+    bench.say("acked", 4)
+    assert bench.broken is None
+
+
+def test_what_a_destroyed_bookie_had_need_not_be_there(bench: Bench) -> None:
+    bench.claim(4, NAMES[1])
+    bench.world.destroyed.add(NAMES[0])
+    bench.say("acked", 4)
+    assert bench.broken is None
+
+
+def claim_what_was_never_stored(world: World) -> None:
+    world.claims._entries[LEDGER] = {ENSEMBLE[0]: {0}}
+
+
+def claim_a_fence_that_was_never_stored(world: World) -> None:
+    world.claims._fences[LEDGER] = {ENSEMBLE[0]: True}
+
+
+def wipe(world: World) -> None:
+    world.wiped.add(NAMES[0])
+
+
+@pytest.mark.parametrize(
+    ("lie", "law"),
+    [
+        (claim_what_was_never_stored, "what_is_durable_stays"),
+        (claim_a_fence_that_was_never_stored, "what_is_durable_stays"),
+        (wipe, "an_empty_disk_is_refused"),
+        (lambda world: None, None),
+    ],
+)
+def test_a_bookie_is_examined_when_it_starts(
+    bench: Bench, lie: Callable[[World], None], law: str | None
+) -> None:
+    async def scenario() -> None:
+        await bench.world.start(NAMES[0])
+        await bench.world.stop(NAMES[0])
+        lie(bench.world)
+        await bench.world.start(NAMES[0])
+        await bench.world.stop(NAMES[0])
+
+    bench.world.loop.run(scenario())
+    assert bench.broken == law
+
+
+def test_what_is_left_behind_is_named(bench: Bench) -> None:
+    async def scenario() -> None:
+        bench.checker.nothing_is_left_behind()
+        assert bench.broken is None
+        node = bench.world.network.node("client").node
+        node.create_task(asyncio.sleep(1_000), name="forgotten")
+        bench.checker.nothing_is_left_behind()
+
+    bench.world.loop.run(scenario())
+    assert bench.checker.broken is not None
+    assert "forgotten on client" in bench.checker.broken.what
+
+
+def test_a_bookie_that_is_not_registered_as_what_it_is_is_named(bench: Bench) -> None:
+    async def scenario() -> list[list[str]]:
+        await bench.world.start(NAMES[0])
+        seen = [bench.checker.unregistered()]
+        bench.world.cluster.presences[ENSEMBLE[0]].readonly = True
+        seen.append(bench.checker.unregistered())
+        del bench.world.cluster.presences[ENSEMBLE[0]]
+        seen.append(bench.checker.unregistered())
+        await bench.world.stop(NAMES[0])
+        return seen
+
+    assert bench.world.loop.run(scenario()) == [[], [NAMES[0]], [NAMES[0]]]
+
+
+def test_flips_change_what_a_digest_covers_and_nothing_else() -> None:
+    codec, key = EntryCodec(LEDGER, DigestType.CRC32C, b""), master_key(b"")
+    data = b"".join(add_request(key, codec.pack(e, e - 1, 50, b"payload")) for e in range(200))
+    flips = Flips("bookie-0", random.Random(1))
+    assert flips(("client", "bookie-1"), data) == data
+    answers = add_responses(LEDGER, 0, 100)
+    assert flips(("bookie-0", "client"), answers) == answers
+    changed = flips(("client", "bookie-0"), data)
+    assert frame_bounds(changed) == frame_bounds(data)
+    different = 0
+    for start, end in frame_bounds(data):
+        covered = start + ADD_HEAD.size
+        assert changed[start:covered] == data[start:covered]
+        different += changed[covered:end] != data[covered:end]
+    assert 0 < different < 100

@@ -1,0 +1,48 @@
+"""docs/simulator.md names every law, fault and workload that there is, and no others."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+from quire.testing import simulation
+from quire.testing.simulation import WORKLOADS
+from quire.testing.simulation.laws import LEDGER_LAWS
+from quire.testing.simulation.stream_laws import ACK_LAWS, END_LAWS, METADATA_LAWS, READ_LAWS
+
+DOCUMENT = (Path(__file__).parents[2] / "docs" / "simulator.md").read_text(encoding="utf-8")
+SOURCES = Path(simulation.__file__).parent.glob("*.py")
+RAISERS = {"fail", "tell", "LawError", "Failure"}
+"""What is called with the name of a law, as text, in the first place or behind some facts."""
+
+
+def named_in(section: str) -> set[str]:
+    """What stands in code in the first column of the section's tables."""
+    text = re.search(rf"^## {section}\n(.*?)(?=^## |\Z)", DOCUMENT, re.MULTILINE | re.DOTALL)
+    assert text is not None, f"no section {section}"
+    cells = re.findall(r"^\| (`[^|]*) \|", text[1], re.MULTILINE)
+    return {name for cell in cells for name in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_every_law() -> None:
+    functions = (*LEDGER_LAWS, *ACK_LAWS, *READ_LAWS, *METADATA_LAWS, *END_LAWS)
+    laws = {law.__name__ for law in functions}
+    for source in SOURCES:
+        for node in ast.walk(ast.parse(source.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not node.args:
+                continue
+            called = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            texts = [arg.value for arg in node.args[:2] if isinstance(arg, ast.Constant)]
+            if called in RAISERS and texts:
+                laws.add(str(texts[0]))
+    assert "quiet_heals" in laws
+    assert named_in("Laws") == laws
+
+
+def test_every_fault() -> None:
+    assert named_in("Faults") == {kind for mix in WORKLOADS.values() for kind in mix.kinds}
+
+
+def test_every_workload() -> None:
+    assert named_in("Workloads") == set(WORKLOADS)

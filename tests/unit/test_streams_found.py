@@ -1,0 +1,391 @@
+"""What the simulator found in streams: each bug, made to happen without a seed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from quire.codec.dlsn import DLSN
+from quire.codec.stream_segment import Truncation
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchStreamError,
+    StreamFencedError,
+    VersionConflictError,
+)
+from quire.statemachine import Dictionary, DurableDict, follow
+from quire.streams.namespace import Namespace
+from quire.streams.records import Gap
+from quire.streams.segments import Segments
+from quire.streams.state_machine import BUCKET, Objects
+from quire.streams.truncation import free, truncate
+from tests.unit.test_streams import Bench, run
+
+SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
+
+
+async def fill(b: Bench, name: str, segments: int) -> None:
+    """As many segments of one record."""
+    for number in range(segments):
+        async with await b.streams.open_writer(name, create=True) as writer:
+            await writer.append(b"%d" % number)
+
+
+def fails_once(call: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    calls = 0
+
+    async def work(*arguments: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise MetadataUnavailableError("lost")
+        return await call(*arguments)
+
+    return work
+
+
+def test_who_has_read_all_of_a_truncated_segment_has_missed_nothing() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 3)
+        whole = await b.read("s")
+        behind = whole[1].position.next_slot()
+        await b.streams.truncate("s", behind)
+        assert [r.payload for r in await b.read("s", start=behind)] == [b"2"]
+        assert [r.payload for r in await b.read("s", start=DLSN(2, 1, 0))] == [b"2"]
+        # Its ledger is deleted all the same; the segments before it are gone.
+        first, last = await b.streams.segments("s")
+        assert (first.lssn, first.truncation) == (2, Truncation.TRUNCATED)
+        assert first.ledger_id not in await b.ledgers()
+        # Who was further behind is told of one gap.
+        reader = await b.streams.open_reader("s", start=whole[0].position, on_gap="deliver")
+        async with aclosing(reader.batches()) as batches:
+            got = [batch async for batch in batches]
+        assert got[0] == Gap("truncated", whole[0].position, last.first_dlsn)
+        assert await b.streams.retain("s") == []
+
+    run(scene)
+
+
+def test_who_has_read_the_end_of_a_stream_comes_to_an_end_again() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"x")
+        await writer.end_stream()
+        reader = await b.streams.open_reader("s", follow=True)
+        assert [r.payload async for r in reader] == [b"x"]
+        again = await b.streams.open_reader("s", start=reader.position, follow=True)
+        assert [r async for r in again] == []
+        assert again.ended
+        [segment] = await b.streams.segments("s")
+        await b.streams.truncate("s", segment.first_dlsn.next_segment())
+        late = await b.streams.open_reader("s", follow=True)
+        assert [r async for r in late] == []
+        assert late.ended
+
+    run(scene)
+
+
+def test_a_read_to_the_beginning_of_an_entry_has_the_one_before() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            for number in range(3):
+                await writer.append(b"%d" % number)
+        assert [r.payload for r in await b.read("s", end=DLSN(1, 1, 0))] == [b"0"]
+        assert [r.payload for r in await b.read("s", end=DLSN(1, 2, 0))] == [b"0", b"1"]
+
+    run(scene)
+
+
+def test_a_truncation_that_comes_late_does_not_bring_anything_back() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 4)
+        metadata = b.streams.metadata("s")
+        known, segments = await metadata.truncation(), await metadata.segments()
+        before = segments[2].first_dlsn
+        await truncate(metadata, before)
+        with pytest.raises(VersionConflictError):
+            await metadata.mark_truncated(before, known, segments[:1])
+        assert await truncate(metadata, segments[1].first_dlsn) == []
+        truncated = [s.truncation is Truncation.TRUNCATED for s in await metadata.segments()]
+        assert truncated == [True, True, False, False]
+        assert len(await free(b.client, metadata)) == 2
+
+    run(scene)
+
+
+def test_producers_and_tokens_outlive_a_truncation_of_all() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await (await writer.producer("p")).append_many([b"0", b"1"], 0)
+            await writer.set_fencing_token("mine")
+        [segment] = await b.streams.segments("s")
+        await b.streams.truncate("s", segment.first_dlsn.next_segment())
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            assert await producer.append(b"1", 1, token="mine") is None
+            await producer.append(b"2", 2, token="mine")
+        assert [r.payload for r in await b.read("s")] == [b"2"]
+
+    run(scene)
+
+
+def test_a_writer_of_a_deleted_stream_is_none_of_its_successor() -> None:
+    async def scene(b: Bench) -> None:
+        old = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)  # its next ledger is made and noted
+        await b.streams.delete_stream("s")
+        new = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)
+        with pytest.raises(StreamFencedError):
+            await old.append(b"old")
+        await new.append(b"new")
+        await new.close()
+        assert [r.payload for r in await b.read("s")] == [b"new"]
+
+    run(scene)
+
+
+def test_a_writer_of_the_former_name_is_none_of_the_next_stream_of_that_name() -> None:
+    async def scene(b: Bench) -> None:
+        old = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)
+        await b.streams.rename_stream("s", "t")
+        await b.streams.rename_stream("t", "s")
+        new = await b.streams.open_writer("s")
+        await asyncio.sleep(1)
+        with pytest.raises(StreamFencedError):
+            await old.append(b"old")
+        await new.append(b"new")
+        await new.close()
+
+    run(scene)
+
+
+def test_a_deletion_ends_the_writer_that_came_meanwhile() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 2)
+        late = []
+        real = b.client.delete_ledger
+
+        async def delete_ledger(ledger_id: int) -> None:
+            if not late:
+                late.append(await b.streams.open_writer("s"))
+                await late[0].append(b"late")
+            await real(ledger_id)
+
+        b.client.delete_ledger = delete_ledger  # type: ignore[method-assign]
+        await b.streams.delete_stream("s")
+        with pytest.raises(StreamFencedError):
+            await late[0].append(b"later")
+        assert not await b.streams.exists("s")
+        assert await b.ledgers() == []
+
+    run(scene)
+
+
+def test_nothing_makes_a_deleted_stream_anew_by_half() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        metadata = b.streams.metadata("s")
+        await b.streams.delete_stream("s")
+        for work in (metadata.ensure_writable, metadata.claim, metadata.note_marks):
+            with pytest.raises(NoSuchStreamError):
+                await work()
+        with pytest.raises(NoSuchStreamError):
+            await writer.producer("p")
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.subscription("s", "mine").commit(DLSN(1, 0, 0))
+        with pytest.raises(NoSuchStreamError):
+            await b.streams.configure_stream("s", {"ack_quorum": 2})
+        assert not await metadata.tree.exists(metadata.paths.stream)
+        writer.abandon()
+
+    run(scene)
+
+
+def test_a_stream_has_its_settings_from_the_beginning() -> None:
+    async def scene(b: Bench) -> None:
+        metadata = b.streams.metadata("s")
+        real, seen = metadata.tree.commit, []
+
+        async def commit(*operations: Any) -> Any:
+            results = await real(*operations)
+            if await metadata.exists():
+                seen.append(await b.streams.own_stream_settings("s"))
+            return results
+
+        metadata.tree.commit = commit  # type: ignore[method-assign]
+        await b.streams.create_stream("s", settings={"txids": "given"})
+        assert seen == [{"txids": "given"}]
+
+    run(scene)
+
+
+def test_an_empty_segment_is_given_up_though_its_ledger_cannot_be_deleted_at_once() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await asyncio.sleep(1)
+        metadata = b.streams.metadata("s")
+        allocated = int((await metadata.tree.read(metadata.paths.allocation)).value)
+        # Somebody recovers the ledger before its first record: the segment is empty.
+        await b.client.open_ledger(allocated, recover=True)
+        b.client.delete_ledger = fails_once(b.client.delete_ledger)  # type: ignore[method-assign]
+        await writer.append(b"x")
+        await writer.close()
+        assert [r.payload for r in await b.read("s")] == [b"x"]
+        assert await b.ledgers() == [s.ledger_id for s in await b.streams.segments("s")]
+
+    run(scene)
+
+
+def test_a_ledger_that_could_not_be_noted_is_used_by_the_next_attempt() -> None:
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        segments: Segments = writer._segments
+        metadata = segments.metadata
+        metadata.allocate = fails_once(metadata.allocate)  # type: ignore[method-assign]
+        await writer.append(b"x")
+        await writer.close()
+        assert await b.ledgers() == [s.ledger_id for s in await b.streams.segments("s")]
+
+    run(scene)
+
+
+def test_a_namespace_that_closes_leaves_no_ledger_behind() -> None:
+    async def scene(b: Bench) -> None:
+        b.world.metadata_delay_s = 0.01
+        real, made = b.client.create_ledger, set()
+
+        async def create_ledger(**how: Any) -> Any:
+            ledger = await real(**how)
+            made.add(ledger.ledger_id)
+            return ledger
+
+        b.client.create_ledger = create_ledger  # type: ignore[method-assign]
+        named = set()
+        for number in range(20):
+            streams = await Namespace.open(b.client, b.streams.path)
+            await streams.open_writer(f"s{number}", create=True)
+            await asyncio.sleep(0.002 * number)
+            await streams.close()
+            paths = streams.metadata(f"s{number}").paths
+            value = (await b.client.metadata.tree.read(paths.allocation)).value
+            named |= {int(value)} if value else set()
+        assert made & set(await b.ledgers()) <= named
+        assert made - named
+        assert made & named
+
+    run(scene)
+
+
+def test_an_old_leader_s_snapshot_does_not_replace_a_later_one() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        old = await DurableDict.open(b.streams, "d")
+        await old.set("a", 1)
+        real = old.leader.confirm
+
+        async def confirm() -> None:  # and then it sleeps, while another takes over
+            await real()
+            async with await DurableDict.open(b.streams, "d") as new:
+                for number in range(20):
+                    await new.set("b", number)
+                await new.leader.snapshot()
+
+        old.leader.confirm = confirm  # type: ignore[method-assign]
+        with pytest.raises(StreamFencedError):
+            await old.leader.snapshot()
+        async with await DurableDict.open(b.streams, "d") as again:
+            assert dict(again) == {"a": 1, "b": 19}
+
+    run(scene)
+
+
+def test_a_machine_begins_at_the_first_command_or_at_a_snapshot() -> None:
+    """Not at the oldest record that is left, if both came just between."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        leader = await DurableDict.open(b.streams, "d")
+        for number in range(20):
+            await leader.set(str(number), number)
+        real = b.streams.open_reader
+        done = []
+
+        async def open_reader(*what: Any, **how: Any) -> Any:
+            if not done:
+                done.append(1)
+                await leader.leader.snapshot()
+            return await real(*what, **how)
+
+        b.streams.open_reader = open_reader  # type: ignore[method-assign]
+        machine = Dictionary()
+        async with await follow(b.streams, "d", machine) as follower:
+            await follower.wait_applied(20)
+        assert machine.items == dict(leader)
+        await leader.close()
+
+    run(scene)
+
+
+def test_a_follower_that_has_applied_all_goes_on_behind_a_snapshot() -> None:
+    """What it had not read was no command."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        leader = await DurableDict.open(b.streams, "d")
+        machine = Dictionary()
+        await leader.set("a", 1)
+        follower = await follow(b.streams, "d", machine)
+        await follower.wait_applied(1)
+        await follower._tasks.close()  # it stands still
+        await leader.leader.snapshot()
+        await leader.close()
+        await fill_dictionary(b)
+        follower._tasks.start(follower._run())
+        await follower.wait_applied(31)
+        assert machine.items["b"] == 29
+        await follower.close()
+
+    async def fill_dictionary(b: Bench) -> None:
+        async with await DurableDict.open(b.streams, "d") as again:
+            for number in range(30):
+                await again.set("b", number)
+            await b.streams.truncate("d", DLSN(1, 1 << 30, 0))
+
+    run(scene)
+
+
+def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("d", settings=SMALL)
+        leader = await DurableDict.open(b.streams, "d")
+        for number in range(10):
+            await leader.set("a", number)
+        await leader.leader.snapshot()
+        real = Objects.get
+
+        async def get(self: Objects, name: str) -> Any:
+            found = await real(self, name)
+            if self.bucket == BUCKET and not late:
+                late.append(1)
+                await leader.set("a", 10)
+                await leader.leader.snapshot()
+                for bookie in b.world.bookies.values():
+                    await bookie.collect_garbage()
+            return found
+
+        late: list[int] = []
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Objects, "get", get)
+            machine = Dictionary()
+            async with await follow(b.streams, "d", machine) as follower:
+                await follower.wait_applied(11)
+        assert machine.items == {"a": 10}
+        await leader.close()
+
+    run(scene)
