@@ -7,7 +7,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants
 
 SEEDS ?= 200
 MINUTES ?= 30

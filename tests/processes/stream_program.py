@@ -3,8 +3,8 @@
     python stream_program.py URI NAMESPACE STREAM PIECE LAST
 
 Sends the records 0, 1, 2 ... as one producer, from where the stream says that it is. Prints
-`begin NEXT`, then `acked N` after each acknowledged piece, until record LAST: then `done`. Ends with
-`failed ERRORNAME` when appends fail for good.
+`begin NEXT`, then `acked N` after each acknowledged piece, until record LAST: then `done`. Ends
+with `failed ERRORNAME` when appends fail for good.
 """
 
 from __future__ import annotations

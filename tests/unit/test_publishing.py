@@ -214,6 +214,49 @@ def test_what_was_aborted_cannot_be_published_by_who_is_still_at_it() -> None:
     run(scene)
 
 
+def test_the_same_batch_by_another_driver_is_not_taken_for_ones_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It has the same numbers, and was published between the last look and the transaction."""
+    from quire.streams import publishing
+
+    commit = publishing._commit
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        zombie = await begin(b.streams, "s", KEY)
+        assert zombie is not None
+        built = [await build(b, zombie, [b"a"]), await build(b, zombie, [b"b"])]
+
+        async def late(*arguments: object) -> None:
+            monkeypatch.setattr(publishing, "_commit", commit)
+            await published(b, KEY, [b"a", b"b"])
+            await commit(*arguments)  # type: ignore[arg-type]
+
+        monkeypatch.setattr(publishing, "_commit", late)
+        segments = await publish(b.streams, "s", zombie, built)
+        assert segments == await b.streams.segments("s")
+        assert await payloads(b) == [b"a", b"b"]
+        await only_its_ledgers(b)
+
+    run(scene)
+
+
+@pytest.mark.parametrize("made_again", [False, True])
+def test_what_is_published_survives_a_rename(made_again: bool) -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        batch, built = await published(b, KEY, [b"a"])
+        await b.streams.rename_stream("s", "t")
+        if made_again:
+            await b.streams.create_stream("s")
+        await abort(b.streams, "s", batch, built)
+        found = await b.read("t")
+        assert [r.payload for r in found] == [b"a"]
+
+    run(scene)
+
+
 def test_an_abort_does_not_disturb_the_next_driver() -> None:
     async def scene(b: Bench) -> None:
         await b.streams.create_stream("s")

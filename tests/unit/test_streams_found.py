@@ -22,7 +22,7 @@ from quire.streams.namespace import Namespace
 from quire.streams.records import Gap
 from quire.streams.segments import Segments
 from quire.streams.state_machine import BUCKET, Objects
-from quire.streams.truncation import free, truncate
+from quire.streams.truncation import free, remove, truncate
 from tests.unit.test_streams import Bench, run
 
 SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}
@@ -161,6 +161,49 @@ def test_a_writer_of_the_former_name_is_none_of_the_next_stream_of_that_name() -
             await old.append(b"old")
         await new.append(b"new")
         await new.close()
+
+    run(scene)
+
+
+def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
+    """Who deletes a stream removes its segments: a writer that wanted to drop an empty one found it
+    gone, and took that for the answer that was lost."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append(b"x")
+        segments = writer._segments
+        assert segments.open is not None
+        other = b.streams.metadata("s")
+        await other.claim()
+        await remove(b.client, other, segments.open.segment)
+        with pytest.raises(StreamFencedError):
+            await segments.metadata.change(segments.taken.claim, drop=segments.open.segment)
+        writer.abandon()
+
+    run(scene)
+
+
+def test_a_rename_does_not_bring_back_what_is_given_up_meanwhile() -> None:
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append_many([b"0", b"1", b"2"])
+        real = b.streams._moves
+        positions = [record.position for record in await b.read("s")]
+        before = [positions[1]]
+
+        async def moves(*what: Any) -> Any:
+            found = await real(*what)
+            if before and len(what) == 2:  # all is read
+                await b.streams.truncate("s", before.pop(0))
+            return found
+
+        b.streams._moves = moves  # type: ignore[method-assign]
+        await b.streams.truncate("s", positions[0])
+        with pytest.raises(VersionConflictError):
+            await b.streams.rename_stream("s", "t")
+        await b.streams.rename_stream("s", "t")
+        assert [r.payload for r in await b.read("t")] == [b"1", b"2"]
 
     run(scene)
 

@@ -12,6 +12,7 @@ The same names without `await` are in `quire.streams.blocking`.
 """
 
 from quire.codec.dlsn import DLSN
+from quire.codec.stream_name import StreamPaths, stream_name
 from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.streams.drafts import Appended
 from quire.streams.namespace import Namespace
@@ -37,10 +38,12 @@ __all__ = [
     "Producer",
     "Record",
     "RecordBatch",
+    "StreamPaths",
     "StreamReader",
     "StreamSegment",
     "StreamSettings",
     "StreamWriter",
     "Subscription",
     "Truncation",
+    "stream_name",
 ]

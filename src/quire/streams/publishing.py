@@ -28,7 +28,9 @@ from quire.client import Client
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import (
     MetadataUnavailableError,
+    NoSuchKeyError,
     NoSuchLedgerError,
+    NoSuchStreamError,
     QuireError,
     StreamConditionError,
     StreamError,
@@ -36,7 +38,8 @@ from quire.errors import (
     TxidOrderError,
     VersionConflictError,
 )
-from quire.metadata.tree import Put
+from quire.metadata.base import ANY_VERSION
+from quire.metadata.tree import Check, Put
 from quire.streams.namespace import Namespace
 from quire.streams.published import BatchKey, Published, check_moved, read_published
 from quire.streams.records import decode
@@ -276,16 +279,24 @@ async def _discard_unnamed(
     """Delete those that the stream does not name and never will."""
     if not built:
         return
-    claim = _claim_of(batch.claim)
-    path = metadata.paths.segments
+    claim, tree = _claim_of(batch.claim), metadata.tree
+    path, life = metadata.paths.segments, f"{metadata.paths.root}/{claim.life}"
     try:
-        newest = (await metadata.tree.read(path)).value
+        newest = (await tree.read(path)).value
         # Where the version is another one by now, the claim is void already.
-        await metadata.tree.commit(Put(path, newest, claim.ledgers_version))
+        await tree.commit(Check(life, ANY_VERSION), Put(path, newest, claim.ledgers_version))
     except VersionConflictError:
-        await metadata.tree.sync()
-    named = {segment.ledger_id for segment in await metadata.segments()}
-    await discard(client, [one for one in built if one.ledger_id not in named])
+        await tree.sync()
+    except NoSuchKeyError:
+        pass
+    try:
+        named = {segment.ledger_id for segment in await metadata.segments()}
+    except NoSuchStreamError:
+        return
+    if await tree.exists(life):
+        await discard(client, [one for one in built if one.ledger_id not in named])
+    # Else the stream was deleted or renamed, and has taken along what was published: the audit of
+    # orphans, which looks at all streams, can tell.
 
 
 def _segments_of(batch: Batch, built: Sequence[Built], now_ms: int) -> list[StreamSegment]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from quire.client import Client, LedgerWriter
 from quire.codec.compression import Compression
@@ -68,7 +67,7 @@ class SegmentBuilder:
         durable before `close`."""
         if not payloads:
             return
-        if txids[0] < self._last_txid or any(a > b for a, b in pairwise(txids)):
+        if txids[0] < self._last_txid or list(txids) != sorted(txids):  # quick where they are
             raise TxidOrderError(
                 f"the txids of a batch fall, behind {max(self._last_txid, txids[0])}",
                 remedy="Sort by them",

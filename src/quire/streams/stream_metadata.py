@@ -70,6 +70,8 @@ class Claim:
     allocation_version: int
     life: str
     """The name of the node that only this life of the stream has."""
+    stamp: str
+    """What that node holds: whose the newest claim is."""
 
 
 class StreamMetadata:
@@ -251,12 +253,13 @@ class StreamMetadata:
                 f"stream {self.paths.name} has layout version {version.hex()}, which is unknown"
             )
         life = await self._life()
-        alive = Check(f"{self.paths.root}/{life}", ANY_VERSION)
+        stamp = f"{self.tree.session_id:x}-{next(_numbers)}"
+        stamped = Put(f"{self.paths.root}/{life}", stamp.encode("ascii"))
         for _ in range(LIST_ATTEMPTS):
             ledgers = await self.tree.read(self.paths.segments)
             try:
                 claim = Put(self.paths.segments, ledgers.value, ledgers.version)
-                await self.tree.commit(alive, claim)
+                await self.tree.commit(stamped, claim)
             except VersionConflictError:
                 continue
             max_txid = await self.tree.read(self.paths.max_txid)
@@ -269,6 +272,7 @@ class StreamMetadata:
                 allocated=allocation.value,
                 allocation_version=allocation.version,
                 life=life,
+                stamp=stamp,
             )
         raise MetadataUnavailableError(
             f"stream {self.paths.name} is claimed by others all the time"
@@ -361,7 +365,8 @@ class StreamMetadata:
         self, claim: Claim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
     ) -> None:
         """All or nothing, under the claim. Where the answer is lost, nodes with the values of
-        `after` (each names a ledger: nobody else writes the same) tell that it was done."""
+        `after` tell that it was done, if nobody has claimed the stream since: others may have done
+        the same."""
         guard = [Check(f"{self.paths.root}/{claim.life}", ANY_VERSION)]
         if all(operation.path != self.paths.segments for operation in operations):
             guard.append(Check(self.paths.segments, claim.ledgers_version))
@@ -371,19 +376,20 @@ class StreamMetadata:
                 try:
                     await self.tree.commit(*operations, *guard)
                 except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
-                    if not await self._is_so(after):  # else it was ours, and its answer was lost
+                    if not await self._is_so(claim, after):
                         raise StreamFencedError(
                             f"stream {self.paths.name} was taken over by another writer"
                         ) from error
-                return
+                return  # now, or before, and the answer was lost
             except MetadataUnavailableError:
                 if attempt == LOST_REPLY_ATTEMPTS - 1:
                     raise
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
 
-    async def _is_so(self, after: Mapping[str, bytes | None]) -> bool:
-        for path, value in after.items():
+    async def _is_so(self, claim: Claim, after: Mapping[str, bytes | None]) -> bool:
+        mine = {f"{self.paths.root}/{claim.life}": claim.stamp.encode("ascii")}
+        for path, value in (*after.items(), *mine.items()):
             try:
                 found = (await self.tree.read(path)).value
             except NoSuchKeyError:
