@@ -34,9 +34,9 @@ def a_fence_is_not_set(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a fence that a crash takes back: two writers",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="torn",
-    seeds=300,
+    seeds=110,
     rule="rule 33",
 )
 def a_fence_is_answered_before_its_sync(patch: pytest.MonkeyPatch) -> None:
@@ -53,9 +53,9 @@ def a_fence_is_answered_before_its_sync(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a late first append is acknowledged after somebody else has closed the ledger",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
-    seeds=300,
+    seeds=110,
     rule="rule 34",
 )
 def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
@@ -72,9 +72,9 @@ def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append slips past the fence: acknowledged, and cut off by the recovery",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("acknowledged_is_on_a_quorum", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
-    seeds=100,
+    seeds=20,
     rule="bk#4701, rule 35",
 )
 def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
@@ -94,7 +94,7 @@ def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
     lost="a ledger whose writer died can never be closed",
     laws=("quiet_heals",),
     workload="recovery",
-    seeds=60,
+    seeds=20,
     rule="rule 34",
 )
 def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
@@ -105,7 +105,7 @@ def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
     lost="entries on a damaged disk are reported as never written, and cut off by recoveries",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=100,
+    seeds=20,
     rule="bk#2908, rule 32",
 )
 def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
@@ -122,7 +122,7 @@ def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
     lost="entries that a bookie lost are reported as never written, and cut off by recoveries",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=100,
+    seeds=190,
     rule="bk#2909, rule 31",
 )
 def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
@@ -131,9 +131,9 @@ def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a bookie that comes back with an empty disk denies what it had acknowledged",
-    laws=("acknowledged_is_kept", "no_false_absence"),
+    laws=("an_empty_disk_is_refused", "acknowledged_is_kept", "no_false_absence"),
     workload="rot",
-    seeds=100,
+    seeds=20,
     rule="rule 31",
 )
 def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
@@ -156,7 +156,7 @@ def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
     lost="every ledger, when the metadata store cannot be reached",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="delete",
-    seeds=60,
+    seeds=40,
     rule="rule 30",
 )
 def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
@@ -178,9 +178,9 @@ def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="ledgers that were created while a bookie collected garbage",
-    laws=("no_false_absence", "acknowledged_is_kept", "replicated"),
+    laws=("what_is_durable_stays", "no_false_absence", "acknowledged_is_kept"),
     workload="many",
-    seeds=200,
+    seeds=20,
     rule="rule 30",
 )
 def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
@@ -204,7 +204,7 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
     lost="nothing that could be shown",
     laws=("garbage_is_collected",),
     workload="delete",
-    seeds=60,
+    seeds=20,
 )
 def garbage_is_left(patch: pytest.MonkeyPatch) -> None:
     edit(patch, garbage, "_is_gone", ("return True", "return False"))
@@ -224,7 +224,7 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     lost="a ledger that nobody can recover, because one bookie lost its key to damage",
     laws=("quiet_heals",),
     workload="amnesia",
-    seeds=300,
+    seeds=240,
     rule="ours: seed 342 of rot",
 )
 def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
@@ -240,7 +240,7 @@ def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
     lost="a bookie that is registered as read-only, or as writable, and is not",
     laws=("quiet_heals",),
     workload="full",
-    seeds=300,
+    seeds=20,
     rule="ours",
 )
 def a_lost_announcement_is_not_repeated(patch: pytest.MonkeyPatch) -> None:

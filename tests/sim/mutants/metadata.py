@@ -32,9 +32,9 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
 
 @mutant(
     lost="a ledger that was closed is open again: two writers",
-    laws=("one_close_wins", "nothing_acknowledged_beyond_the_close"),
+    laws=("the_state_goes_on", "one_close_wins", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
-    seeds=100,
+    seeds=20,
     rule="BOOKKEEPER-584, rule 18",
 )
 def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
@@ -43,9 +43,9 @@ def the_writer_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger is closed twice, in different places",
-    laws=("one_close_wins",),
+    laws=("the_state_goes_on", "one_close_wins"),
     workload="recovery",
-    seeds=300,
+    seeds=30,
     rule="BOOKKEEPER-584, rule 18",
 )
 def a_recovery_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,9 @@ def a_recovery_overwrites_metadata(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a change of metadata that another one overwrites",
-    laws=("one_close_wins", "nothing_acknowledged_beyond_the_close"),
+    laws=("acknowledged_is_on_a_quorum", "one_close_wins", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
-    seeds=100,
+    seeds=20,
     rule="rule 18",
 )
 def the_store_ignores_versions(patch: pytest.MonkeyPatch) -> None:
@@ -76,7 +76,7 @@ def the_store_ignores_versions(patch: pytest.MonkeyPatch) -> None:
     lost="bookies that are well, and that nobody finds",
     laws=("quiet_heals",),
     workload="sessions",
-    seeds=100,
+    seeds=20,
 )
 def an_expired_session_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
     edit(patch, MemoryStore, "restore_session", ("registration.ensure()", "pass"))
@@ -95,7 +95,7 @@ def an_expired_session_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
     lost="a tailing reader that never hears of the end",
     laws=("quiet_heals",),
     workload="tail",
-    seeds=60,
+    seeds=20,
 )
 def nobody_hears_of_a_close(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(MemoryCluster, "ledger_changed", lambda self, ledger_id: None)

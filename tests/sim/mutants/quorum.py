@@ -16,7 +16,7 @@ from tests.sim.mutants.mutant import edit, mutant
     lost="acknowledged appends that one bookie has not got are cut off",
     laws=("acknowledged_is_kept",),
     workload="recovery",
-    seeds=100,
+    seeds=50,
     rule="bk#1067, rule 3",
 )
 def one_no_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -33,7 +33,7 @@ def one_no_is_enough(patch: pytest.MonkeyPatch) -> None:
     lost="one broken bookie keeps a ledger from being recovered, though the others suffice",
     laws=("quiet_heals",),
     workload="rot",
-    seeds=100,
+    seeds=20,
     rule="bk#1067, rule 3",
 )
 def everybody_has_to_say_no(patch: pytest.MonkeyPatch) -> None:
@@ -44,7 +44,7 @@ def everybody_has_to_say_no(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends are cut off when bookies are slow to answer",
     laws=("acknowledged_is_kept",),
     workload="fences",
-    seeds=100,
+    seeds=20,
     rule="rule 9",
 )
 def an_error_counts_as_a_no(patch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def an_error_counts_as_a_no(patch: pytest.MonkeyPatch) -> None:
     lost="entries of striped ledgers are looked for on the wrong bookies",
     laws=("no_false_absence", "quiet_heals", "acknowledged_is_kept"),
     workload="all",
-    seeds=60,
+    seeds=20,
 )
 def readers_shift_the_write_set(patch: pytest.MonkeyPatch) -> None:
     edit(patch, quorum, "write_set", ("(entry_id + k)", "(entry_id + k + 1)"))
@@ -63,9 +63,9 @@ def readers_shift_the_write_set(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends of striped ledgers that too few bookies have",
-    laws=("replicated", "acknowledged_is_kept"),
+    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
-    seeds=100,
+    seeds=20,
     rule="rule 15",
 )
 def a_stripe_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -79,9 +79,9 @@ def a_stripe_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="appends acknowledged by one bookie that stands in the ensemble twice",
-    laws=("replicated",),
+    laws=("the_bookies_of_a_segment_are_distinct",),
     workload="all",
-    seeds=60,
+    seeds=20,
 )
 def a_bookie_stands_in_the_ensemble_twice(patch: pytest.MonkeyPatch) -> None:
     edit(patch, placement, "choose", (" if bookie not in exclude]", "]"))

@@ -16,7 +16,7 @@ from tests.sim.mutants.mutant import edit, mutant
     lost="an entry that other bookies have is reported as never written",
     laws=("no_false_absence",),
     workload="all",
-    seeds=60,
+    seeds=30,
     rule="rule 3",
 )
 def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
@@ -35,9 +35,9 @@ def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
-    laws=("lac_is_acknowledged", "what_was_read_stays"),
+    laws=("only_the_acknowledged_is_read", "lac_is_acknowledged", "what_was_read_stays"),
     workload="tail",
-    seeds=60,
+    seeds=20,
     rule="rule 21",
 )
 def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
@@ -51,9 +51,9 @@ def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader gets entries that are not acknowledged, and may be cut off",
-    laws=("what_was_read_stays",),
+    laws=("only_the_acknowledged_is_read", "what_was_read_stays"),
     workload="tail",
-    seeds=300,
+    seeds=20,
     rule="rule 21",
 )
 def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
@@ -64,7 +64,7 @@ def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
     lost="a tailing reader does not get the last entries of a ledger",
     laws=("entries_are_what_was_appended",),
     workload="tail",
-    seeds=60,
+    seeds=20,
 )
 def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -82,7 +82,7 @@ def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
     lost="a tailing reader misses entries in the middle",
     laws=("entries_are_what_was_appended",),
     workload="tail",
-    seeds=60,
+    seeds=20,
 )
 def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -95,9 +95,9 @@ def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers believe in an entry that is not acknowledged, whenever a bookie was replaced",
-    laws=("lac_is_acknowledged",),
+    laws=("no_false_absence", "lac_is_acknowledged"),
     workload="all",
-    seeds=60,
+    seeds=20,
 )
 def the_first_entry_of_a_segment_counts(patch: pytest.MonkeyPatch) -> None:
     edit(patch, LedgerView, "adopt", ("first_entry_id - 1", "first_entry_id"))
@@ -107,7 +107,7 @@ def the_first_entry_of_a_segment_counts(patch: pytest.MonkeyPatch) -> None:
     lost="wrong bytes are given to a reader as what was appended",
     laws=("entries_are_what_was_appended",),
     workload="rot",
-    seeds=60,
+    seeds=40,
     rule="rule 9",
 )
 def digests_are_not_checked(patch: pytest.MonkeyPatch) -> None:

@@ -34,9 +34,9 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append that a bookie without a fence completes is acknowledged, and cut off",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="fences",
-    seeds=100,
+    seeds=30,
     rule="bk#2614, rule 1",
 )
 def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
@@ -47,7 +47,7 @@ def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
     lost="a ledger whose last ensemble is new and empty is closed as if nothing was written before",
     laws=("acknowledged_is_kept",),
     workload="churn",
-    seeds=100,
+    seeds=20,
     rule="bk#2615, rule 2",
 )
 def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
@@ -63,7 +63,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
     lost="entries of older ensembles are asked of the newest one, denied, and cut off",
     laws=("acknowledged_is_kept",),
     workload="recovery",
-    seeds=100,
+    seeds=20,
     rule="rule 2",
 )
 def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
@@ -79,7 +79,7 @@ def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
     lost="the newest acknowledged appends: those whose LAC no entry carries yet",
     laws=("acknowledged_is_kept",),
     workload="recovery",
-    seeds=10,
+    seeds=20,
 )
 def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
     async def write_back(self: Any, snapshot: Any, lac: int) -> tuple[int, int]:
@@ -110,7 +110,7 @@ def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends of a striped ledger, when bookies are away during its recovery",
     laws=("acknowledged_is_kept",),
     workload="takeover",
-    seeds=100,
+    seeds=130,
 )
 def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -126,9 +126,9 @@ def what_cannot_be_decided_is_the_end(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger whose last entries are on fewer bookies than were asked for",
-    laws=("replicated", "quiet_heals"),
+    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
-    seeds=60,
+    seeds=20,
     rule="rule 5",
 )
 def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
@@ -137,9 +137,9 @@ def what_is_written_back_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger whose last entries one broken disk destroys",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="recovery",
-    seeds=60,
+    seeds=90,
     rule="rule 5",
 )
 def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
@@ -148,9 +148,9 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a tailing reader gets an entry that is cut off afterwards",
-    laws=("lac_is_within_the_close", "what_was_read_stays"),
-    workload="fences",
-    seeds=300,
+    laws=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
+    workload="takeover",
+    seeds=30,
     rule="rule 42",
 )
 def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> None:
@@ -161,9 +161,9 @@ def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> No
 
 @mutant(
     lost="acknowledged appends: the next recovery asks bookies that never got them",
-    laws=("acknowledged_is_kept",),
+    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="fences",
-    seeds=300,
+    seeds=40,
     rule="rule 6",
 )
 def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
@@ -183,9 +183,9 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that recovery wrote to other bookies, which no metadata names",
-    laws=("replicated", "quiet_heals"),
+    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="takeover",
-    seeds=100,
+    seeds=40,
     rule="rule 6",
 )
 def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
@@ -196,7 +196,7 @@ def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
     lost="two readers disagree on where the ledger ends",
     laws=("one_close_wins",),
     workload="recovery",
-    seeds=300,
+    seeds=30,
     rule="rule 20",
 )
 def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None:
@@ -214,9 +214,13 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="the old writer moves on to other bookies while the ledger is recovered without them",
-    laws=("nothing_acknowledged_beyond_the_close", "acknowledged_is_kept"),
+    laws=(
+        "the_length_is_that_of_the_entries",
+        "nothing_acknowledged_beyond_the_close",
+        "acknowledged_is_kept",
+    ),
     workload="churn",
-    seeds=100,
+    seeds=20,
     rule="rule 19",
 )
 def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
@@ -241,7 +245,7 @@ def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:
     lost="the length of a ledger that was recovered twice",
     laws=("the_length_is_that_of_the_entries", "one_close_wins"),
     workload="race",
-    seeds=100,
+    seeds=30,
 )
 def recovery_counts_the_length_from_zero(patch: pytest.MonkeyPatch) -> None:
     edit(

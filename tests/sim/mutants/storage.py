@@ -18,14 +18,21 @@ from quire.storage.sealer import Sealer
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 
-LOST_IN_A_CRASH = ("acknowledged_is_kept", "replicated", "quiet_heals", "no_false_absence")
+LOST_IN_A_CRASH = (
+    "what_is_durable_stays",
+    "a_good_disk_gives_back_what_it_names",
+    "acknowledged_is_on_a_quorum",
+    "acknowledged_is_kept",
+    "replicated",
+    "quiet_heals",
+)
 
 
 @mutant(
     lost="acknowledged appends, at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=40,
+    seeds=20,
 )
 def groups_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(patch, LogWriter, "write", ("file.sync()", "pass"))
@@ -35,7 +42,7 @@ def groups_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     lost="a segment of the log, at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="torn",
-    seeds=100,
+    seeds=50,
 )
 def a_segment_header_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(patch, LogWriter, "_begin", ("segment.file.sync()", "pass"))
@@ -45,7 +52,7 @@ def a_segment_header_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     lost="a segment of the log, at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=100,
+    seeds=20,
 )
 def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(patch, spares, "prepare", ("disk.sync_directory(LOG_DIRECTORY)", "pass"))
@@ -53,9 +60,9 @@ def the_directory_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the bookie, which does not know its own directory after a loss of power",
-    laws=("quiet_heals",),
+    laws=("replicated", "quiet_heals"),
     workload="disk",
-    seeds=100,
+    seeds=20,
 )
 def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(patch, directory, "write_small_file", ("file.sync()", "pass"))
@@ -65,7 +72,7 @@ def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
     lost="entries of a sealed segment, at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=300,
+    seeds=20,
 )
 def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     edit(patch, sealing, "write_footer", ("segment.file.sync()", "pass"))
@@ -75,7 +82,7 @@ def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends, at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=60,
+    seeds=20,
 )
 def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -96,7 +103,7 @@ def adds_are_acknowledged_when_queued(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends: the sync that fails first and succeeds then wrote nothing",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=100,
+    seeds=20,
     rule="fsyncgate",
 )
 def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
@@ -115,7 +122,7 @@ def a_failed_sync_is_tried_again(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends, when the disk fails",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=100,
+    seeds=30,
 )
 def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Appender, "on_failed", ("done(batch, error)", "done(batch, None)"))
@@ -125,7 +132,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     lost="a copy that was only queued is acknowledged, and gone at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=300,
+    seeds=50,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     real = Intake.submit
@@ -145,7 +152,7 @@ def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     lost="a bookie whose log looks damaged after two crashes, though nothing was",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=300,
+    seeds=20,
 )
 def the_last_group_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
     edit(patch, replay, "_write_again", ("header = group.header", "return"))
@@ -166,7 +173,7 @@ def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
     lost="damaged entries are reported as never written",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=100,
+    seeds=20,
     rule="bk#2908, rule 32",
 )
 def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:
@@ -175,9 +182,9 @@ def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the fence of a ledger, when its bookie starts again: two writers",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="recovery",
-    seeds=300,
+    seeds=20,
     rule="bk BOOKKEEPER-135, rule 34",
 )
 def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
@@ -186,9 +193,9 @@ def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="fences and keys that stand in a sealed segment, when the bookie starts again",
-    laws=("nothing_acknowledged_beyond_the_close", "quiet_heals"),
+    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close", "quiet_heals"),
     workload="recovery",
-    seeds=300,
+    seeds=80,
     rule="rule 34",
 )
 def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
@@ -197,9 +204,9 @@ def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a ledger that its bookie does not know how to fence any more",
-    laws=("quiet_heals",),
+    laws=("what_is_durable_stays", "quiet_heals"),
     workload="idle",
-    seeds=300,
+    seeds=30,
 )
 def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -212,9 +219,9 @@ def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the fence of a ledger, with the segment that it was logged in: two writers",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="idle",
-    seeds=300,
+    seeds=20,
     rule="rule 34",
 )
 def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
@@ -228,9 +235,9 @@ def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="live ledgers, with the segment that they share with a deleted one",
-    laws=("quiet_heals", "no_false_absence", "replicated"),
+    laws=("what_is_durable_stays", "quiet_heals", "no_false_absence"),
     workload="delete",
-    seeds=100,
+    seeds=40,
 )
 def a_segment_with_one_live_ledger_is_dropped(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Collector, "collect", ("segment.live_ledgers == 0", "segment.live_ledgers <= 1"))
@@ -238,9 +245,9 @@ def a_segment_with_one_live_ledger_is_dropped(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="a bookie that misses a segment which it dropped itself, and trusts itself no more",
-    laws=("quiet_heals",),
+    laws=("what_is_durable_stays", "quiet_heals"),
     workload="delete",
-    seeds=300,
+    seeds=20,
 )
 def a_dropped_segment_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -256,7 +263,7 @@ def a_dropped_segment_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     lost="an append to a ledger that was closed and deleted is acknowledged",
     laws=("nothing_acknowledged_beyond_the_close",),
     workload="idle",
-    seeds=300,
+    seeds=20,
     rule="bk#4462, rule 36",
 )
 def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -265,9 +272,14 @@ def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries that the footer of a sealed segment does not find",
-    laws=("quiet_heals", "no_false_absence", "entries_are_what_was_appended"),
+    laws=(
+        "a_good_disk_gives_back_what_it_names",
+        "quiet_heals",
+        "no_false_absence",
+        "entries_are_what_was_appended",
+    ),
     workload="disk",
-    seeds=100,
+    seeds=20,
 )
 def a_footer_joins_runs_of_different_sizes(patch: pytest.MonkeyPatch) -> None:
     edit(patch, sealing, "_joined", ("and before.frame_size == run.frame_size\n", ""))
@@ -277,7 +289,7 @@ def a_footer_joins_runs_of_different_sizes(patch: pytest.MonkeyPatch) -> None:
     lost="entries that were on their way when their segment was sealed",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=100,
+    seeds=20,
 )
 def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Appender, "_roll", ("if not old.in_flight:", "if True:"))
@@ -287,7 +299,7 @@ def a_segment_is_sealed_with_adds_in_flight(patch: pytest.MonkeyPatch) -> None:
     lost="a bookie that trusts itself no more after a sync failed while it started",
     laws=("what_is_durable_stays", "quiet_heals"),
     workload="disk",
-    seeds=300,
+    seeds=20,
     rule="ours: seeds 512, 564",
 )
 def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
@@ -303,7 +315,7 @@ def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
     lost="what was queued at a clean stop, when a read ends meanwhile",
     laws=("the_run_comes_to_its_end",),
     workload="rolling",
-    seeds=300,
+    seeds=20,
     rule="ours: seeds 5268, 5684",
 )
 def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
@@ -314,7 +326,7 @@ def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
     lost="entries that a damaged bookie has lost are denied by it, and cut off by recoveries",
     laws=("acknowledged_is_kept",),
     workload="amnesia",
-    seeds=300,
+    seeds=630,
     rule="ours: seed 207 of amnesia",
 )
 def a_damaged_header_hides_what_was_lost(patch: pytest.MonkeyPatch) -> None:

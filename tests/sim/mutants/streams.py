@@ -25,7 +25,7 @@ from tests.sim.mutants.mutant import edit, mutant
     lost="a writer that was replaced goes on in a new segment beside its successor",
     laws=("a_successor_ends_the_writer", "numbers_of_segments_have_no_hole"),
     workload="streams",
-    seeds=60,
+    seeds=30,
 )
 def a_roll_does_not_check_the_claim(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -49,7 +49,7 @@ def a_claim_is_not_stored(patch: pytest.MonkeyPatch) -> None:
         patch,
         StreamMetadata,
         "_claim",
-        ("await self.tree.commit(alive, claim)", "pass"),
+        ("await self.tree.commit(stamped, claim)", "pass"),
         ("ledgers_version=ledgers.version + 1", "ledgers_version=ledgers.version"),
     )
 
@@ -71,14 +71,24 @@ def a_takeover_does_not_recover_the_ledger(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, StreamMetadata, "_commit", ("if not await self._is_so(after)", "if False"))
+    edit(patch, StreamMetadata, "_commit", ("if not await self._is_so(claim, after)", "if False"))
+
+
+@mutant(
+    lost="what a truncation has given up comes back with the new name",
+    laws=("truncation_never_goes_back",),
+    workload="lives",
+    seeds=100,
+)
+def a_rename_does_not_see_a_truncation(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Namespace, "rename_stream", ("truncation.version)", "-1)"))
 
 
 @mutant(
     lost="two writers in a stream that was deleted and made again; its ledgers deleted",
-    laws=("a_deleted_stream_takes_no_more", "only_what_was_appended_is_read"),
-    workload="streams",
-    seeds=300,
+    laws=("a_deleted_stream_takes_no_more", "only_empty_segments_are_dropped"),
+    workload="lives",
+    seeds=30,
 )
 def a_life_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -92,8 +102,8 @@ def a_life_is_not_checked(patch: pytest.MonkeyPatch) -> None:
 @mutant(
     lost="streams that were deleted or renamed are there again, empty",
     laws=("a_segment_goes_when_it_is_truncated", "what_was_deleted_is_gone"),
-    workload="streams",
-    seeds=100,
+    workload="lives",
+    seeds=30,
 )
 def a_deleted_stream_comes_back_by_half(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -142,7 +152,7 @@ def a_condition_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     lost="records that are in the stream twice",
     laws=("a_record_is_there_once",),
     workload="streams",
-    seeds=150,
+    seeds=60,
 )
 def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -234,8 +244,8 @@ def a_ledger_is_left_when_its_node_is_not_written(patch: pytest.MonkeyPatch) -> 
 @mutant(
     lost="a producer's records: the next writer believes that it has them",
     laws=("producers_are_in_the_stream_without_a_gap", "an_acknowledged_record_is_there"),
-    workload="streams",
-    seeds=100,
+    workload="relay",
+    seeds=60,
 )
 def a_snapshot_of_producers_is_ahead(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Pump, "__init__", ("segments.taken.marks.copy()", "segments.taken.marks"))
@@ -259,8 +269,8 @@ def marks_are_not_read_back(patch: pytest.MonkeyPatch) -> None:
 @mutant(
     lost="the same, behind a truncation of all that there was",
     laws=("no_producer_is_forgotten", "a_record_is_there_once", "conditions_are_kept"),
-    workload="streams",
-    seeds=300,
+    workload="lives",
+    seeds=30,
 )
 def marks_of_what_is_truncated_are_not_read(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -352,7 +362,7 @@ def control_records_are_shown(patch: pytest.MonkeyPatch) -> None:
     lost="a read that is bounded by the beginning of an entry misses the one before",
     laws=("a_read_comes_to_the_end",),
     workload="streams",
-    seeds=300,
+    seeds=180,
 )
 def an_end_between_entries_cuts_the_last(patch: pytest.MonkeyPatch) -> None:
     edit(

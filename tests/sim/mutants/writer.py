@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from quire.client import pool
 from quire.client.add_session import AddSession, Member
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac
+from quire.client.pool import BookiePool
 from quire.client.write_handle import WriteHandle
 from quire.core.add_pipeline import AddPipeline
 from quire.core.deferred_pipeline import DeferredPipeline
@@ -19,9 +19,9 @@ from tests.sim.mutants.mutant import edit, mutant
 
 @mutant(
     lost="acknowledged appends on a bookie that no metadata names: nobody can read them",
-    laws=("replicated", "acknowledged_is_kept"),
+    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
-    seeds=10,
+    seeds=20,
     rule="bk#1591, rule 8",
 )
 def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
@@ -37,9 +37,9 @@ def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries in flight when a bookie died are looked for where they never were",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="all",
-    seeds=60,
+    seeds=30,
 )
 def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -55,9 +55,9 @@ def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries confirmed during an ensemble change are looked for where they never were",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="takeover",
-    seeds=100,
+    seeds=50,
     rule="bk#4651, rule 10",
 )
 def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an entry confirmed with the word of a bookie that was just replaced",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="fences",
     seeds=100,
     rule="bk#3005, bk#4097, rule 12",
@@ -88,9 +88,9 @@ def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends that the new bookie was never sent",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="takeover",
-    seeds=60,
+    seeds=20,
     rule="rule 12",
 )
 def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
@@ -104,9 +104,9 @@ def the_acks_of_a_replaced_bookie_stay(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends that the new bookie was never sent",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="all",
-    seeds=60,
+    seeds=20,
     rule="rule 13",
 )
 def nothing_is_sent_again_to_a_replacement(patch: pytest.MonkeyPatch) -> None:
@@ -124,9 +124,9 @@ def nothing_is_sent_again_to_a_replacement(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends with one copy less than was asked for",
-    laws=("replicated", "acknowledged_is_kept"),
+    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="all",
-    seeds=100,
+    seeds=20,
     rule="rule 15",
 )
 def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
@@ -141,9 +141,9 @@ def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="acknowledged appends that a bookie had refused",
-    laws=("replicated",),
+    laws=("acknowledged_is_on_a_quorum",),
     workload="full",
-    seeds=100,
+    seeds=30,
     rule="rule 15",
 )
 def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
@@ -159,7 +159,7 @@ def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="two writers: the old one goes on behind the back of a recovery",
-    laws=("nothing_acknowledged_beyond_the_close",),
+    laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="churn",
     seeds=100,
     rule="rule 19",
@@ -176,9 +176,9 @@ def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a closed ledger with entries that are nowhere",
-    laws=("replicated", "quiet_heals"),
+    laws=("acknowledged_is_on_a_quorum", "quiet_heals"),
     workload="all",
-    seeds=60,
+    seeds=30,
 )
 def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -192,9 +192,9 @@ def a_ledger_is_closed_at_what_was_sent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="an append returns before any bookie has it",
-    laws=("acknowledged_is_kept", "replicated"),
+    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
     workload="recovery",
-    seeds=60,
+    seeds=20,
 )
 def appends_return_when_sent(patch: pytest.MonkeyPatch) -> None:
     edit(patch, AddSession, "wait_for", ("self.pipeline.accepted", "self.pipeline.last_pushed"))
@@ -202,9 +202,9 @@ def appends_return_when_sent(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers get entries that are not acknowledged, and may be cut off",
-    laws=("lac_is_acknowledged",),
+    laws=("only_the_acknowledged_is_read", "lac_is_acknowledged"),
     workload="tail",
-    seeds=100,
+    seeds=20,
 )
 def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -219,7 +219,7 @@ def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
     lost="readers get entries that are not acknowledged, and may be cut off",
     laws=("lac_is_acknowledged",),
     workload="tail",
-    seeds=100,
+    seeds=50,
 )
 def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -232,9 +232,9 @@ def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the memory of a program that appends faster than its slowest bookie",
-    laws=("queues_are_bounded",),
+    laws=("quiet_heals", "queues_are_bounded"),
     workload="large",
-    seeds=60,
+    seeds=20,
 )
 def a_writer_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -250,7 +250,7 @@ def a_writer_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="entries get the ids of others",
-    laws=("entries_are_what_was_appended",),
+    laws=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
     workload="own ids",
     seeds=20,
 )
@@ -260,7 +260,7 @@ def own_ids_are_given_in_the_order_of_arrival(patch: pytest.MonkeyPatch) -> None
 
 @mutant(
     lost="entries get the ids of others",
-    laws=("entries_are_what_was_appended",),
+    laws=("no_bookie_serves_wrong_bytes", "entries_are_what_was_appended"),
     workload="own ids",
     seeds=20,
 )
@@ -295,7 +295,7 @@ def what_is_accepted_counts_as_durable(patch: pytest.MonkeyPatch) -> None:
     lost="appends that were forced on a bookie that had lost them before",
     laws=("acknowledged_is_on_a_quorum",),
     workload="deferred",
-    seeds=100,
+    seeds=70,
 )
 def a_force_counts_for_a_bookie_that_came_back(patch: pytest.MonkeyPatch) -> None:
     edit(patch, DeferredPipeline, "forced", (" or generation != self.generation", ""))
@@ -305,7 +305,7 @@ def a_force_counts_for_a_bookie_that_came_back(patch: pytest.MonkeyPatch) -> Non
     lost="appends that were accepted while a force was under way",
     laws=("acknowledged_is_on_a_quorum",),
     workload="deferred",
-    seeds=60,
+    seeds=20,
 )
 def a_force_covers_what_came_behind_it(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -323,7 +323,7 @@ def a_force_covers_what_came_behind_it(patch: pytest.MonkeyPatch) -> None:
     lost="a deferred writer that waits for ever for room",
     laws=("quiet_heals",),
     workload="deferred",
-    seeds=300,
+    seeds=30,
     rule="ours",
 )
 def nobody_forces_for_who_waits_for_room(patch: pytest.MonkeyPatch) -> None:
@@ -337,10 +337,10 @@ def nobody_forces_for_who_waits_for_room(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="a writer that changes its ensemble as fast as connections are refused, until it gives up",
-    laws=("quiet_heals",),
+    laws=("metadata_is_not_hammered",),
     workload="churn",
-    seeds=300,
+    seeds=210,
     rule="ours",
 )
 def a_bookie_that_failed_is_chosen_at_once(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(pool, "REST_S", 0.0)
+    edit(patch, BookiePool, "pick_now", ("if rested:", "if False:"))

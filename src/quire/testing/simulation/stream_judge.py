@@ -40,7 +40,7 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
     stage.world.metadata_delay_s = min(stage.world.metadata_delay_s, METADATA_DELAY_MAX_S)
     for judge in JUDGES:
         client = stage.world.client(judge, stage.stage.plan.client_config)
-        streams = await stage.namespace(judge, client)
+        streams = await stage.namespace(client)
         for plan in plans:
             if judge == JUDGES[0]:
                 await _finish(stage, judge, streams, plan)
@@ -141,8 +141,8 @@ async def _orphans(stage: StreamStage, client: Client) -> None:
     orphans = _unnamed(stage)
     for ledger_id in orphans:
         maker = stage.makers.get(ledger_id)  # None: it was never told that the ledger is there
-        if maker is not None and not stage.world.network.node(maker).node.dead:
-            what = f"ledger {ledger_id} of {maker}, which has not died, is named by nothing"
+        if maker is not None and not maker.dead:
+            what = f"ledger {ledger_id} of {maker.name}, which has not died, is named by nothing"
             stage.checker.fail("no_ledger_is_orphaned", what)
     found = await find_orphans(client, -YOUNGER_S)
     if [orphan.ledger_id for orphan in found] != orphans:

@@ -24,7 +24,7 @@ async def lead_machine(
     stage: StreamStage, who: str, client: Client, plan: StreamPlan, mine: StreamerPlan
 ) -> None:
     chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         for _ in range(mine.turns):
             await _turn(stage, who, streams, plan, mine, chance)
@@ -121,7 +121,7 @@ async def _one(commands: Commands, leader: Leader[State], name: str) -> None:
 async def follow_machine(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
     """A second machine, to the last command; begun again now and then."""
     chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     commands = stage.commands(plan)
     try:
         while plan.number not in stage.finished or stage.exists(plan):

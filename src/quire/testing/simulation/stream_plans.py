@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from quire.testing.simulation.workloads import Mix
@@ -16,6 +16,9 @@ ROLL_BYTES = (300, 2_000, 20_000, 1 << 20)
 ROLL_INTERVAL_MS = (200, 2_000, 60_000)
 NEVER_MS = 24 * 3600 * 1000
 STREAMERS_MAX = 4
+RELAY_TURNS = 4
+NEARLY_S = 0.3
+RELAY_BATCHES_MAX = 8
 MACHINE = 0.25
 """How often a stream is the log of a state machine."""
 RENAMED = 0.12
@@ -116,10 +119,12 @@ def make_streams(
     chance = random.Random(f"{seed}/streams {workload}")
     if chance.random() >= mix.streaming:
         return ()
-    return tuple(
+    changed = {"": _as_it_is, "relay": _as_relay, "lives": _as_lives}[mix.streams_mostly]
+    plans = [
         _stream_plan(chance, number, bookies, span_s)
         for number in range(chance.randint(*mix.streams))
-    )
+    ]
+    return tuple(changed(chance, plan, span_s) for plan in plans)
 
 
 def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float) -> StreamPlan:
@@ -158,6 +163,58 @@ def _stream_plan(chance: random.Random, number: int, bookies: int, span_s: float
         rename_s=chance.random() * span_s if renamed else None,
         remove_s=begin_s + chance.random() ** 2 * span_s if removed else None,
     )
+
+
+def _as_it_is(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    return plan
+
+
+def _as_relay(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Several writers with producers come one after the other, in the midst of small segments."""
+    begin_s = plan.streamers[0].begin_s
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, WAITS),
+            turns=RELAY_TURNS,
+            batches=chance.randint(1, RELAY_BATCHES_MAX),
+            pause_s=chance.choice([0.001, 0.05]),
+            end=chance.choice(["close", "abandon", "leave"]),
+        )
+        for _ in range(chance.randint(2, STREAMERS_MAX))
+    ]
+    return replace(
+        plan, kind="stream", producers=chance.randint(1, 3), roll_bytes=chance.choice([300, 2_000]),
+        retention_ms=0, retention_bytes=0, streamers=tuple(streamers), truncations_s=(),
+        rename_s=None, remove_s=None,
+    )  # fmt: skip
+
+
+def _as_lives(chance: random.Random, plan: StreamPlan, span_s: float) -> StreamPlan:
+    """Truncations, a renaming or a deletion in one moment or nearly, and writers that sleep. Half
+    of what is deleted is made again for a writer that knows nothing of the one before."""
+    begin_s = plan.streamers[0].begin_s
+    at_s = begin_s + chance.random() * span_s / 2
+    removed = chance.random() < 0.6
+    apart = removed and chance.random() < 0.5
+    streamers = [
+        replace(
+            _streamer_plan(chance, begin_s, span_s, 1.0 if apart else WAITS_REMOVED),
+            batches=chance.randint(1 if apart else 0, RELAY_BATCHES_MAX),
+            turns=1 if apart else chance.choice([1, 2, 4]),
+        )
+        for _ in range(2 if apart else chance.randint(2, STREAMERS_MAX))
+    ]
+    if apart:
+        streamers[0] = replace(streamers[0], begin_s=begin_s, wait_s=span_s / 2)
+        streamers[1] = replace(streamers[1], begin_s=at_s + chance.random(), wait_s=span_s)
+    nearly = [chance.uniform(-NEARLY_S, NEARLY_S) for _ in range(chance.randint(0, 6))]
+    return replace(
+        plan, kind="stream", roll_bytes=chance.choice([300, 2_000]),
+        retention_ms=0, retention_bytes=0, ends=False, streamers=tuple(streamers),
+        truncations_s=tuple(max(0.0, at_s + by_s) for by_s in nearly),
+        rename_s=None if removed else at_s,
+        remove_s=at_s if removed else None,
+    )  # fmt: skip
 
 
 def _streamer_plan(

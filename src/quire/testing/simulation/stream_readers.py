@@ -68,7 +68,7 @@ async def read_view(
 async def follow_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
     """Follow to the last record, cancelled now and then; in each life of the stream."""
     chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         while plan.number not in stage.finished:
             if stage.exists(plan):
@@ -160,7 +160,7 @@ class _Follower:
 async def scan_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
     """Read from some place to the end of what there is, or to another place, some times."""
     chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         for _ in range(SCANS):
             facts = await stage.until_there(plan)
@@ -234,7 +234,7 @@ def _found(
 async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
     """Give up all before some record; or what the settings do not want kept."""
     chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         facts = await stage.until_there(plan)
         if facts is None:
@@ -260,7 +260,7 @@ async def truncate_stream(stage: StreamStage, who: str, client: Client, plan: St
 
 
 async def rename_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         facts = await stage.until_there(plan)
         if facts is None:
@@ -282,7 +282,7 @@ async def rename_stream(stage: StreamStage, who: str, client: Client, plan: Stre
 
 
 async def remove_stream(stage: StreamStage, who: str, client: Client, plan: StreamPlan) -> None:
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         facts = await stage.until_there(plan)
         if facts is not None:

@@ -18,6 +18,7 @@ from quire.streams.namespace import STREAM_SETTINGS_NODE
 from quire.streams.object_format import BUCKET_KEY
 from quire.streams.positions import oldest_position
 from quire.streams.segments import APPLICATION
+from quire.testing.loop import Node, SimTask
 from quire.testing.simulation.stage import POLL_S, Stage
 from quire.testing.simulation.stream_facts import Handle, Seen, Sent, StreamFacts
 from quire.testing.simulation.stream_laws import (
@@ -56,8 +57,8 @@ class StreamStage:
         self.handles = 0
         self.tainted: set[bytes] = set()
         """Records that may belong to the life before or to the one after."""
-        self.makers: dict[int, str] = {}
-        """Who asked for a ledger of a stream."""
+        self.makers: dict[int, Node] = {}
+        """On which node a ledger of a stream was made, where its maker was told so."""
         self.ends: dict[int, int] = {}
         """Of those that were finished: how many records they have."""
         self._moment = 0
@@ -84,13 +85,16 @@ class StreamStage:
     def note(self, who: str, kind: str, what: object = "") -> None:
         self.stage.history.add(who, kind, note=str(what))
 
-    async def namespace(self, who: str, client: Client) -> Namespace:
+    async def namespace(self, client: Client) -> Namespace:
         """Of a client whose ledgers are looked at as they are written."""
+        task = asyncio.current_task()
+        assert isinstance(task, SimTask)
+        node = task.node
         create = client.create_ledger
 
         async def create_ledger(**how: Any) -> Any:
             handle = await create(**how)
-            self.makers[handle.ledger_id] = who
+            self.makers[handle.ledger_id] = node
             facts = self.checker.facts(handle.ledger_id)
             facts.handle_confirmed = lambda: handle.last_add_confirmed
             return handle
@@ -278,8 +282,11 @@ class StreamStage:
         return number in self.finished and (view.upcoming or 0) >= self.ends.get(number, 0)
 
     def judge_whole(self, facts: StreamFacts, records: Sequence[Record]) -> None:
-        seen = [Seen(r.payload, r.position, r.txid, r.sequence) for r in records]
-        whole = Whole(oldest_position(in_order(facts.segments)), seen)
+        # What was truncated while it was read is not what is there.
+        oldest = oldest_position(in_order(facts.segments))
+        there = [record for record in records if record.position >= oldest]
+        seen = [Seen(r.payload, r.position, r.txid, r.sequence) for r in there]
+        whole = Whole(oldest, seen)
         for law in END_LAWS:
             self.checker.checks += 1
             wrong = law(facts, whole)

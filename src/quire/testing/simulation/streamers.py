@@ -55,7 +55,7 @@ async def write_stream(
     stage: StreamStage, who: str, client: Client, plan: StreamPlan, mine: StreamerPlan
 ) -> None:
     chance = stage.world.loop.derive(f"actor {who}")
-    streams = await stage.namespace(who, client)
+    streams = await stage.namespace(client)
     try:
         for _ in range(mine.turns):
             if not await _ensure(stage, streams, plan):

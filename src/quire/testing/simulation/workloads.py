@@ -54,6 +54,9 @@ class Mix:
     streaming: float = 0.0
     """Of runs: with streams."""
     streams: tuple[int, int] = (1, 1)
+    streams_mostly: str = ""
+    """relay: written by one process after the other; lives: truncated, renamed, deleted and made
+    again, while writers sleep."""
     shapes: tuple[tuple[int, int, int], ...] = ()
     """Of ledgers; empty: any."""
     rotten: bool = False
@@ -147,6 +150,26 @@ WORKLOADS: dict[str, Mix] = {
         datasets=0.0,
         streaming=1.0,
         streams=(1, 4),
+    ),
+    "relay": Mix(
+        (*CLIENT_KINDS, *WRITER_KINDS, "crash member", "crash member in write", "metadata fails"),
+        (1, 10),
+        ledgers=(0, 0),
+        crowd=0.0,
+        datasets=0.0,
+        streaming=1.0,
+        streams=(1, 3),
+        streams_mostly="relay",
+    ),
+    "lives": Mix(
+        (*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata"),
+        (1, 8),
+        ledgers=(0, 0),
+        crowd=0.0,
+        datasets=0.0,
+        streaming=1.0,
+        streams=(2, 5),
+        streams_mostly="lives",
     ),
     "datasets": Mix(
         ("metadata fails", "metadata fails", "slow metadata", "pause client", "kill client",
