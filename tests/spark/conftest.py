@@ -32,7 +32,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.local.dir": str(directory / "local"),
         },
     )
-    session.dataSource.register(faults.FaultyDataSource)
+    for source in (faults.FaultyDataSource, faults.FaultyStreams, faults.Numbers):
+        session.dataSource.register(source)
     yield session
     session.stop()
 

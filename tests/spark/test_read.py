@@ -194,6 +194,7 @@ def test_filters_choose_what_is_read(client: blocking.Client, read: Read) -> Non
         ("entry_id < 3 OR entry_id > 997", lambda r: not 3 <= r[1] <= 997, 40),
         ("ledger_id = -1", lambda r: False, None),
     ):
+        frame = read(ledgers=named, partitionEntries=100, pushdown=True).load()
         filtered = frame.filter(condition)
         got = sorted(map(tuple, filtered.collect()))
         assert got == [row for row in everything if keep(row)], condition
@@ -202,11 +203,15 @@ def test_filters_choose_what_is_read(client: blocking.Client, read: Read) -> Non
 
 
 def test_without_pushdown_spark_filters(client: blocking.Client, read: Read) -> None:
+    """A DataFrame serves many queries: Spark would give the filters of one to the next."""
     ledger_id = new_ledger(client)
-    frame = read(ledger=ledger_id, pushdown=False, partitionEntries=100).load()
+    frame = read(ledger=ledger_id, partitionEntries=100).load()
     filtered = frame.filter("entry_id >= 850")
     assert filtered.rdd.getNumPartitions() == 10
     assert filtered.count() == 150
+    assert frame.count() == len(PAYLOADS)
+    low, high = frame.filter("entry_id < 100"), frame.filter("entry_id >= 50")
+    assert low.join(high, "entry_id").count() == 50
 
 
 def test_a_session_that_allows_no_pushdown(

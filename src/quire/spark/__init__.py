@@ -1,4 +1,4 @@
-"""Ledgers in Spark: the data source `quire`.
+"""Streams and ledgers in Spark: the data source `quire`.
 
     from pyspark.sql import SparkSession
     from quire.spark import configure, register
@@ -7,6 +7,13 @@
     frame.write.format("quire").option("dataset", "flights").mode("append").save()
     spark.read.format("quire").option("dataset", "flights").load()
     spark.read.format("quire").option("ledgers", "7,8,9").load()
+    spark.read.format("quire").option("stream", "orders").load()
+    spark.readStream.format("quire").option("streamPattern", "orders/*").load()
+    frame.write.format("quire").option("stream", "orders").mode("append").save()
+    frame.writeStream.format("quire").option("stream", "orders").option("writerId", "me").start()
+    spark.read.format("quire").option("table", "segments").load()
+
+`docs/spark.md` is the guide for streams and tables. What follows is about ledgers and datasets.
 
 The option `metadata` names the cluster; its default is QUIRE_METADATA in the environment of the
 driver when Spark starts. Passwords (`password`) are not shown in plans, messages or logs. `tlsCa`,
@@ -26,8 +33,8 @@ checked, they only do not go on to the JVM; without `length` as well no bookie i
 are made from the metadata.
 
 Tasks: at most `partitionBytes` (64m) and `partitionEntries`, at least `minPartitions`; several
-tasks share a large ledger, small ledgers share a task. With `pushdown` (see `register`) comparisons
-of `ledger_id` and `entry_id` with constants choose what is read.
+tasks share a large ledger, small ledgers share a task. With `pushdown` (false) comparisons of
+`ledger_id` and `entry_id` with constants choose what is read.
 
 **Writing.** One entry per row: the column `value` (binary or string), or the only such column, or
 `valueColumn`. Each task writes one ledger (`ensemble` 3, `writeQuorum` 3, `ackQuorum` 2, `digest`
@@ -39,12 +46,16 @@ With `txnId` a write is idempotent, across restarts of the driver too: a dataset
 newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes what killed tasks
 and drivers leave behind.
 
-**Limits of Spark 4.3.** A table (`CREATE TABLE ... USING quire`) does not hand its options to a
-Python source: use `CREATE TEMPORARY VIEW`. Writing finds a Python format only in a thread in which
-the session is active, such as the one that made it; other threads get DATA_SOURCE_NOT_FOUND unless
-they call `spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)` first.
+**Limits of Spark 4.3.** It plans a DataFrame (or view) of a Python source once, for its first
+query: load it again to see what came later. With `pushdown` that plan has only what the query's
+filters leave, and the next query on the same DataFrame, or the other side of a self-join, gets no
+more: set it only on a DataFrame that serves one query. A table (`CREATE TABLE ... USING quire`)
+does not hand its options to a Python source: use `CREATE TEMPORARY VIEW`. Writing finds a Python
+format only in a thread in which the session is active, such as the one that made it; other threads
+get DATA_SOURCE_NOT_FOUND unless they call
+`spark._jvm.SparkSession.setActiveSession(spark._jsparkSession)` first.
 """
 
-from quire.spark.session import configure, local_session, register, sweep_orphans
+from quire.spark.session import configure, lag_listener, local_session, register, sweep_orphans
 
-__all__ = ["configure", "local_session", "register", "sweep_orphans"]
+__all__ = ["configure", "lag_listener", "local_session", "register", "sweep_orphans"]

@@ -33,9 +33,23 @@ READING = (
     *SHARED, "ledger", "ledgers", "recover", "columns", "value", "pushdown", "partitionEntries",
     "partitionBytes", "minPartitions",
 )  # fmt: skip
+STREAM_SHARED = ("metadata", "namespace", "password", "tlsCa", "tlsCert", "tlsKey")
+STREAM_READING = (
+    *STREAM_SHARED, "stream", "streams", "streamPattern", "start", "end", "columns", "value",
+    "pushdown", "partitionBytes", "minPartitions", "failOnDataLoss", "maxRecordsPerTrigger",
+    "maxBytesPerTrigger", "minRecordsPerTrigger", "maxTriggerDelay", "subscription",
+)  # fmt: skip
+TABLE_READING = (*STREAM_SHARED, "table")
 WRITING = (
     *SHARED, "ensemble", "writeQuorum", "ackQuorum", "digest", "valueColumn", "txnId",
 )  # fmt: skip
+
+STREAM_WRITING = (
+    *STREAM_SHARED, "stream", "streams", "streamColumn", "createStream", "valueColumn",
+    "txidColumn", "orderBy", "token",
+)  # fmt: skip
+BATCH_ONLY = ("txnId",)
+QUERY_ONLY = ("writerId", "takeover")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,31 +82,32 @@ class ReadOptions:
         environ: Mapping[str, str] = os.environ,
     ) -> ReadOptions:
         """`pushdown` is the default of that option."""
-        given = _Given(options, READING, "reading", WRITING)
+        given = Given(options, READING, "reading", (*WRITING, *STREAM_READING))
         ledgers: tuple[int, ...] | None = given.take("ledgers", _ledger_ids, None)
         if (ledger := given.take("ledger", _ledger_id, None)) is not None:
             if ledgers is not None:
                 raise UsageError("options 'ledger' and 'ledgers' exclude each other")
             ledgers = (ledger,)
-        dataset = given.take("dataset", _name, None)
+        dataset = given.take("dataset", parse_name, None)
         if (dataset is None) == (ledgers is None):
             raise UsageError(
                 "nothing says what to read"
                 if dataset is None
                 else "options 'dataset' and 'ledgers' exclude each other",
-                remedy="Set one of the options 'dataset', 'ledger' and 'ledgers'",
+                remedy="Set one of the options 'stream', 'streams', 'streamPattern', 'dataset', "
+                "'ledger', 'ledgers' and 'table'",
             )
         return cls(
             metadata=given.metadata(environ),
             ledgers=ledgers or (),
             dataset=dataset,
             password=given.password(),
-            recover=given.take("recover", _boolean, False),
+            recover=given.take("recover", parse_boolean, False),
             columns=given.columns(),
-            pushdown=given.take("pushdown", _boolean, pushdown),
-            partition_entries=given.take("partitionEntries", _positive, None),
-            partition_bytes=given.take("partitionBytes", _size, PARTITION_BYTES),
-            min_partitions=given.take("minPartitions", _partitions, 1),
+            pushdown=given.take("pushdown", parse_boolean, pushdown),
+            partition_entries=given.take("partitionEntries", parse_positive, None),
+            partition_bytes=given.take("partitionBytes", parse_size, PARTITION_BYTES),
+            min_partitions=given.take("minPartitions", parse_partitions, 1),
             tls=given.tls(environ),
         )
 
@@ -115,22 +130,23 @@ class WriteOptions:
     def parse(
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> WriteOptions:
-        given = _Given(options, WRITING, "writing", READING)
-        dataset = given.take("dataset", _name, None)
+        given = Given(options, WRITING, "writing", (*READING, *STREAM_WRITING, *QUERY_ONLY))
+        dataset = given.take("dataset", parse_name, None)
         if dataset is None:
             raise UsageError(
-                "nothing says where to write", remedy="Set the option 'dataset' to its name"
+                "nothing says where to write",
+                remedy="Set one of the options 'stream', 'streams' and 'dataset'",
             )
         parsed = cls(
             metadata=given.metadata(environ),
             dataset=dataset,
             password=given.password(),
-            ensemble=given.take("ensemble", _positive, 3),
-            write_quorum=given.take("writeQuorum", _positive, 3),
-            ack_quorum=given.take("ackQuorum", _positive, 2),
+            ensemble=given.take("ensemble", parse_positive, 3),
+            write_quorum=given.take("writeQuorum", parse_positive, 3),
+            ack_quorum=given.take("ackQuorum", parse_positive, 2),
             digest=given.take("digest", DigestType.parse, DigestType.CRC32C),
-            value_column=given.take("valueColumn", _name, None),
-            txn_id=given.take("txnId", _name, None),
+            value_column=given.take("valueColumn", parse_name, None),
+            txn_id=given.take("txnId", parse_name, None),
             tls=given.tls(environ),
         )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
@@ -141,10 +157,24 @@ class WriteOptions:
         return parsed
 
 
+def reading_kind(options: Mapping[str, str]) -> str:
+    """ "table", "streams" or "ledgers" (datasets too): what the options ask for."""
+    given = {name.lower() for name in options}
+    if "table" in given:
+        return "table"
+    return "streams" if given & {"stream", "streams", "streampattern"} else "ledgers"
+
+
+def writes_streams(options: Mapping[str, str]) -> bool:
+    """Whether streams are asked for; otherwise a dataset."""
+    given = {name.lower() for name in options}
+    return bool(given & {"stream", "streams", "streamcolumn", "namespace"})
+
+
 # -- inside -----------------------------------------------------------------------------------
 
 
-class _Given:
+class Given:
     """What the user set, by lower-case name."""
 
     def __init__(
@@ -172,6 +202,8 @@ class _Given:
                     remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
                 )
             near = difflib.get_close_matches(name, names, 1)
+            if not near:
+                names, near = others, difflib.get_close_matches(name, others, 1)
             raise UsageError(
                 f"unknown option '{name}' for {doing}",
                 remedy=f"Did you mean '{names[near[0]]}'?"
@@ -201,7 +233,7 @@ class _Given:
     def tls(self, environ: Mapping[str, str]) -> TlsClientConfig | None:
         names = ("tlsCa", "tlsCert", "tlsKey")
         authorities, certificate, key = (
-            self.take(name, _name, None) or environ.get(variable) or None
+            self.take(name, parse_name, None) or environ.get(variable) or None
             for name, variable in zip(names, ENV_TLS)
         )
         if authorities is None:
@@ -217,58 +249,66 @@ class _Given:
     def password(self) -> bytes:
         return self._values.get("password", "").encode()
 
-    def columns(self) -> tuple[str, ...]:
-        value = self.take("value", _boolean, None)
-        columns = self.take("columns", _columns, None)
+    def columns(self, every: tuple[str, ...] = COLUMNS) -> tuple[str, ...]:
+        value = self.take("value", parse_boolean, None)
+        columns = self.take("columns", lambda text: _columns(text, every), None)
         if columns is None:
-            return COLUMNS if value is not False else tuple(c for c in COLUMNS if c != "value")
+            return every if value is not False else tuple(c for c in every if c != "value")
         if value is not None and value != ("value" in columns):
             raise UsageError(f"options 'columns' and 'value' contradict each other: {columns}")
         return columns
 
 
-def _integer(text: str) -> int:
+def parse_integer(text: str) -> int:
     try:
         return int(text)
     except ValueError:
         raise ValueError(f"{text!r} is no whole number") from None
 
 
-def _positive(text: str) -> int:
-    number = _integer(text)
+def parse_positive(text: str) -> int:
+    number = parse_integer(text)
     if number < 1:
         raise ValueError(f"{number} is less than 1")
     return number
 
 
-def _partitions(text: str) -> int:
-    number = _positive(text)
+def parse_partitions(text: str) -> int:
+    number = parse_positive(text)
     if number > MIN_PARTITIONS_MAX:
         raise ValueError(f"{number} is more than {MIN_PARTITIONS_MAX}")
     return number
 
 
-def _size(text: str) -> int:
+def parse_size(text: str) -> int:
     found = re.fullmatch(r"(\d+)([kmg]?)b?", text.lower())
     if found is None:
         raise ValueError(f"{text!r} is no size: use bytes, or 512k, 64m, 1g")
-    return _positive(found[1]) * SIZE_UNITS[found[2]]
+    return parse_positive(found[1]) * SIZE_UNITS[found[2]]
 
 
-def _boolean(text: str) -> bool:
+def parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
     return text.lower() == "true"
 
 
-def _name(text: str) -> str:
+def parse_name(text: str) -> str:
     if not text:
         raise ValueError("it is empty")
     return text
 
 
+def parse_duration(text: str) -> float:
+    """In seconds."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.lower())
+    if found is None:
+        raise ValueError(f"{text!r} is no duration: use 500ms, 30s, 15m or 1h")
+    return float(found[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
+
+
 def _ledger_id(text: str) -> int:
-    number = _integer(text)
+    number = parse_integer(text)
     if not 0 <= number < 2**63:
         raise ValueError(f"{number} is not a ledger id: use 0 to 2**63-1")
     return number
@@ -281,11 +321,11 @@ def _ledger_ids(text: str) -> tuple[int, ...]:
     return ledgers
 
 
-def _columns(text: str) -> tuple[str, ...]:
+def _columns(text: str, every: tuple[str, ...]) -> tuple[str, ...]:
     columns = tuple(part.strip().lower() for part in text.split(","))
     for name in columns:
-        if name not in COLUMNS:
-            raise ValueError(f"there is no column {name!r}, only {', '.join(COLUMNS)}")
+        if name not in every:
+            raise ValueError(f"there is no column {name!r}, only {', '.join(every)}")
     if len(set(columns)) != len(columns):
         raise ValueError(f"a column is given twice: {text}")
     return columns

@@ -7,13 +7,17 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from quire.client import Client
+from quire.client.blocking import call
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.errors import UsageError
+from quire.streams.orphans import delete_orphans, find_orphans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from quire import blocking
+    from quire.spark.stream_lag import LagListener
 
 S = TypeVar("S")
 
@@ -36,7 +40,8 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
     """Set what the data source profits from, on a builder (best) or on a session; returns it.
 
     On a builder: Unix-domain sockets between the JVM and Python (a Python task costs 9 ms instead
-    of 56) and the pushdown of filters. Sockets cannot be changed in a session that runs already.
+    of 56), and leave for the option `pushdown`, which remains false by default (see "Limits of
+    Spark" in `quire.spark`). Sockets cannot be changed in a session that runs already.
     """
     target: Any = spark
     if hasattr(target, "getOrCreate"):
@@ -47,14 +52,9 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
 
 
 def register(spark: SparkSession) -> SparkSession:
-    """Make `format("quire")` known to this session; returns it. Where filter pushdown is on in the
-    session, the option `pushdown` becomes true by default: do this after `configure`.
-
-    Spark also finds the format by itself (package `pyspark_quire`); then the option is false.
-    """
-    source = _import("source")
-    enabled = str(spark.conf.get(PUSHDOWN, "false")).lower() == "true"
-    spark.dataSource.register(source.QuirePushdownDataSource if enabled else source.QuireDataSource)
+    """Make `format("quire")` known to this session; returns it. Spark also finds the format by
+    itself (package `pyspark_quire`)."""
+    spark.dataSource.register(_import("source").QuireDataSource)
     return spark
 
 
@@ -82,16 +82,45 @@ def local_session(
 
 
 def sweep_orphans(
-    client: blocking.Client, older_than_s: float, *, dataset: str | None = None
+    client: blocking.Client,
+    older_than_s: float,
+    *,
+    dataset: str | None = None,
+    stream: str | None = None,
 ) -> list[int]:
-    """Delete the ledgers that Spark tasks wrote for a dataset (for `dataset`, or for any), that are
-    older than the limit and not published; their ids.
+    """Delete the ledgers that Spark tasks wrote for datasets and streams (for `dataset`, for the
+    stream with the path `stream`, such as "/team/orders", or for any), that are older than the
+    limit and not published; their ids.
 
     Such ledgers are left by tasks and drivers that were killed. The limit must be longer than the
     longest job: the ledgers of one that still runs are unpublished too, and it would fail. See
-    `quire.client.datasets.Datasets.sweep_orphans`.
+    `quire.client.datasets.Datasets.sweep_orphans` and `quire.streams.orphans`.
     """
-    return BlockingDatasets(client).sweep_orphans(older_than_s, name=dataset)
+    if dataset is not None and stream is not None:
+        raise UsageError("a ledger is of a dataset or of a stream: name one of them")
+    deleted: list[int] = []
+    if stream is None:
+        deleted += BlockingDatasets(client).sweep_orphans(older_than_s, name=dataset)
+    if dataset is None:
+        deleted += call(_sweep_streams(client.aio, older_than_s, stream))
+    return sorted(deleted)
+
+
+async def _sweep_streams(client: Client, older_than_s: float, stream: str | None) -> list[int]:
+    orphans = [
+        orphan
+        for orphan in await find_orphans(client, older_than_s)
+        if orphan.job and stream in (None, orphan.stream)
+    ]
+    left = {one.orphan.ledger_id for one in await delete_orphans(client, orphans)}
+    return [orphan.ledger_id for orphan in orphans if orphan.ledger_id not in left]
+
+
+def lag_listener(spark: SparkSession) -> LagListener:
+    """Attach a listener that keeps (`lags()`) and logs how far the session's streaming queries are
+    behind the streams they read, in records, bytes and seconds; returns it."""
+    listener: LagListener = _import("stream_lag").lag_listener(spark)
+    return listener
 
 
 def _import(module: str) -> Any:

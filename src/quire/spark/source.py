@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from pyspark.sql.datasource import DataSource
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader
 from pyspark.sql.types import StructType
 
-from quire.spark.options import ReadOptions, WriteOptions
+from quire.errors import UsageError
+from quire.spark.options import ReadOptions, WriteOptions, reading_kind, writes_streams
 from quire.spark.reader import QuirePushdownReader, QuireReader, spark_schema
+from quire.spark.stream_options import StreamReadOptions, TableOptions
+from quire.spark.stream_reader import QuireStreamBatchReader, QuireStreamPushdownReader
+from quire.spark.stream_reader import spark_schema as stream_schema
+from quire.spark.stream_source import QuireStreamSource, RefusedStreamSource
+from quire.spark.stream_write_options import StreamWriteOptions
+from quire.spark.stream_writer import StreamBatchWriter, StreamQueryWriter
+from quire.spark.tables import TableReader, table_schema
 from quire.spark.worker import plainly
 from quire.spark.writer import QuireWriter
 
@@ -14,29 +22,53 @@ from quire.spark.writer import QuireWriter
 class QuireDataSource(DataSource):  # type: ignore[misc]
     """Ledgers and datasets as DataFrames; see `quire.spark`."""
 
-    pushdown = False
-    """Default of the option of that name."""
-
     @classmethod
     def name(cls) -> str:
         return "quire"
 
     @plainly
     def schema(self) -> StructType:
+        match reading_kind(self.options):
+            case "table":
+                return table_schema(TableOptions.parse(self.options).table)
+            case "streams":
+                return stream_schema(StreamReadOptions.parse(self.options).columns)
         return spark_schema(ReadOptions.parse(self.options).columns)
 
     @plainly
-    def reader(self, schema: StructType) -> QuireReader:
-        options = ReadOptions.parse(self.options, pushdown=self.pushdown)
+    def reader(self, schema: StructType) -> DataSourceReader:
+        match reading_kind(self.options):
+            case "table":
+                return TableReader(TableOptions.parse(self.options), schema)
+            case "streams":
+                wanted = StreamReadOptions.parse(self.options)
+                if wanted.pushdown:
+                    return QuireStreamPushdownReader(wanted, schema)
+                return QuireStreamBatchReader(wanted, schema)
+        options = ReadOptions.parse(self.options)
         kind = QuirePushdownReader if options.pushdown else QuireReader
         return kind(options, schema)
 
     @plainly
-    def writer(self, schema: StructType, overwrite: bool) -> QuireWriter:
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        try:
+            if reading_kind(self.options) != "streams":
+                raise UsageError(
+                    "only streams can be read by a streaming query",
+                    remedy="Set one of the options 'stream', 'streams' and 'streamPattern'",
+                )
+            return QuireStreamSource(StreamReadOptions.parse(self.options, streaming=True), schema)
+        except UsageError as error:
+            return RefusedStreamSource(error)
+
+    @plainly
+    def writer(self, schema: StructType, overwrite: bool) -> QuireWriter | StreamBatchWriter:
+        if writes_streams(self.options):
+            streams = StreamWriteOptions.parse(self.options, streaming=False)
+            return StreamBatchWriter(streams, schema, overwrite)
         return QuireWriter(WriteOptions.parse(self.options), schema, overwrite)
 
-
-class QuirePushdownDataSource(QuireDataSource):
-    """What `register` takes in a session where filters are pushed down."""
-
-    pushdown = True
+    @plainly
+    def streamWriter(self, schema: StructType, overwrite: bool) -> StreamQueryWriter:
+        options = StreamWriteOptions.parse(self.options, streaming=True)
+        return StreamQueryWriter(options, schema, overwrite)

@@ -1,0 +1,95 @@
+"""Noticing that a stream has more, for next to nothing: one long poll at a time on one bookie, and
+a watch on the list of segments. What there is, others find out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from quire.client import LedgerReader
+from quire.errors import QuireError
+from quire.streams import Namespace, StreamSegment
+from quire.streams.segment_list import SegmentList
+from quire.tasks import TaskSet
+
+RETRY_DELAY_S = 0.2
+"""After an error; it doubles."""
+RETRY_DELAY_MAX_S = 5.0
+
+
+class StreamFollower:
+    """Calls `tell` (name, whether segments may have changed) once there is something new, or may
+    be, and then waits until `take`: a query that is busy is not told again and again."""
+
+    def __init__(
+        self, streams: Namespace, name: str, tasks: TaskSet, tell: Callable[[str, bool], None]
+    ) -> None:
+        self._streams = streams
+        self._name = name
+        self._tell = tell
+        self._taken = asyncio.Event()
+        self._task = tasks.start(self._run())
+
+    def take(self) -> None:
+        """Whatever is there now is known."""
+        self._taken.set()
+
+    def stop(self) -> None:
+        self._task.cancel()
+
+    async def _run(self) -> None:
+        delay_s = RETRY_DELAY_S
+        while True:
+            try:
+                async with SegmentList(self._streams.metadata(self._name)) as listed:
+                    while True:
+                        await self._follow(listed)
+                        delay_s = RETRY_DELAY_S
+            except QuireError:
+                await self._news()  # who looks then meets the error itself, or finds it gone
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, RETRY_DELAY_MAX_S)
+
+    async def _follow(self, listed: SegmentList) -> None:
+        """As long as the newest segment stays the same."""
+        newest = listed.segments[-1] if listed.segments else None
+        if newest is None or not newest.in_progress:
+            await self._news()
+            await listed.changed()
+            return
+        async with await self._open(newest) as reader:
+            await self._news()
+            while not reader.ledger_closed:
+                if await _first(listed.changed(), self._more(reader)):
+                    return
+                await self._news(segments=False)
+            await listed.changed()
+
+    async def _open(self, segment: StreamSegment) -> LedgerReader:
+        return await self._streams.client.open_ledger(
+            segment.ledger_id, password=self._streams.password
+        )
+
+    async def _more(self, reader: LedgerReader) -> None:
+        await reader.wait_confirmed(reader.last_add_confirmed + 1)
+
+    async def _news(self, segments: bool = True) -> None:
+        self._taken.clear()
+        self._tell(self._name, segments)
+        await self._taken.wait()
+
+
+async def _first(one: Coroutine[Any, Any, Any], other: Coroutine[Any, Any, Any]) -> bool:
+    """Whether `one` ended first; the other one is given up."""
+    tasks = [asyncio.ensure_future(one), asyncio.ensure_future(other)]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            if task.done():
+                task.result()
+        return tasks[0].done()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -1,0 +1,100 @@
+"""How far a streaming query has come, as Spark's checkpoint keeps it.
+
+    {"v": 1, "cluster": "7c9e...", "namespace": "/streams",
+     "streams": {"orders": "5:120:0"},
+     "checks": {"orders": {"ledger": 17, "sequence": 61200}}}
+
+`streams` has the position behind the last record of each stream: segment, entry, slot. `checks`
+tells whether the stream is still the one that was read, and whether what was truncated meanwhile
+had been read before: `ledger` holds the segment of the position, `sequence` counts the records
+before it. Either may be missing, where it was not known.
+
+A version that is written here stays readable for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.errors import UsageError
+from quire.streams import DLSN
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Reached:
+    """One stream."""
+
+    position: DLSN
+    ledger_id: int | None = None
+    sequence: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    cluster: str
+    """Its instance id."""
+    namespace: str
+    streams: Mapping[str, Reached]
+
+    def to_json(self) -> dict[str, Any]:
+        checks = {}
+        for name, reached in self.streams.items():
+            known = {"ledger": reached.ledger_id, "sequence": reached.sequence}
+            checks[name] = {key: value for key, value in known.items() if value is not None}
+        return {
+            "v": VERSION,
+            "cluster": self.cluster,
+            "namespace": self.namespace,
+            "streams": {name: str(reached.position) for name, reached in self.streams.items()},
+            "checks": checks,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Offsets:
+        """UsageError: it is none, or of a later version."""
+        version = value.get("v") if isinstance(value, dict) else None
+        if version is None:
+            raise UsageError(
+                f"the checkpoint holds offsets of something else: {str(value)[:200]}",
+                remedy="Give the query a checkpoint location of its own",
+            )
+        if version != VERSION:
+            raise UsageError(
+                f"the checkpoint holds offsets of version {version}, known here is {VERSION}",
+                remedy="Use the version of quire that wrote it, or a later one",
+            )
+        try:
+            checks = value.get("checks", {})
+            return cls(
+                str(value["cluster"]),
+                str(value["namespace"]),
+                {
+                    name: Reached(
+                        DLSN.parse(text),
+                        checks.get(name, {}).get("ledger"),
+                        checks.get(name, {}).get("sequence"),
+                    )
+                    for name, text in value["streams"].items()
+                },
+            )
+        except (KeyError, AttributeError, TypeError, ValueError) as error:
+            raise UsageError(f"the checkpoint holds damaged offsets: {error!r}") from None
+
+    def check(self, cluster: str, namespace: str) -> None:
+        """UsageError where they were made by a query on something else."""
+        remedy = "Use the options that the query was started with, or another checkpoint location"
+        if self.namespace != namespace:
+            raise UsageError(
+                f"the checkpoint belongs to streams of namespace {self.namespace}, the query reads "
+                f"{namespace}",
+                remedy=remedy,
+            )
+        if self.cluster != cluster:
+            raise UsageError(
+                f"the checkpoint belongs to cluster {self.cluster}, the query reads {cluster}",
+                remedy=remedy,
+            )

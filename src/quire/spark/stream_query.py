@@ -1,0 +1,474 @@
+"""The driver's side of a streaming query: what is new, how much of it a trigger takes, how far
+behind the query is. Lives on the event loop of the client, without Spark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from quire.client import Client
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchStreamError,
+    ReadError,
+    StreamError,
+    StreamGapError,
+    UsageError,
+)
+from quire.spark.stream_follow import StreamFollower
+from quire.spark.stream_offsets import Offsets, Reached
+from quire.spark.stream_options import STREAMS_MAX, StreamReadOptions
+from quire.spark.stream_plan import Piece
+from quire.spark.stream_view import Mark, StreamView, lost
+from quire.streams import DLSN, EARLIEST, Namespace
+from quire.tasks import TaskSet, each
+
+POLL_S = 1.0
+"""How long an idle query waits for news before Spark is told that there is none."""
+DISCOVERY_INTERVAL_S = 10.0
+"""Between two looks for new streams of a pattern."""
+
+PATIENCE_S = 60.0
+"""How long a query goes on without news of a stream whose bookies, or the metadata store, do not
+answer, before it fails."""
+
+logger = logging.getLogger("quire.spark")
+
+
+@dataclass(slots=True)
+class _Followed:
+    """One stream of the query."""
+
+    view: StreamView
+    follower: StreamFollower | None = None
+    frontier: Mark | None = None
+    """As last looked at; None: look."""
+    done: Mark | None = None
+    """What the offset `done_for` means, where that is still there."""
+    done_for: DLSN | None = None
+    stale: bool = True
+    """There may be more than the frontier tells."""
+    relist: bool = False
+    """And there may be more segments."""
+    failing_since_s: float | None = None
+    """Nobody could tell since then."""
+
+
+class StreamQuery:
+    """One query on some streams. All calls from one thread after the other; `close` at the end."""
+
+    def __init__(self, client: Client, options: StreamReadOptions) -> None:
+        self.client = client
+        self._options = options
+        self._streams: Namespace | None = None
+        self._cluster = ""
+        self._tasks = TaskSet()
+        self._followed: dict[str, _Followed] = {}
+        self._news = asyncio.Event()
+        self._looked_s = float("-inf")
+        self._target: dict[str, Mark] | None = None
+        """Of a query that stops where the streams ended when it began."""
+        self._held_since_s: float | None = None
+        self._reported: Any = None
+        """Of what the report tells."""
+        self.report: dict[str, Any] | None = None
+        """For `reportLatestOffset`."""
+
+    async def open(self) -> None:
+        options = self._options
+        self._streams = await Namespace.open(
+            self.client, options.namespace, password=options.password
+        )
+        self._cluster = await self.client.metadata.instance_id()
+
+    async def close(self) -> None:
+        await self._tasks.close()
+        for followed in self._followed.values():
+            followed.view.close()
+        if self._streams is not None:
+            await self._streams.close()
+
+    @property
+    def streams(self) -> Namespace:
+        assert self._streams is not None
+        return self._streams
+
+    # -- which streams ------------------------------------------------------------------------
+
+    async def names(self) -> list[str]:
+        return await stream_names(self.streams, self._options)
+
+    async def _discover(self, known: Iterable[str] = ()) -> None:
+        """Look for new streams, now and then; NoSuchStreamError for one that was asked for."""
+        now_s = asyncio.get_running_loop().time()
+        if self._followed and now_s - self._looked_s < DISCOVERY_INTERVAL_S:
+            return
+        self._looked_s = now_s
+        names = await self.names()
+        for name in [*self._followed]:
+            if name not in names:
+                gone = self._followed.pop(name)
+                if gone.follower is not None:
+                    gone.follower.stop()
+                gone.view.close()
+
+        async def opened(name: str) -> None:
+            view = StreamView(self.streams, name)
+            await view.open()
+            self._followed[name] = _Followed(view)
+
+        await each([name for name in names if name not in self._followed], opened)
+        # In the order of their names, whichever answered first.
+        self._followed = {name: self._followed[name] for name in names if name in self._followed}
+
+    # -- offsets ------------------------------------------------------------------------------
+
+    async def initial(self) -> Offsets:
+        await self._discover()
+        reached: dict[str, Reached] = {}
+        for name, followed in self._followed.items():
+            start = self._options.start.of(name) or EARLIEST
+            position = await followed.view.find(start)
+            done = await followed.view.mark(position)
+            followed.done, followed.done_for = done, position
+            at = followed.view.reached(done)
+            # A place that is truncated stays what it is: reading it tells.
+            known = at if at.position == position else Reached(position)
+            reached[name] = known
+        return Offsets(self._cluster, self.streams.path, reached)
+
+    async def prepare_available_now(self) -> None:
+        await self._discover()
+        self._target = {}
+        for name, followed in self._followed.items():
+            await followed.view.look()
+            self._target[name] = await followed.view.frontier()
+
+    async def latest(self, start: Offsets, *, limited: bool, wait: bool) -> Offsets | None:
+        """How far the next trigger goes; None: nowhere. `limited`: the options for admission count.
+        `wait`: give news a second to come."""
+        start.check(self._cluster, self.streams.path)
+        await self._discover()
+        if self._target is None:
+            self._follow()
+        self._check_deleted(start)
+        marks = await self._starts(start)
+        until_s = asyncio.get_running_loop().time() + (POLL_S if wait else 0.0)
+        while True:
+            self._news.clear()
+            await self._look(start, marks)
+            ends = (await self._admitted(marks)) if limited else self._frontiers(marks)
+            moved = any(ends[name].position > mark.position for name, mark in marks.items())
+            if moved or self._target is not None or not await self._told(until_s):
+                break
+        await self._report(marks, ends)
+        if not moved:
+            return None
+        self._held_since_s = None
+        return Offsets(self._cluster, self.streams.path, self._given(start, marks, ends))
+
+    async def _told(self, until_s: float) -> bool:
+        """Wait for news, until then."""
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def _given(
+        self, start: Offsets, marks: Mapping[str, Mark], ends: Mapping[str, Mark]
+    ) -> dict[str, Reached]:
+        given: dict[str, Reached] = {}
+        for name, followed in self._followed.items():
+            end = ends.get(name)
+            moved = end is not None and end.position > marks[name].position
+            if moved or name not in start.streams:
+                assert end is not None
+                followed.done, followed.done_for = end, end.position
+                given[name] = followed.view.reached(end)
+            else:
+                given[name] = start.streams[name]
+        return given
+
+    def _follow(self) -> None:
+        for name, followed in self._followed.items():
+            if followed.follower is None:
+                followed.follower = StreamFollower(self.streams, name, self._tasks, self._is_new)
+
+    def _is_new(self, name: str, segments: bool) -> None:
+        followed = self._followed.get(name)
+        if followed is not None:
+            followed.stale = True
+            followed.relist |= segments
+            self._news.set()
+
+    def _check_deleted(self, start: Offsets) -> None:
+        gone = [name for name in start.streams if name not in self._followed]
+        if not gone:
+            return
+        if self._options.pattern is None:
+            raise UsageError(
+                f"the checkpoint belongs to a query on {', '.join(sorted(start.streams))}: this "
+                f"one does not read {', '.join(gone)}",
+                remedy="Use the options that the query was started with, or another checkpoint "
+                "location",
+            )
+        self._tell_loss(NoSuchStreamError(
+            f"{', '.join(gone)}: read up to now, does not exist any more",
+            remedy="Set the option failOnDataLoss to false to go on with the others",
+        ))  # fmt: skip
+
+    def _tell_loss(self, error: StreamError) -> None:
+        if self._options.fail_on_data_loss:
+            raise error
+        logger.warning("going on without them: %s", error)
+
+    async def _starts(self, start: Offsets) -> dict[str, Mark]:
+        async def mark(name: str) -> tuple[str, Mark]:
+            followed = self._followed[name]
+            view, reached = followed.view, start.streams.get(name)
+            if reached is None:
+                return name, await view.mark(view.oldest)
+            done = followed.done
+            if done is None or followed.done_for != reached.position or not view.knows(done):
+                self._check_same(view, reached)
+                done = await view.mark(reached.position)
+                followed.done, followed.done_for = done, reached.position
+            return name, done
+
+        return dict(await each(self._followed, mark))
+
+    def _check_same(self, view: StreamView, reached: Reached) -> None:
+        if view.same_stream(reached):
+            return
+        raise StreamGapError(
+            f"stream {view.name} is not the one that was read up to {reached.position}: it was "
+            "deleted and made again, or the checkpoint belongs to another stream",
+            remedy="Start the query with another checkpoint location",
+        )
+
+    # -- what is new --------------------------------------------------------------------------
+
+    async def _look(self, start: Offsets, marks: Mapping[str, Mark]) -> None:
+        """Look where there may be news."""
+        await each(
+            [name for name, followed in self._followed.items() if followed.stale],
+            lambda name: self._look_at(name, start.streams.get(name), marks[name]),
+        )
+
+    async def _look_at(self, name: str, reached: Reached | None, mark: Mark) -> None:
+        followed = self._followed[name]
+        if self._target is not None:
+            followed.frontier = self._target.get(name, mark)
+            return
+        relist = followed.relist
+        followed.stale = followed.relist = False  # before: what comes meanwhile is told again
+        try:
+            if relist:
+                await followed.view.look()
+                if reached is not None:
+                    self._check_same(followed.view, reached)
+            found = await followed.view.frontier(mark.position)
+        except BaseException as error:
+            followed.stale, followed.relist = True, relist
+            if not self._bears(followed, error):
+                raise
+            return
+        followed.failing_since_s = None
+        frontier = followed.frontier
+        if frontier is None or found.position > frontier.position:
+            # Nothing but the end of a segment, or control records, is no reason for a trigger.
+            empty = followed.view.records_between(mark, found) == 0
+            followed.frontier = mark if empty else found
+        if followed.follower is not None:
+            followed.follower.take()
+
+    def _bears(self, followed: _Followed, error: BaseException) -> bool:
+        """Whether the query goes on without news of this stream."""
+        if isinstance(error, NoSuchStreamError) and self._options.pattern is not None:
+            self._tell_loss(error)
+            self._looked_s = float("-inf")  # it will not be among them
+            return True
+        if not isinstance(error, ReadError | MetadataUnavailableError):
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if followed.failing_since_s is None:
+            followed.failing_since_s = now_s
+            logger.warning("waiting for news of stream %s: %s", followed.view.name, error)
+        return now_s - followed.failing_since_s < PATIENCE_S
+
+    def _frontiers(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
+        found: dict[str, Mark] = {}
+        for name, mark in marks.items():
+            frontier = self._followed[name].frontier
+            found[name] = mark if frontier is None else max(frontier, mark, key=_position)
+        return found
+
+    # -- how much of it -----------------------------------------------------------------------
+
+    async def _admitted(self, marks: Mapping[str, Mark]) -> dict[str, Mark]:
+        """Within the limits of a trigger."""
+        options, ends = self._options, self._frontiers(marks)
+        waiting = {
+            name: self._followed[name].view.records_between(marks[name], end)
+            for name, end in ends.items()
+        }
+        if self._target is None and self._too_few(sum(waiting.values())):
+            return dict(marks)
+        if options.records_max is not None:
+            for name, limit in shares(waiting, options.records_max).items():
+                view = self._followed[name].view
+                ends[name] = await view.after_records(marks[name], limit, ends[name])
+        if options.bytes_max is not None:
+            ends = await self._within_bytes(marks, ends, options.bytes_max)
+        return ends
+
+    async def _within_bytes(
+        self, marks: Mapping[str, Mark], ends: Mapping[str, Mark], limit: int
+    ) -> dict[str, Mark]:
+        sizes = {
+            name: await self._followed[name].view.bytes_between(marks[name], end)
+            for name, end in ends.items()
+        }
+        found: dict[str, Mark] = {}
+        for name, share in shares(sizes, limit).items():
+            view = self._followed[name].view
+            found[name] = await view.after_bytes(marks[name], share, ends[name], least=False)
+        moved = any(found[name].position > marks[name].position for name in found)
+        for name, end in ends.items() if not moved else ():
+            if end.position > marks[name].position:
+                # One entry is larger than the limit: it goes alone.
+                view = self._followed[name].view
+                found[name] = await view.after_bytes(marks[name], 0, end, least=True)
+                break
+        return found
+
+    def _too_few(self, waiting: int) -> bool:
+        if not 0 < waiting < self._options.records_min:
+            return False
+        now_s = asyncio.get_running_loop().time()
+        if self._held_since_s is None:
+            self._held_since_s = now_s
+        return now_s - self._held_since_s < self._options.trigger_delay_s
+
+    # -- how far behind -----------------------------------------------------------------------
+
+    async def _report(self, marks: Mapping[str, Mark], ends: Mapping[str, Mark]) -> None:
+        frontiers = self._frontiers(marks)
+        state = ({n: m.position for n, m in ends.items()}, frontiers)
+        if state == self._reported:
+            return
+        self._reported = state
+        lags: dict[str, dict[str, Any]] = {}
+        for name, end in ends.items():
+            lags[name] = await lag(self._followed[name].view, end, frontiers[name])
+        newest = {name: self._followed[name].view.reached(mark) for name, mark in frontiers.items()}
+        self.report = {
+            **Offsets(self._cluster, self.streams.path, newest).to_json(),
+            "lag": lags,
+        }
+
+    # -- what is read -------------------------------------------------------------------------
+
+    async def pieces(self, start: Offsets, end: Offsets, *, counts: bool) -> list[list[Piece]]:
+        """Of each stream, in order. Raises where records are gone, unless it may not."""
+        end.check(self._cluster, self.streams.path)
+
+        async def of(name: str) -> list[Piece]:
+            followed = self._followed.get(name)
+            view = followed.view if followed else StreamView(self.streams, name)
+            try:
+                if followed is None:
+                    await view.open()
+                return await self._of_stream(
+                    view, start.streams.get(name), end.streams[name], counts
+                )
+            except NoSuchStreamError as error:
+                self._tell_loss(error)
+                return []
+            finally:
+                if followed is None:
+                    view.close()
+
+        return await each(end.streams, of)
+
+    async def _of_stream(
+        self, view: StreamView, start: Reached | None, end: Reached, counts: bool
+    ) -> list[Piece]:
+        if start is not None and start.position >= end.position:
+            return []
+        if self._followed.get(view.name) is None or self._target is not None:
+            await view.look()
+        self._check_same(view, end)
+        first = view.oldest if start is None else start.position
+        sequence = None if start is None else start.sequence
+        pieces, gaps = await view.pieces(first, end.position, sequence, reached=True, counts=counts)
+        if gaps:
+            self._tell_loss(lost(view.name, gaps))
+        return pieces
+
+    async def commit(self, end: Offsets) -> None:
+        """Store the positions under the subscription's name."""
+        if self._options.subscription is None:
+            return
+        name = self._options.subscription
+
+        async def store(stream: str) -> None:
+            try:
+                position = end.streams[stream].position
+                await self.streams.subscription(stream, name).commit(position)
+            except StreamError as error:
+                logger.warning("subscription %s of stream %s is not moved: %s", name, stream, error)
+
+        await each(end.streams, store)
+
+
+async def stream_names(streams: Namespace, options: StreamReadOptions) -> list[str]:
+    """What the options name; of a pattern those that exist now."""
+    if options.pattern is None:
+        return list(options.streams)
+    pattern = options.pattern
+    names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
+    if len(names) > STREAMS_MAX:
+        raise UsageError(f"{len(names)} streams match {pattern!r}, more than {STREAMS_MAX}")
+    return names
+
+
+async def lag(view: StreamView, at: Mark, frontier: Mark) -> dict[str, Any]:
+    """How far a reader at `at` is behind: records and stored bytes that it has not read, and for
+    how many seconds the oldest of them has been waiting (None: nothing tells)."""
+    records = view.records_between(at, frontier)
+    if not records:
+        return {"records": 0, "bytes": 0, "seconds": 0.0}
+    size_bytes = await view.bytes_between(at, frontier)
+    seconds: float | None = None
+    if at.next_ms is None:
+        at = await view.mark(at.position)
+    if at.next_ms is not None:
+        seconds = max(view.now_ms() - at.next_ms, 0) / 1_000
+    return {"records": records, "bytes": size_bytes, "seconds": seconds}
+
+
+def shares(wanted: Mapping[str, int], limit: int) -> dict[str, int]:
+    """`limit` divided in proportion to what is wanted, to the last one; nobody gets more than
+    that."""
+    total = sum(wanted.values())
+    if total <= limit:
+        return dict(wanted)
+    given = {name: limit * amount // total for name, amount in wanted.items()}
+    left = limit - sum(given.values())
+    for name, amount in wanted.items():
+        more = min(left, amount - given[name])
+        given[name] += more
+        left -= more
+    return given
+
+
+def _position(mark: Mark) -> Any:
+    return mark.position

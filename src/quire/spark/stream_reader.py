@@ -1,0 +1,355 @@
+"""Batch reading of streams, and what tasks of batches and of streaming queries do."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from quire import QuireError, blocking
+from quire.client.blocking import call
+from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
+from quire.spark import worker
+from quire.spark.stream_options import StreamReadOptions
+from quire.spark.stream_plan import Piece, StreamPartition, partitions
+from quire.spark.stream_query import stream_names
+from quire.spark.stream_view import StreamView, lost
+from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
+from quire.streams.arrow import COLUMNS, NULLABLE, RecordColumns
+from quire.streams.arrow import schema as arrow_schema
+from quire.streams.positions import Start
+from quire.tasks import each
+
+BATCH_ROWS = 16_384
+BATCH_BYTES = 1024 * 1024
+"""Records are gathered until they are so many, or so large."""
+FROM_METADATA = frozenset(("stream", "segment", "ledger", "sequence"))
+"""Columns for which no bookie is asked, where a segment is completed."""
+CATCH_UP_S = 20.0
+"""How long a task waits until the bookies know that what the driver saw acknowledged is so."""
+CATCH_UP_DELAY_S = 0.05
+INT64_MAX = 2**63 - 1
+
+TYPES: dict[str, DataType] = {
+    name: {"stream": StringType(), "time": TimestampType(), "value": BinaryType()}.get(
+        name, LongType()
+    )
+    for name in COLUMNS
+}
+
+logger = logging.getLogger("quire.spark")
+
+
+def spark_schema(columns: Sequence[str]) -> StructType:
+    return StructType([StructField(name, TYPES[name], name in NULLABLE) for name in columns])
+
+
+# -- what tasks do ----------------------------------------------------------------------------
+
+
+class StreamTasks:
+    """Reads the pieces that a task is given. Has no state, and is sent to workers."""
+
+    def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
+        self.options = options
+        self.columns = tuple(_column(field) for field in schema.fields)
+        plain = arrow_schema(self.columns)
+        self._schema = pa.schema(
+            [
+                pa.field(field.name, plain.field(at).type, field.nullable)
+                for at, field in enumerate(schema.fields)
+            ]
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether the metadata can do without bookies."""
+        return set(self.columns) <= FROM_METADATA
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StreamPartition):  # Spark's stand-in for "no partitions"
+            return iter(())
+        worker.prepare()
+        return self._plainly(partition.pieces)
+
+    def _plainly(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        try:
+            yield from self._batches(pieces)
+        except QuireError as error:  # as `worker.plainly`, for a generator
+            raise error.with_traceback(None) from None
+
+    def _batches(self, pieces: Sequence[Piece]) -> Iterator[pa.RecordBatch]:
+        gathered = RecordColumns(self.columns)
+        with worker.client(self.options.metadata, self.options.tls) as client:
+            for piece in pieces:
+                if piece.records is not None:
+                    yield from self._counted(piece, piece.records)
+                    continue
+                for run in self._runs(client, piece):
+                    gathered.add(piece.origin, run, piece.start, piece.end)
+                    if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
+                        yield self._batch(gathered)
+        if gathered.rows:
+            yield self._batch(gathered)
+
+    def _batch(self, gathered: RecordColumns) -> pa.RecordBatch:
+        return pa.RecordBatch.from_arrays(gathered.batch().columns, schema=self._schema)
+
+    def _runs(self, client: blocking.Client, piece: Piece) -> Iterator[Any]:
+        try:
+            with self._open(client, piece) as ledger:
+                yield from ledger.read_runs(piece.first, piece.last)
+        except NoSuchLedgerError:
+            error = StreamGapError(
+                f"stream {piece.origin.stream}: entries {piece.first} to {piece.last} of segment "
+                f"{piece.origin.segment.lssn} (ledger {piece.origin.segment.ledger_id}) were "
+                "truncated while they were read",
+                remedy="Run the query again, or set the option failOnDataLoss to false to go on "
+                "without them",
+            )
+            if self.options.fail_on_data_loss:
+                raise error from None
+            logger.warning("going on without them: %s", error)
+
+    def _open(self, client: blocking.Client, piece: Piece) -> blocking.LedgerReader:
+        segment = piece.origin.segment
+        ledger = client.open_ledger(segment.ledger_id, password=self.options.password)
+        if not ledger.ledger_closed and not segment.in_progress:
+            # Completed by a writer that died before it closed the ledger.
+            ledger = client.open_ledger(
+                segment.ledger_id, password=self.options.password, recover=True
+            )
+        deadline_s = time.monotonic() + CATCH_UP_S
+        delay_s = CATCH_UP_DELAY_S
+        while ledger.last_add_confirmed < piece.last and not ledger.ledger_closed:
+            if time.monotonic() > deadline_s:
+                raise ReadError(
+                    f"stream {piece.origin.stream}: entry {piece.last} of ledger "
+                    f"{segment.ledger_id} is acknowledged, and the bookies that answer know of "
+                    f"{ledger.last_add_confirmed} only",
+                    ledger_id=segment.ledger_id,
+                    entry_id=piece.last,
+                    remedy="Bring its bookies back",
+                )
+            ledger.refresh()
+            if ledger.last_add_confirmed < piece.last:
+                time.sleep(delay_s)
+                delay_s *= 2
+        return ledger
+
+    def _counted(self, piece: Piece, records: int) -> Iterator[pa.RecordBatch]:
+        """Rows of a whole segment, without asking for them."""
+        segment = piece.origin.segment
+        for first in range(0, records, BATCH_ROWS):
+            count = min(BATCH_ROWS, records - first)
+            start = piece.first_sequence + first
+            made = {
+                "stream": pa.scalar(piece.origin.stream, pa.string()),
+                "segment": pa.scalar(segment.lssn, pa.int64()),
+                "ledger": pa.scalar(segment.ledger_id, pa.int64()),
+            }
+            columns = [
+                pa.repeat(made[name], count)
+                if name in made
+                else pa.array(numpy.arange(start, start + count))
+                for name in self.columns
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=self._schema)
+
+
+# -- filters ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBounds:
+    """What filters leave: streams, and first and last values, both included."""
+
+    streams: frozenset[str] | None = None
+    segment: tuple[int, int] = (0, INT64_MAX)
+    txid: tuple[int, int] = (-INT64_MAX, INT64_MAX)
+    sequence: tuple[int, int] = (-INT64_MAX, INT64_MAX)
+    time_ms: tuple[int, int] = (-INT64_MAX, INT64_MAX)
+
+    def among(self, streams: Iterable[str]) -> StreamBounds:
+        both = frozenset(streams)
+        return replace(self, streams=both if self.streams is None else both & self.streams)
+
+    def within(self, column: str, first: int, last: int) -> StreamBounds:
+        low, high = getattr(self, column)
+        narrower: dict[str, Any] = {column: (max(low, first), min(high, last))}
+        return replace(self, **narrower)
+
+    def has_stream(self, name: str) -> bool:
+        return self.streams is None or name in self.streams
+
+
+def narrowed(bounds: StreamBounds, condition: Filter) -> StreamBounds:
+    """The bounds under one more condition. They may leave more than it does: Spark applies it
+    again."""
+    attribute: tuple[str, ...] = getattr(condition, "attribute", ())
+    column = attribute[0] if len(attribute) == 1 else ""
+    value: Any = getattr(condition, "value", None)
+    if column == "stream":
+        if isinstance(condition, EqualTo | EqualNullSafe) and isinstance(value, str):
+            return bounds.among([value])
+        if isinstance(condition, In):
+            return bounds.among(v for v in value if isinstance(v, str))
+        return bounds
+    if column == "time" and isinstance(value, datetime):
+        # Whole milliseconds around it.
+        name, low = "time_ms", _floor_ms(value)
+        high = low + 1
+    elif column in ("segment", "txid", "sequence") and type(value) is int:
+        name, low = column, value
+        high = value
+    else:
+        return bounds
+    if isinstance(condition, EqualTo | EqualNullSafe):
+        return bounds.within(name, low, high)
+    if isinstance(condition, GreaterThan | GreaterThanOrEqual):
+        return bounds.within(name, low, INT64_MAX)
+    if isinstance(condition, LessThan | LessThanOrEqual):
+        return bounds.within(name, -INT64_MAX, high)
+    return bounds
+
+
+def _floor_ms(moment: datetime) -> int:
+    if moment.tzinfo is None:
+        moment = moment.astimezone()
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * 1_000 + since.microseconds // 1_000
+
+
+# -- batches ----------------------------------------------------------------------------------
+
+
+class QuireStreamBatchReader(DataSourceReader):  # type: ignore[misc]
+    """Reads streams as they are when the query is planned: what is acknowledged then."""
+
+    def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
+        self._tasks = StreamTasks(options, schema)
+        self._options = options
+        self._bounds = StreamBounds()
+
+    @worker.plainly
+    def partitions(self) -> list[StreamPartition]:
+        options = self._options
+        with worker.client(options.metadata, options.tls) as client:
+            aio = client.aio
+            laid = call(self._laid(aio))
+        return partitions(
+            laid, partition_bytes=options.partition_bytes, min_partitions=options.min_partitions
+        )
+
+    async def _laid(self, client: Any) -> list[list[Piece]]:
+        options = self._options
+        async with await Namespace.open(
+            client, options.namespace, password=options.password
+        ) as streams:
+            names = [n for n in await stream_names(streams, options) if self._bounds.has_stream(n)]
+            return await each(names, lambda name: self._of_stream(streams, name))
+
+    async def _of_stream(self, streams: Namespace, name: str) -> list[Piece]:
+        options, view = self._options, StreamView(streams, name)
+        await view.open()
+        try:
+            start = await view.find(options.start.of(name) or EARLIEST)
+            wanted = options.end.of(name)
+            end = None if wanted is None else await view.find(wanted)
+            start, end = await self._narrowed(view, start, end)
+            if end is not None and end <= start:
+                return []
+            pieces, gaps = await view.pieces(start, end, counts=self._tasks.counts)
+        finally:
+            view.close()
+        if gaps and options.fail_on_data_loss:
+            raise lost(name, gaps)
+        if gaps:
+            logger.warning("going on without them: %s", lost(name, gaps))
+        return pieces
+
+    async def _narrowed(
+        self, view: StreamView, start: DLSN, end: DLSN | None
+    ) -> tuple[DLSN, DLSN | None]:
+        """What the filters leave of start..end. Txids, sequences and times do not decrease along a
+        stream; a place is never narrowed to one that is gone."""
+        bounds = self._bounds
+        first, last = bounds.segment
+        starts = [start, max(DLSN(first, 0, 0), view.oldest) if first > 0 else start]
+        ends = [end] if end is not None else []
+        if last < INT64_MAX:
+            ends.append(DLSN(max(last, 0) + 1, 0, 0))
+        # A time may be a txid or stand beside it: the wider of both is taken.
+        timed: list[Callable[[int], Start]] = [AtTime, AtTxid] if view.txid_is_time else [AtTime]
+        for kinds, (low, high) in (
+            ([AtTxid], bounds.txid), ([AtSequence], bounds.sequence), (timed, bounds.time_ms)
+        ):  # fmt: skip
+            if low > -INT64_MAX:
+                starts.append(min([await view.find(kind(low)) for kind in kinds]))
+            if high < INT64_MAX:
+                ends.append(max([await view.find(kind(high + 1)) for kind in kinds]))
+        return max(starts), min(ends) if ends else None
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        return self._tasks.read(partition)
+
+
+class QuireStreamPushdownReader(QuireStreamBatchReader):
+    """As `QuireStreamBatchReader`, and comparisons of `stream`, `segment`, `txid`, `time` and
+    `sequence` with constants decide what is read. A class of its own: Spark refuses a reader that
+    has `pushFilters` unless `spark.sql.python.filterPushdown.enabled` is set."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """All of them: Spark applies them again, to the records at the edges."""
+        for condition in filters:
+            self._bounds = narrowed(self._bounds, condition)
+            yield condition
+
+
+def _column(field: StructField) -> str:
+    """The column of ours that a field of the schema names."""
+    name = str(field.name).lower()
+    if name not in TYPES:
+        raise UsageError(
+            f"there is no column {field.name!r}, only {', '.join(COLUMNS)}",
+            remedy="Leave it out of the schema",
+        )
+    if field.dataType != TYPES[name]:
+        raise UsageError(
+            f"column {field.name!r} is {TYPES[name].simpleString()}, the schema says "
+            f"{field.dataType.simpleString()}",
+            remedy="Cast it behind the read",
+        )
+    if name in NULLABLE and not field.nullable:
+        raise UsageError(
+            f"column {field.name!r} may be null, the schema says that it is not",
+            remedy="Make it nullable",
+        )
+    return name

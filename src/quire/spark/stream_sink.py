@@ -1,0 +1,404 @@
+"""Writing streams from Spark: what the driver plans, what a task writes, what the driver publishes.
+
+Each task fills one ledger for each stream that it has rows for; the driver publishes them as
+segments, once for each key (`quire.streams.publishing`). The plan is made on the driver before the
+tasks: it takes the right to write, so that nobody else appends between, and goes with the tasks'
+messages to the commit, which runs in another process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import IntegralType, NullType, StringType, StructField, StructType
+
+from quire import blocking
+from quire.client import Client
+from quire.client.blocking import call
+from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
+from quire.spark import worker
+from quire.spark.stream_write_options import StreamWriteOptions
+from quire.spark.writer import payloads, task, value_column
+from quire.streams import Namespace, StreamPaths, publishing, stream_name
+from quire.streams.publishing import Batch, Built, SegmentBuilder
+from quire.streams.settings import StreamSettings
+from quire.streams.stream_metadata import StreamMetadata
+
+STREAMS_MAX = 100
+"""That one job writes: each task may have a ledger open for each of them."""
+ORDERED_BYTES_MAX = 256 * 1024 * 1024
+"""Of a partition that is sorted by the sink."""
+RETAIN_EVERY_BATCHES = 16
+"""So often the retention of a stream is applied by a query that writes it."""
+TXID_COLUMN = "txid"
+
+logger = logging.getLogger("quire.spark")
+
+
+# -- what is written --------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where in a row things are."""
+
+    value: int
+    txid: int | None = None
+    stream: int | None = None
+    order: int | None = None
+
+    @classmethod
+    def of(cls, schema: StructType, options: StreamWriteOptions) -> Columns:
+        """UsageError for a schema that does not fit."""
+        stream = _column(schema, "streamColumn", options.stream_column, StringType)
+        txid = _column(schema, "txidColumn", options.txid_column, IntegralType)
+        if txid is None and TXID_COLUMN in (named := _by_name(schema)):
+            at = named[TXID_COLUMN]
+            txid = at if isinstance(schema.fields[at].dataType, IntegralType) else None
+        return cls(
+            value_column(_without(schema, stream), options.value_column),
+            txid,
+            stream,
+            _column(schema, "orderBy", options.order_by, object),
+        )
+
+
+def _without(schema: StructType, column: int | None) -> StructType:
+    """The column that names the stream is not taken for the value."""
+    if column is None:
+        return schema
+    hidden = StructField("", NullType())
+    return StructType([hidden if at == column else f for at, f in enumerate(schema.fields)])
+
+
+def _by_name(schema: StructType) -> dict[str, int]:
+    return {str(column.name).lower(): at for at, column in enumerate(schema.fields)}
+
+
+def _column(schema: StructType, option: str, name: str | None, kind: type) -> int | None:
+    if name is None:
+        return None
+    at = _by_name(schema).get(name.lower())
+    if at is None:
+        near = difflib.get_close_matches(name, schema.fieldNames(), 1)
+        hint = f"Did you mean {near[0]!r}?" if near else f"There are: {', '.join(schema.names)}"
+        raise UsageError(f"option '{option}': there is no column {name!r}", remedy=hint)
+    found = schema.fields[at].dataType
+    if not isinstance(found, kind):
+        wanted = "string" if kind is StringType else "a whole number"
+        raise UsageError(
+            f"option '{option}': column {name!r} is {found.simpleString()}, not {wanted}"
+        )
+    return at
+
+
+# -- the plan ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Of one job or micro-batch, for its tasks: plain values."""
+
+    batches: dict[str, Batch]
+    """By stream."""
+    done: frozenset[str] = frozenset()
+    """Streams that have this batch already: what is for them is dropped."""
+    sweep: bool = False
+    """Somebody may have failed at it before: look for what that left."""
+
+
+async def open_streams(client: Client, options: StreamWriteOptions) -> Namespace:
+    return await Namespace.open(client, options.namespace, password=options.password)
+
+
+async def check_streams(
+    streams: Namespace, options: StreamWriteOptions, columns: Columns
+) -> list[str]:
+    """The streams that may be written; made, if that is wanted. NoSuchStreamError, UsageError."""
+    names: list[str] = []
+    for given in options.streams:
+        if any(sign in given for sign in "*?["):
+            names += [name for name in await streams.streams() if fnmatchcase(name, given)]
+        else:
+            names.append(stream_name(given))
+            await _make_sure(streams, names[-1], options.create_stream)
+    names = list(dict.fromkeys(names))
+    if not 1 <= len(names) <= STREAMS_MAX:
+        raise UsageError(
+            f"option 'streams' stands for {len(names)} streams of namespace {streams.path}: "
+            f"1 to {STREAMS_MAX} can be written at once"
+        )
+    for name in names:
+        settings = await streams.stream_settings(name)
+        if settings.txids == "given" and columns.txid is None:
+            raise UsageError(
+                f"stream {name} is given its txids, and there is no column of them",
+                remedy="Name a column of whole numbers with the option 'txidColumn'",
+            )
+        if settings.txids == "time" and options.txid_column is not None:
+            raise UsageError(
+                f"stream {name} takes the time as txid, not column {options.txid_column!r}",
+                remedy="Leave out 'txidColumn', or set txids of the stream to given",
+            )
+    return names
+
+
+async def _make_sure(streams: Namespace, name: str, create: bool) -> None:
+    if await streams.exists(name):
+        return
+    if not create:
+        near = difflib.get_close_matches(name, await streams.streams(), 1)
+        hint = f"Did you mean {near[0]!r}? " if near else ""
+        raise NoSuchStreamError(
+            f"stream {name} does not exist in namespace {streams.path}",
+            remedy=f"{hint}With the option 'createStream' it is made",
+        )
+    try:
+        await streams.create_stream(name)
+    except StreamExistsError:
+        pass
+
+
+# -- in the tasks -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class StreamMessage(WriterCommitMessage):  # type: ignore[misc]
+    """What a task wrote."""
+
+    partition: int
+    attempt: int
+    built: tuple[tuple[str, Built], ...] = ()
+    """(stream, its ledger)."""
+    batches: dict[str, Batch] = field(default_factory=dict)
+    """Of the streams in `built`; of all streams in the message of partition 0."""
+    sweep: bool = False
+
+
+def write_partition(
+    client: blocking.Client,
+    options: StreamWriteOptions,
+    columns: Columns,
+    plan: Plan,
+    rows: Iterator[pa.RecordBatch],
+) -> StreamMessage:
+    """Write the rows of one partition: all of them are on disk, in closed ledgers, on return."""
+    partition, attempt = task()
+    output = TaskOutput(client, options, plan)
+    try:
+        for batch in _ordered(rows, columns.order):
+            for name, part in _by_stream(batch, columns.stream, options, plan):
+                if name not in plan.done:
+                    txids = None if columns.txid is None else part.column(columns.txid)
+                    output.append(name, payloads(part.column(columns.value)), txids)
+        built = output.close()
+    except BaseException:
+        output.discard()
+        raise
+    told = plan.batches if partition == 0 else {name: plan.batches[name] for name, _ in built}
+    return StreamMessage(partition, attempt, tuple(built), told, plan.sweep or attempt > 0)
+
+
+def _ordered(rows: Iterator[pa.RecordBatch], order: int | None) -> Iterable[pa.RecordBatch]:
+    """Sorted by a column, those that are equal as they came."""
+    if order is None:
+        return rows
+    batches: list[pa.RecordBatch] = []
+    size_bytes = 0
+    for batch in rows:
+        batches.append(batch)
+        size_bytes += batch.nbytes
+        if size_bytes > ORDERED_BYTES_MAX:
+            raise UsageError(
+                f"a partition has more than {ORDERED_BYTES_MAX} bytes to be sorted by the sink",
+                remedy="Use more partitions, or sort in Spark (sortWithinPartitions) without "
+                "the option 'orderBy'",
+            )
+    if not batches:
+        return []
+    table = pa.Table.from_batches(batches)
+    indices = pc.sort_indices(table.column(order))  # a stable sort
+    sorted_batches: list[pa.RecordBatch] = table.take(indices).to_batches()
+    return sorted_batches
+
+
+def _by_stream(
+    batch: pa.RecordBatch, column: int | None, options: StreamWriteOptions, plan: Plan
+) -> Iterator[tuple[str, pa.RecordBatch]]:
+    if not batch.num_rows:
+        return
+    if column is None:
+        yield next(iter([*plan.batches, *plan.done])), batch
+        return
+    names = batch.column(column)
+    for name in pc.unique(names).to_pylist():
+        if name not in plan.batches and name not in plan.done:
+            known = [*plan.batches, *plan.done]
+            near = difflib.get_close_matches(name or "", known, 1)
+            raise UsageError(
+                f"a row is for stream {name!r}, which is none of the option 'streams'",
+                remedy=f"Did you mean {near[0]!r}?"
+                if near
+                else "Add it there, or filter such rows",
+            )
+        yield name, batch.filter(pc.equal(names, name))
+
+
+class TaskOutput:
+    """The ledgers of one task, made with the first rows of each. One batch is on its way while the
+    next is taken from Spark."""
+
+    def __init__(self, client: blocking.Client, options: StreamWriteOptions, plan: Plan) -> None:
+        self._client = client.aio
+        self._options = options
+        self._plan = plan
+        self._builders: dict[str, SegmentBuilder] = {}
+        self._pending: asyncio.Future[None] | None = None
+
+    def append(self, name: str, values: Sequence[bytes], txids: pa.Array | None) -> None:
+        batch = self._plan.batches[name]
+        if batch.settings["txids"] == "time" or txids is None:
+            numbers: Sequence[int] = [batch.txid] * len(values)
+        elif txids.null_count:
+            raise UsageError("a txid is null", remedy="Filter such rows, or replace them")
+        else:
+            numbers = txids.to_pylist()
+        call(self._append(name, values, numbers))
+
+    async def _append(self, name: str, values: Sequence[bytes], txids: Sequence[int]) -> None:
+        await self._settle()
+        builder = self._builders.get(name)
+        if builder is None:
+            builder = self._builders[name] = self._builder(name)
+        self._pending = asyncio.ensure_future(builder.append(values, txids))
+
+    def _builder(self, name: str) -> SegmentBuilder:
+        batch = self._plan.batches[name]
+        return SegmentBuilder(
+            self._client,
+            StreamPaths(self._options.namespace, name).stream,
+            StreamSettings(**batch.settings),
+            password=self._options.password,
+            job=batch.key.job,
+            snapshot=batch.snapshot,
+        )
+
+    async def _settle(self) -> None:
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            await pending
+
+    def close(self) -> list[tuple[str, Built]]:
+        async def close() -> list[tuple[str, Built]]:
+            await self._settle()
+            built = [(name, await builder.close()) for name, builder in self._builders.items()]
+            return [(name, one) for name, one in built if one is not None]
+
+        return call(close())
+
+    def discard(self) -> None:
+        """Delete what nobody has heard of; a sweep does where this fails."""
+
+        async def discard() -> None:
+            if self._pending is not None:
+                self._pending.cancel()
+                await asyncio.gather(self._pending, return_exceptions=True)
+            for builder in self._builders.values():
+                try:
+                    await builder.discard()
+                except QuireError as error:
+                    logger.warning("the ledger of a failed task is left for a sweep: %s", error)
+
+        call(discard())
+
+
+# -- on the driver ----------------------------------------------------------------------------
+
+
+class Committer:
+    """Publishes what tasks have written, or takes it away. One `commit` or `abort` at a time."""
+
+    def __init__(self, options: StreamWriteOptions) -> None:
+        self._options = options
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Publish stream by stream: each has all of its rows, or none."""
+        written = written_by(messages)
+        with worker.client(self._options.metadata, self._options.tls) as client:
+            call(self._commit(client.aio, written))
+
+    async def _commit(self, client: Client, written: Sequence[StreamMessage]) -> None:
+        streams = await open_streams(client, self._options)
+        sweep = any(message.sweep for message in written)
+        for name, batch in sorted(batches_of(written).items()):
+            built = built_for(name, written)
+            if not built and self._options.stream_column is not None:
+                continue
+            await self.publish(streams, name, batch, built)
+            try:
+                await self.clean_up(streams, name, batch, built if sweep else [])
+            except QuireError as error:
+                logger.warning(
+                    "%s is published to stream %s; something is left for a later sweep: %s",
+                    batch.key, name, error,
+                )  # fmt: skip
+
+    async def publish(
+        self, streams: Namespace, name: str, batch: Batch, built: Sequence[Built]
+    ) -> None:
+        await publishing.publish(streams, name, batch, built)
+
+    async def clean_up(
+        self, streams: Namespace, name: str, batch: Batch, built: Sequence[Built]
+    ) -> None:
+        metadata = streams.metadata(name)
+        if built:
+            segments = await publishing.published_segments(metadata, batch.key)
+            if segments:
+                first = min(one.ledger_id for one in built)
+                kept = [segment.ledger_id for segment in segments]
+                await publishing.sweep_job(streams, name, batch.key, kept, first)
+        limited = batch.settings["retention_ms"] or batch.settings["retention_bytes"]
+        if limited and batch.key.number % RETAIN_EVERY_BATCHES == 0:
+            await streams.retain(name)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Delete what is not published. Spark also calls this after a `commit` that raised, which
+        may have published everything."""
+        written = written_by(messages)
+        try:
+            with worker.client(self._options.metadata, self._options.tls) as client:
+                call(self._abort(client.aio, written))
+        except QuireError as error:
+            logger.warning("ledgers of a job that failed are left for a sweep: %s", error)
+
+    async def _abort(self, client: Client, written: Sequence[StreamMessage]) -> None:
+        streams = await open_streams(client, self._options)
+        for name, batch in sorted(batches_of(written).items()):
+            await publishing.abort(streams, name, batch, built_for(name, written))
+
+
+def written_by(messages: Sequence[WriterCommitMessage | None]) -> list[StreamMessage]:
+    """In the order of the partitions."""
+    found = [message for message in messages if isinstance(message, StreamMessage)]
+    return sorted(found, key=lambda message: message.partition)
+
+
+def batches_of(written: Sequence[StreamMessage]) -> dict[str, Batch]:
+    return {name: batch for message in written for name, batch in message.batches.items()}
+
+
+def built_for(name: str, written: Sequence[StreamMessage]) -> list[Built]:
+    return [one for message in written for stream, one in message.built if stream == name]
+
+
+def metadata_of(client: Client, options: StreamWriteOptions, name: str) -> StreamMetadata:
+    return StreamMetadata(client.metadata.tree, StreamPaths(options.namespace, name))

@@ -1,0 +1,371 @@
+"""What the driver knows of one stream: its segments, where it ends, and how much lies between two
+places in it.
+
+All of it is read with the fewest questions: completed segments say everything in the metadata; of
+the one in progress the last acknowledged entry does, and entries in the middle where a trigger's
+limit has to be found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+
+from quire.client import LedgerReader
+from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
+from quire.spark.stream_offsets import Reached
+from quire.spark.stream_plan import Piece, Stretch, counted, lay_out, piece_of
+from quire.streams import DLSN, Gap, Namespace, StreamSegment
+from quire.streams.arrow import TIME_MAX_MS, Origin
+from quire.streams.positions import Start, creation_time_ms, find, oldest_position, search_segment
+from quire.streams.records import decode
+
+READERS_MAX = 4
+"""Ledgers of one stream that are held open."""
+LOOKS_MAX = 5
+"""How often the segments are read before a ledger that is gone counts as lost: its segment may
+have been truncated just then."""
+LOOK_DELAY_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A place in a stream, and how much of its segment lies before it."""
+
+    position: DLSN
+    lssn: int
+    """The segment in which is counted: that of the position, or the one that ends before it."""
+    records: int = 0
+    size_bytes: int = 0
+    """Stored bytes of the entries before that of the position."""
+    next_ms: int | None = None
+    """When the record at the position was appended; None: there is none, or nothing tells."""
+
+
+class StreamView:
+    """One stream as it was at the last `look`. Belongs to the event loop of its client."""
+
+    def __init__(self, streams: Namespace, name: str) -> None:
+        self.name = name
+        self.segments: list[StreamSegment] = []
+        self.txid_is_time = True
+        self._streams = streams
+        self._client = streams.client
+        self._metadata = streams.metadata(name)
+        self._lengths: dict[int, tuple[int, int]] = {}
+        """(bytes, entries) of closed ledgers."""
+        self._readers: dict[int, LedgerReader] = {}
+
+    async def look(self) -> None:
+        """Read the list of segments again. NoSuchStreamError."""
+        self.segments = await self._metadata.segments()
+        kept = {segment.ledger_id for segment in self.segments}
+        for ledger_id in [*self._readers]:
+            if ledger_id not in kept:
+                self._readers.pop(ledger_id).close()
+        self._lengths = {k: v for k, v in self._lengths.items() if k in kept}
+
+    async def open(self) -> None:
+        """The first `look`, and the settings."""
+        await self.look()
+        settings = await self._streams.stream_settings(self.name)
+        self.txid_is_time = settings.txids == "time"
+
+    def close(self) -> None:
+        for reader in self._readers.values():
+            reader.close()
+        self._readers.clear()
+
+    def origin(self, segment: StreamSegment) -> Origin:
+        return Origin(self.name, segment, self.txid_is_time)
+
+    def now_ms(self) -> int:
+        return self._client.clock.now_ms()
+
+    async def find(self, start: Start) -> DLSN:
+        """The position that is meant now."""
+        return await find(self._client, self.segments, start, self._streams.password)
+
+    @property
+    def oldest(self) -> DLSN:
+        return oldest_position(self.segments)
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    async def _reader(self, segment: StreamSegment) -> LedgerReader:
+        """The ledger; of one in progress as it was acknowledged when it was opened or refreshed
+        last."""
+        found = self._readers.pop(segment.ledger_id, None)
+        if found is None or (found.ledger_closed is False and not segment.in_progress):
+            found = await self._client.open_ledger(
+                segment.ledger_id, password=self._streams.password, recover=not segment.in_progress
+            )
+        self._readers[segment.ledger_id] = found  # the newest is the last
+        while len(self._readers) > READERS_MAX:
+            self._readers.pop(next(iter(self._readers))).close()
+        return found
+
+    async def _size(self, segment: StreamSegment) -> tuple[int, int]:
+        """(bytes, entries) of the ledger of a completed segment."""
+        size = self._lengths.get(segment.ledger_id)
+        if size is None:
+            metadata = await self._client.ledger_metadata(segment.ledger_id)
+            if not metadata.closed:  # its writer died between the two
+                metadata = (await self._reader(segment)).metadata
+            size = (metadata.length, metadata.last_entry_id + 1)
+            self._lengths[segment.ledger_id] = size
+        return size
+
+    def _segment(self, lssn: int) -> StreamSegment | None:
+        return next((segment for segment in self.segments if segment.lssn == lssn), None)
+
+    # -- what is to be read -------------------------------------------------------------------
+
+    async def pieces(
+        self, start: DLSN, end: DLSN | None, sequence: int | None = None, *,
+        reached: bool = False, counts: bool = False,
+    ) -> tuple[list[Piece], list[Gap]]:  # fmt: skip
+        """What of start..end (None: what is acknowledged now) is there, and what is gone.
+        `reached`: all before `end` was acknowledged once, whatever bookies know now. `counts`:
+        nothing of the records is wanted but how many there are."""
+        for look in range(LOOKS_MAX):
+            stretches, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
+            try:
+                found = [await self._piece(stretch, reached, counts) for stretch in stretches]
+                return [piece for piece in found if piece is not None], gaps
+            except NoSuchLedgerError as error:
+                missing = error
+            if look:
+                await asyncio.sleep(LOOK_DELAY_S)
+            await self.look()
+        raise StreamGapError(
+            f"stream {self.name}: a ledger of it is lost: {missing}",
+            remedy="Truncate the stream behind it, or restore the ledger",
+        )
+
+    async def _piece(self, stretch: Stretch, reached: bool, counts: bool) -> Piece | None:
+        segment = stretch.segment
+        origin = self.origin(segment)
+        if counts and (piece := counted(origin, stretch)) is not None:
+            return piece
+        if not segment.in_progress:
+            size_bytes, entries = await self._size(segment)
+            return piece_of(origin, stretch, segment.last_entry_id, size_bytes, entries)
+        reader = await self._reader(segment)
+        last = reader.last_add_confirmed
+        if stretch.end is None or last < stretch.end.entry_id:
+            last = await reader.refresh()
+        if stretch.end is not None and reached:  # tasks wait until the bookies know it again
+            last = max(last, stretch.end.entry_id)
+        if last < 0:
+            return None
+        known = min(last, reader.last_add_confirmed)
+        size_bytes = (await reader.read_entry(known)).ledger_length if known >= 0 else 0
+        return piece_of(origin, stretch, last, size_bytes, last + 1)
+
+    # -- where it ends ------------------------------------------------------------------------
+
+    async def frontier(self, floor: DLSN | None = None) -> Mark:
+        """Behind the last acknowledged record; nothing before `floor` is looked at."""
+        for segment in reversed(self.segments):
+            if segment.in_progress:
+                mark = await self._frontier_in(segment, floor)
+                if mark is not None:
+                    return mark
+            elif segment.record_count:
+                size_bytes = await self._known_bytes(segment)
+                behind = segment.first_dlsn.next_segment()
+                return Mark(behind, segment.lssn, segment.record_count, size_bytes)
+        oldest = self.oldest
+        return Mark(oldest, oldest.lssn)
+
+    async def _frontier_in(self, segment: StreamSegment, floor: DLSN | None) -> Mark | None:
+        reader = await self._reader(segment)
+        at = await reader.refresh()
+        lowest = floor.entry_id if floor is not None and floor.lssn == segment.lssn else 0
+        while at >= lowest:
+            entry = await reader.read_entry(at)
+            users = decode(segment, at, bytes(entry.payload)).users()
+            if len(users):
+                position = DLSN(segment.lssn, at + 1, 0)
+                return Mark(position, segment.lssn, users.positions[-1], entry.ledger_length)
+            at -= 1
+        return None
+
+    # -- places -------------------------------------------------------------------------------
+
+    async def mark(self, position: DLSN) -> Mark:
+        """Of any position: one that is gone counts as the oldest that is there, one behind the last
+        record of a completed segment as the beginning of the next."""
+        if not self.segments:
+            return Mark(position, position.lssn)
+        position = max(position, self.oldest)
+        segment = self._segment(position.lssn)
+        if segment is None:  # between two segments, or behind the last
+            before = [found for found in self.segments if found.lssn < position.lssn]
+            if not before:
+                return Mark(position, position.lssn)
+            return await self._end_of(before[-1], position)
+        if not segment.in_progress and (not segment.record_count or position > segment.last_dlsn):
+            return await self._end_of(segment, position)
+        return await self._mark_in(segment, position)
+
+    async def _end_of(self, segment: StreamSegment, position: DLSN) -> Mark:
+        if segment.in_progress:
+            found = await self._frontier_in(segment, None)
+            return Mark(position, segment.lssn, found.records if found else 0)
+        position = max(position, segment.first_dlsn.next_segment())
+        size_bytes = await self._known_bytes(segment)
+        return Mark(position, segment.lssn, segment.record_count, size_bytes)
+
+    async def _mark_in(self, segment: StreamSegment, position: DLSN) -> Mark:
+        reader = await self._reader(segment)
+        last = reader.last_add_confirmed
+        if segment.in_progress and last < position.entry_id:
+            last = await reader.refresh()
+        before_bytes: int | None = None
+        for entry_id in range(position.entry_id, last + 1):
+            entry = await reader.read_entry(entry_id)
+            everything = decode(segment, entry_id, bytes(entry.payload))
+            if before_bytes is None:
+                before_bytes = entry.ledger_length - len(entry.payload)
+            for at, slot in enumerate(everything.slots):
+                if everything.flags[at] or DLSN(segment.lssn, entry_id, slot) < position:
+                    continue
+                told = creation_time_ms(everything, at)
+                if told is None and self.txid_is_time:
+                    told = everything.txids[at]
+                next_ms = None if told is None or told > TIME_MAX_MS else told
+                records = everything.positions[at] - 1
+                return Mark(position, segment.lssn, records, before_bytes, next_ms)
+        # Behind all of them: what lies before is what there is.
+        if not segment.in_progress:
+            return await self._end_of(segment, position)
+        found = await self._frontier_in(segment, None)
+        if found is None:
+            return Mark(position, segment.lssn)
+        return Mark(position, segment.lssn, found.records, found.size_bytes)
+
+    def reached(self, mark: Mark) -> Reached:
+        """As a checkpoint keeps it."""
+        counted_in, here = self._segment(mark.lssn), self._segment(mark.position.lssn)
+        sequence: int | None = None
+        if counted_in is not None and counted_in.first_sequence_id >= 0:
+            sequence = counted_in.first_sequence_id + mark.records
+        return Reached(mark.position, here.ledger_id if here else None, sequence)
+
+    def knows(self, mark: Mark) -> bool:
+        """Whether the segment in which it counts is listed still."""
+        return self._segment(mark.lssn) is not None
+
+    def same_stream(self, reached: Reached) -> bool:
+        """Whether a position was taken in this stream, and not in a former one of its name."""
+        position = reached.position
+        if not self.segments:
+            return position <= self.oldest
+        here = self._segment(position.lssn)
+        if here is None:
+            return position.lssn <= self.segments[-1].lssn + 1
+        return reached.ledger_id is None or reached.ledger_id == here.ledger_id
+
+    # -- how much -----------------------------------------------------------------------------
+
+    def records_between(self, start: Mark, end: Mark) -> int:
+        """Acknowledged records; those that are gone do not count."""
+        if end.position <= start.position:
+            return 0
+        return self._before(end) - self._before(start)
+
+    def _before(self, mark: Mark) -> int:
+        """Records of the segments that are listed before a place."""
+        here = mark.records if self._segment(mark.lssn) is not None else 0
+        return here + sum(s.record_count for s in self.segments if s.lssn < mark.lssn)
+
+    async def bytes_between(self, start: Mark, end: Mark) -> int:
+        """Stored bytes of entries."""
+        if end.position <= start.position:
+            return 0
+        total = end.size_bytes - start.size_bytes
+        for segment in self.segments:
+            if start.lssn <= segment.lssn < end.lssn:
+                total += await self._known_bytes(segment)
+        return max(total, 0)
+
+    async def _known_bytes(self, segment: StreamSegment) -> int:
+        try:
+            return (await self._size(segment))[0] if not segment.in_progress else 0
+        except NoSuchLedgerError:
+            return 0  # truncated just now
+
+    # -- limits -------------------------------------------------------------------------------
+
+    async def after_records(self, start: Mark, limit: int, end: Mark) -> Mark:
+        """Behind `limit` records from `start` on, or `end` if there are fewer."""
+        if self.records_between(start, end) <= limit:
+            return end
+        left = limit + start.records
+        for segment in self.segments:
+            if segment.lssn < start.lssn:
+                continue
+            if segment.lssn < end.lssn and left >= segment.record_count:
+                left -= segment.record_count
+                continue
+            if not left:  # between two segments
+                return await self.mark(segment.first_dlsn)
+            number = left + 1
+            found = await search_segment(
+                await self._reader(segment),
+                segment,
+                lambda _, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
+            )
+            return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
+        return end
+
+    async def after_bytes(self, start: Mark, limit: int, end: Mark, *, least: bool) -> Mark:
+        """Behind the last entry that fits into so many stored bytes; with `least` one entry, if it
+        is larger than that."""
+        left = limit + start.size_bytes
+        for segment in self.segments:
+            if segment.lssn < start.lssn:
+                continue
+            if segment.lssn == end.lssn and left >= end.size_bytes:
+                return end
+            size_bytes = await self._known_bytes(segment)
+            if segment.lssn < end.lssn and left >= size_bytes:
+                left -= size_bytes
+                continue
+            first = start.position.entry_id if segment.lssn == start.position.lssn else 0
+            behind = await self._fitting(segment, first, left)
+            if behind == first and start.position >= DLSN(segment.lssn, first, 0):
+                if not least:
+                    return start
+                behind = first + 1
+            found = await self._mark_in(segment, DLSN(segment.lssn, behind, 0))
+            return min(end, found, key=_at)
+        return end
+
+    async def _fitting(self, segment: StreamSegment, first: int, limit_bytes: int) -> int:
+        """Behind the last entry with which the ledger has no more than so many bytes."""
+        reader = await self._reader(segment)
+        low, high = first, reader.last_add_confirmed + 1
+        while low < high:
+            middle = (low + high) // 2
+            if (await reader.read_entry(middle)).ledger_length <= limit_bytes:
+                low = middle + 1
+            else:
+                high = middle
+        return low
+
+
+def _at(mark: Mark) -> DLSN:
+    return mark.position
+
+
+def lost(name: str, gaps: list[Gap]) -> StreamError:
+    """What to raise for records that are gone."""
+    told = "; ".join(str(gap) for gap in gaps)
+    return StreamGapError(
+        f"stream {name}: {told}",
+        remedy="Set the option failOnDataLoss to false to go on behind them, or start at a place "
+        "that is there",
+    )

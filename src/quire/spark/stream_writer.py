@@ -1,0 +1,204 @@
+"""Streams as a sink of Spark: of batch jobs, and of streaming queries in append mode.
+
+A batch job's writer is built once, on the driver, and pickled to the tasks, to `commit` and to
+`abort`. For a streaming query Spark builds one in the process that plans a micro-batch, and another
+in the process that commits it; only the tasks are told the query and the number of the batch. So
+the plan is made when the writer is pickled for the tasks, the tasks complete it, and their messages
+bring it to the commit.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from quire import blocking
+from quire.client import Client
+from quire.client.blocking import call
+from quire.errors import QuireError, UsageError
+from quire.spark import worker
+from quire.spark.stream_sink import (
+    Columns,
+    Committer,
+    Plan,
+    StreamMessage,
+    check_streams,
+    metadata_of,
+    open_streams,
+    write_partition,
+    written_by,
+)
+from quire.spark.stream_write_options import StreamWriteOptions
+from quire.streams import publishing
+from quire.streams.publishing import Batch, BatchKey
+from quire.tasks import each
+
+QUERY_PROPERTY = "sql.streaming.queryId"
+BATCH_PROPERTY = "streaming.sql.batchId"
+"""What Spark tells the tasks of a micro-batch."""
+NOT_KNOWN_YET = ""
+
+_seen: set[tuple[str, str, str]] = set()
+"""(cluster, namespace, writer) of the queries for which this process has planned before."""
+
+
+def refuse_overwrite(overwrite: bool) -> None:
+    if overwrite:
+        raise UsageError(
+            "a stream cannot be overwritten: what is read could not be told from what is lost",
+            remedy="Append, and then give up what is older: quire stream trim",
+        )
+
+
+class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
+    """One batch job."""
+
+    def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
+        refuse_overwrite(overwrite)
+        self._options = options
+        self._columns = Columns.of(schema, options)
+        self.key = BatchKey.of_job(options.txn_id or f"job:{uuid.uuid4().hex}")
+        self.committer = Committer(options)
+        with worker.client(options.metadata, options.tls) as client:
+            self._plan = call(self._make_plan(client.aio))
+
+    async def _make_plan(self, client: Client) -> Plan:
+        streams = await open_streams(client, self._options)
+        batches: dict[str, Batch] = {}
+        done: list[str] = []
+        for name in await check_streams(streams, self._options, self._columns):
+            batch = await publishing.begin(streams, name, self.key, token=self._options.token)
+            if batch is None:
+                done.append(name)
+            else:
+                batches[name] = batch
+        return Plan(batches, frozenset(done), sweep=self._options.txn_id is not None)
+
+    @worker.plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
+        """Write the rows of one partition into closed ledgers: all of them are on disk on a quorum
+        when this returns, and no reader sees them."""
+        worker.prepare()
+        with worker.client(self._options.metadata, self._options.tls) as client:
+            return write_partition(client, self._options, self._columns, self._plan, iterator)
+
+    @worker.plainly
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Publish what the job wrote, each stream in one step."""
+        self.committer.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Delete what is not published."""
+        self.committer.abort(messages)
+
+
+class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
+    """One micro-batch of a streaming query."""
+
+    def __init__(self, options: StreamWriteOptions, schema: StructType, overwrite: bool) -> None:
+        refuse_overwrite(overwrite)
+        self._options = options
+        self._columns = Columns.of(schema, options)
+        self._plan: Plan | None = None
+        self._failure: QuireError | None = None
+        self.committer = Committer(options)
+        with worker.client(options.metadata, options.tls) as client:
+            self._names = call(self._check(client.aio))
+
+    async def _check(self, client: Client) -> list[str]:
+        streams = await open_streams(client, self._options)
+        return await check_streams(streams, self._options, self._columns)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Spark pickles the writer for the tasks, and only then: the moment to become the streams'
+        writer. Pickling must not fail, so the tasks report what went wrong."""
+        if self._plan is None and self._failure is None:
+            try:
+                with worker.client(self._options.metadata, self._options.tls) as client:
+                    self._plan = call(self.make_plan(client.aio))
+            except QuireError as error:
+                self._failure = error
+        return self.__dict__.copy()
+
+    async def make_plan(self, client: Client) -> Plan:
+        """Without the keys: the tasks fill them in."""
+        streams, options = await open_streams(client, self._options), self._options
+        key = BatchKey(options.writer, NOT_KNOWN_YET, 0)
+        batches = {
+            name: await publishing.take(
+                streams, name, key, takeover=options.takeover, token=options.token
+            )
+            for name in self._names
+        }
+        me = (options.metadata, options.namespace, options.writer)
+        sweep = me not in _seen
+        _seen.add(me)
+        return Plan(batches, sweep=sweep)
+
+    # -- in the tasks -------------------------------------------------------------------------
+
+    @worker.plainly
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> StreamMessage:
+        """As for a batch job. What is for streams that have this micro-batch already is dropped."""
+        worker.prepare()
+        if self._failure is not None:
+            raise self._failure
+        with worker.client(self._options.metadata, self._options.tls) as client:
+            plan = self._plan_of_batch(client)
+            return write_partition(client, self._options, self._columns, plan, iterator)
+
+    def _plan_of_batch(self, client: blocking.Client) -> Plan:
+        assert self._plan is not None
+        key = BatchKey(self._options.writer, *query_and_batch())
+        batches = {name: replace(b, key=key) for name, b in self._plan.batches.items()}
+        done = call(self._published(client.aio, key))
+        left = {name: batch for name, batch in batches.items() if name not in done}
+        return Plan(left, done, self._plan.sweep)
+
+    async def _published(self, client: Client, key: BatchKey) -> frozenset[str]:
+        async def is_published(name: str) -> bool:
+            metadata = metadata_of(client, self._options, name)
+            return await publishing.is_published(metadata, key, takeover=self._options.takeover)
+
+        found = await each(self._names, is_published)
+        return frozenset(name for name, done in zip(self._names, found) if done)
+
+    # -- on the driver ------------------------------------------------------------------------
+
+    @worker.plainly
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Publish the micro-batch, each stream in one step; one that has it already is left as it
+        is."""
+        for message in written_by(messages):
+            for batch in message.batches.values():
+                if batch.key.number != batchId:
+                    raise UsageError(
+                        f"the tasks of batch {batchId} were told that it is batch "
+                        f"{batch.key.number}: nothing was published"
+                    )
+        self.committer.commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        """Delete what is not published."""
+        self.committer.abort(messages)
+
+
+def query_and_batch() -> tuple[str, int]:
+    """Of the micro-batch that the task which runs here is part of."""
+    context = TaskContext.get()
+    query = context.getLocalProperty(QUERY_PROPERTY) if context else None
+    number = context.getLocalProperty(BATCH_PROPERTY) if context else None
+    if query is None or number is None:
+        raise UsageError("Spark does not say which micro-batch this is")
+    return query, int(number)

@@ -1,0 +1,378 @@
+"""Metadata as tables: `spark.read.format("quire").option("table", "segments").load()`.
+
+| table         | a row for                                                   |
+|---------------|-------------------------------------------------------------|
+| ledgers       | each ledger                                                 |
+| fragments     | each part of a ledger with an ensemble of its own           |
+| bookies       | each bookie that is registered, or that has ever been       |
+| streams       | each stream                                                 |
+| segments      | each segment of a stream                                    |
+| subscriptions | each position that a reader keeps with a stream             |
+| lag           | the same, with what lies between the position and the end   |
+
+The last four are of one namespace, with the option `namespace`, else of all. What disappears while
+a table is read is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from quire.client import Client
+from quire.client.blocking import call
+from quire.errors import BookieError, NoSuchLedgerError, NoSuchStreamError, UsageError
+from quire.spark import worker
+from quire.spark.stream_options import TableOptions
+from quire.spark.stream_query import lag
+from quire.spark.stream_view import StreamView
+from quire.streams import DLSN, Namespace, Truncation
+from quire.streams.facts import SegmentFacts, segment_facts
+from quire.streams.walk import namespaces
+from quire.tasks import each
+
+LEDGERS_PER_TASK = 20_000
+ROWS_AT_ONCE = 256
+"""Looked at together, and given to Spark as one batch."""
+END_TXID = 2**63 - 1
+"""Of the end of a stream."""
+
+STRING, LONG, TIME = StringType(), LongType(), TimestampType()
+BOOLEAN = BooleanType()
+
+SCHEMAS: dict[str, dict[str, DataType]] = {
+    "ledgers": {
+        "ledger": LONG, "state": STRING, "ensemble": LONG, "write_quorum": LONG,
+        "ack_quorum": LONG, "last_entry": LONG, "bytes": LONG, "digest": STRING, "created": TIME,
+        "fragments": LONG, "custom": MapType(STRING, STRING),
+    },
+    "fragments": {
+        "ledger": LONG, "fragment": LONG, "first_entry": LONG, "last_entry": LONG,
+        "bookies": ArrayType(STRING),
+    },
+    "bookies": {
+        "bookie": STRING, "state": STRING, "host": STRING, "port": LONG, "tls": BOOLEAN,
+        "total_bytes": LONG, "free_bytes": LONG,
+    },
+    "streams": {
+        "namespace": STRING, "stream": STRING, "segments": LONG, "records": LONG, "bytes": LONG,
+        "first": STRING, "last": STRING, "ended": BOOLEAN, "txids": STRING,
+    },
+    "segments": {
+        "namespace": STRING, "stream": STRING, "segment": LONG, "ledger": LONG, "state": STRING,
+        "records": LONG, "bytes": LONG, "first_sequence": LONG, "first": STRING, "last": STRING,
+        "first_txid": LONG, "last_txid": LONG, "created": TIME, "completed": TIME,
+    },
+    "subscriptions": {
+        "namespace": STRING, "stream": STRING, "subscription": STRING, "position": STRING,
+    },
+    "lag": {
+        "namespace": STRING, "stream": STRING, "subscription": STRING, "position": STRING,
+        "records": LONG, "bytes": LONG, "seconds": DoubleType(),
+    },
+}  # fmt: skip
+"""Where a value is not known, or there is none, it is null."""
+
+Row = dict[str, Any]
+Rows = AsyncGenerator[list[Row], None]
+
+
+def table_schema(table: str) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in SCHEMAS[table].items()])
+
+
+@dataclass(frozen=True, slots=True)
+class TablePartition(InputPartition):  # type: ignore[misc]
+    """Of tables of ledgers: ids first..last."""
+
+    first: int = 0
+    last: int = 2**63 - 1
+
+
+class TableReader(DataSourceReader):  # type: ignore[misc]
+    def __init__(self, options: TableOptions, schema: StructType) -> None:
+        self._options = options
+        known = SCHEMAS[options.table]
+        for field in schema.fields:
+            if known.get(field.name) != field.dataType:
+                raise UsageError(
+                    f"table {options.table!r} has no column {field.name!r} of type "
+                    f"{field.dataType.simpleString()}, only "
+                    + ", ".join(f"{name} {kind.simpleString()}" for name, kind in known.items())
+                )
+        self._schema = to_arrow_schema(schema, timezone="UTC")
+
+    @worker.plainly
+    def partitions(self) -> list[TablePartition]:
+        options = self._options
+        if options.table not in ("ledgers", "fragments"):
+            return [TablePartition()]
+        with worker.client(options.metadata, options.tls) as client:
+            ids = client.list_ledgers()
+        starts = ids[::LEDGERS_PER_TASK]
+        ends = [start - 1 for start in starts[1:]] + ids[-1:]
+        return [TablePartition(first, last) for first, last in zip(starts, ends)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, TablePartition):  # Spark's stand-in for "no partitions"
+            return
+        worker.prepare()
+        with worker.client(self._options.metadata, self._options.tls) as client:
+            rows = _READERS[self._options.table](client.aio, self._options, partition)
+            try:
+                while (some := _next(rows)) is not None:
+                    yield pa.RecordBatch.from_pylist(
+                        [{name: row[name] for name in self._schema.names} for row in some],
+                        schema=self._schema,
+                    )
+            finally:
+                call(rows.aclose())
+
+
+@worker.plainly
+def _next(rows: Rows) -> list[Row] | None:
+    async def upcoming() -> list[Row] | None:
+        return await anext(rows, None)
+
+    return call(upcoming())
+
+
+# -- ledgers ----------------------------------------------------------------------------------
+
+
+async def _ledgers(client: Client, options: TableOptions, part: TablePartition) -> Rows:
+    async with aclosing(_metadata(client, part)) as found:
+        async for some in found:
+            yield [
+                {
+                    "ledger": ledger_id,
+                    "state": metadata.state.name.lower().replace("_", " "),
+                    "ensemble": metadata.ensemble_size,
+                    "write_quorum": metadata.write_quorum,
+                    "ack_quorum": metadata.ack_quorum,
+                    "last_entry": metadata.last_entry_id if metadata.closed else None,
+                    "bytes": metadata.length if metadata.closed else None,
+                    "digest": metadata.digest.name.lower() if metadata.digest else None,
+                    "created": _time(metadata.ctime_ms),
+                    "fragments": len(metadata.segments),
+                    "custom": [
+                        (key, value.decode(errors="replace"))
+                        for key, value in metadata.custom.items()
+                    ],
+                }
+                for ledger_id, metadata in some
+            ]
+
+
+async def _fragments(client: Client, options: TableOptions, part: TablePartition) -> Rows:
+    async with aclosing(_metadata(client, part)) as found:
+        async for some in found:
+            rows = []
+            for ledger_id, metadata in some:
+                firsts = [segment.first_entry_id for segment in metadata.segments]
+                end = metadata.last_entry_id if metadata.closed else None
+                lasts: list[int | None] = [first - 1 for first in firsts[1:]]
+                for at, last in enumerate([*lasts, end]):
+                    rows.append(
+                        {
+                            "ledger": ledger_id,
+                            "fragment": at,
+                            "first_entry": firsts[at],
+                            "last_entry": last,
+                            "bookies": list(metadata.segments[at].ensemble),
+                        }
+                    )
+            yield rows
+
+
+async def _metadata(
+    client: Client, part: TablePartition
+) -> AsyncGenerator[list[tuple[int, Any]], None]:
+    async def read(ledger_id: int) -> tuple[int, Any]:
+        try:
+            return ledger_id, await client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:
+            return ledger_id, None
+
+    async def some(ids: list[int]) -> list[tuple[int, Any]]:
+        return [(i, metadata) for i, metadata in await each(ids, read) if metadata is not None]
+
+    ids: list[int] = []
+    async for ledger_id in client.list_ledgers(part.first):
+        if ledger_id > part.last:
+            break
+        ids.append(ledger_id)
+        if len(ids) == ROWS_AT_ONCE:
+            yield await some(ids)
+            ids = []
+    if ids:
+        yield await some(ids)
+
+
+async def _bookies(client: Client, options: TableOptions, part: TablePartition) -> Rows:
+    registered = await client.bookies()
+    writable, readonly = registered.writable, registered.readonly
+    known = sorted({*writable, *readonly, *await client.metadata.list_cookies()})
+
+    async def row(bookie_id: str) -> Row:
+        address = registered.find(bookie_id)
+        total = free = None
+        if address is not None:
+            try:
+                info = await client.bookie_info(bookie_id)
+                total, free = info.total_bytes, info.free_bytes
+            except BookieError:
+                pass  # it is registered, and does not answer
+        state = "writable" if bookie_id in writable else "read-only"
+        return {
+            "bookie": bookie_id,
+            "state": state if address is not None else "absent",
+            "host": address.host if address else None,
+            "port": address.port if address else None,
+            "tls": address.tls if address else None,
+            "total_bytes": total,
+            "free_bytes": free,
+        }
+
+    yield await each(known, row)
+
+
+# -- streams ----------------------------------------------------------------------------------
+
+
+async def _streams(streams: Namespace, view: StreamView) -> list[Row]:
+    facts = await segment_facts(streams.client, view.segments, streams.password)
+    left = [fact for fact in facts if not fact.truncated]
+    oldest = await view.mark(view.oldest)
+    records = view.records_between(oldest, await view.frontier())
+    newest = next((fact.last for fact in reversed(left) if fact.last), None)
+    return [
+        {
+            "namespace": streams.path,
+            "stream": view.name,
+            "segments": len(facts),
+            "records": records,
+            "bytes": sum(fact.size_bytes for fact in left),
+            "first": str(view.oldest) if records else None,
+            "last": str(newest) if records and newest else None,
+            "ended": any(_ended(fact) for fact in facts),
+            "txids": "time" if view.txid_is_time else "given",
+        }
+    ]
+
+
+async def _segments(streams: Namespace, view: StreamView) -> list[Row]:
+    facts = await segment_facts(streams.client, view.segments, streams.password)
+    return [_segment_row(streams.path, view.name, fact) for fact in facts]
+
+
+def _segment_row(namespace: str, stream: str, fact: SegmentFacts) -> Row:
+    segment = fact.segment
+    partial = segment.truncation is Truncation.PARTIAL
+    state = "in progress" if segment.in_progress else "completed"
+    sequence, txid = segment.first_sequence_id, segment.first_txid
+    return {
+        "namespace": namespace,
+        "stream": stream,
+        "segment": segment.lssn,
+        "ledger": segment.ledger_id,
+        "state": "lost" if fact.lost else "truncated" if fact.truncated else state,
+        "records": fact.records,
+        "bytes": fact.size_bytes,
+        "first_sequence": sequence if sequence >= 0 else None,
+        "first": str(segment.min_active_dlsn if partial else segment.first_dlsn),
+        "last": None if fact.last is None else str(fact.last),
+        "first_txid": txid if txid != END_TXID else None,
+        "last_txid": fact.last_txid if fact.last_txid != END_TXID else None,
+        "created": _time(fact.ctime_ms),
+        "completed": None if segment.in_progress else _time(segment.completion_time_ms),
+    }
+
+
+def _ended(fact: SegmentFacts) -> bool:
+    return not fact.segment.in_progress and fact.segment.last_txid == END_TXID
+
+
+async def _subscriptions(streams: Namespace, view: StreamView) -> list[Row]:
+    rows = []
+    for name in await streams.subscriptions(view.name):
+        position = await streams.subscription(view.name, name).position()
+        rows.append(
+            {
+                "namespace": streams.path,
+                "stream": view.name,
+                "subscription": name,
+                "position": None if position is None else str(position),
+            }
+        )
+    return rows
+
+
+async def _lag(streams: Namespace, view: StreamView) -> list[Row]:
+    rows = await _subscriptions(streams, view)
+    frontier = await view.frontier() if rows else None
+    for row in rows:
+        assert frontier is not None
+        position = row["position"]
+        at = await view.mark(view.oldest if position is None else DLSN.parse(position))
+        row |= await lag(view, at, frontier)
+    return rows
+
+
+def _of_each(
+    rows: Callable[[Namespace, StreamView], Awaitable[list[Row]]],
+) -> Callable[[Client, TableOptions, TablePartition], Rows]:
+    """Of one stream after the other."""
+
+    async def of_all(client: Client, options: TableOptions, part: TablePartition) -> Rows:
+        paths = [options.namespace] if options.namespace else await namespaces(client)
+        for path in paths:
+            async with await Namespace.open(client, path, password=options.password) as streams:
+                for name in await streams.streams():
+                    view = StreamView(streams, name)
+                    try:
+                        await view.open()
+                        found = await rows(streams, view)
+                    except NoSuchStreamError:
+                        continue  # deleted since it was listed
+                    finally:
+                        view.close()
+                    yield found
+
+    return of_all
+
+
+def _time(time_ms: int) -> datetime | None:
+    if time_ms < 0:
+        return None
+    return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)
+
+
+_READERS: dict[str, Callable[[Client, TableOptions, TablePartition], Rows]] = {
+    "ledgers": _ledgers,
+    "fragments": _fragments,
+    "bookies": _bookies,
+    "streams": _of_each(_streams),
+    "segments": _of_each(_segments),
+    "subscriptions": _of_each(_subscriptions),
+    "lag": _of_each(_lag),
+}

@@ -1,0 +1,71 @@
+"""What the tests of streams in Spark share: the data source without Spark around it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import DataSourceReader
+
+from quire.spark.source import QuireDataSource
+from quire.spark.stream_source import QuireStreamSource
+from quire.streams.blocking import Namespace
+
+NAMESPACE = "/spark/tests"
+
+Row = dict[str, Any]
+
+
+def source(uri: str, options: dict[str, Any]) -> QuireDataSource:
+    given = {"metadata": uri, "namespace": NAMESPACE, **options}
+    return QuireDataSource({name.lower(): str(value) for name, value in given.items()})
+
+
+def batch_reader(uri: str, **options: Any) -> DataSourceReader:
+    made = source(uri, options)
+    return made.reader(made.schema())
+
+
+def stream_reader(uri: str, **options: Any) -> QuireStreamSource:
+    made = source(uri, options)
+    reader = made.streamReader(made.schema())
+    assert isinstance(reader, QuireStreamSource)
+    return reader
+
+
+def batches(reader: Any, partitions: Any) -> Iterator[pa.RecordBatch]:
+    for partition in partitions:
+        yield from reader.read(partition)
+
+
+def rows(uri: str, **options: Any) -> list[Row]:
+    """What a batch read gives, task after task."""
+    reader = batch_reader(uri, **options)
+    return [row for b in batches(reader, reader.partitions()) for row in b.to_pylist()]
+
+
+def values(uri: str, **options: Any) -> list[bytes]:
+    return [row["value"] for row in rows(uri, columns="value", **options)]
+
+
+def append(
+    streams: Namespace, name: str, payloads: list[bytes], *, segments: int = 1, create: bool = True
+) -> None:
+    """Written and closed, in so many segments."""
+    with streams.open_writer(name, create=create) as writer:
+        share = -(-len(payloads) // segments)
+        for at in range(0, len(payloads), share):
+            if at:
+                writer.roll()
+            writer.append_many(payloads[at : at + share])
+
+
+def numbered(first: int, last: int, size: int = 0) -> list[bytes]:
+    return [b"%d" % n + b"." * size for n in range(first, last)]
+
+
+def message_of(error: PySparkException) -> str:
+    """What a user looks for in Spark's error: the last line of the traceback."""
+    return [line for line in str(error).splitlines() if "quire.errors." in line][-1]

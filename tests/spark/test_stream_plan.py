@@ -1,0 +1,461 @@
+"""Reading streams, as far as it is pure: options, offsets, filters, and what becomes a task."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta, timezone
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import datasource as ds
+from pyspark.sql.types import LongType, StringType, StructField, StructType, TimestampType
+
+from quire.errors import UsageError
+from quire.spark.options import reading_kind
+from quire.spark.source import QuireDataSource
+from quire.spark.stream_lag import StreamLag, lags_of
+from quire.spark.stream_offsets import Offsets, Reached
+from quire.spark.stream_options import Places, StreamReadOptions, TableOptions
+from quire.spark.stream_plan import Piece, StreamPartition, lay_out, partitions
+from quire.spark.stream_query import shares
+from quire.spark.stream_reader import StreamBounds, StreamTasks, narrowed, spark_schema
+from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, StreamSegment
+from quire.streams.arrow import COLUMNS, Origin
+
+URI = "sqlite:////nowhere.db"
+
+
+def parse(
+    options: Mapping[str, object], environ: Mapping[str, str] | None = None, **how: bool
+) -> StreamReadOptions:
+    given = {"metadata": URI, **{name: str(value) for name, value in options.items()}}
+    return StreamReadOptions.parse(given, environ=environ or {}, **how)
+
+
+# -- options ----------------------------------------------------------------------------------
+
+
+def test_options() -> None:
+    plain = parse({"stream": "orders"})
+    assert plain == StreamReadOptions(URI, streams=("orders",))
+    assert (plain.namespace, plain.start.of("orders"), plain.end.of("orders")) == (
+        "/streams", EARLIEST, None,
+    )  # fmt: skip
+    full = parse(
+        {
+            "streams": "a, b", "namespace": "team/x", "password": "secret", "start": "txid:7",
+            "end": '{"b": "latest"}', "columns": "value,TXID", "pushdown": True,
+            "partitionBytes": "1m", "minPartitions": 3, "failOnDataLoss": "false",
+            "maxRecordsPerTrigger": 10, "maxBytesPerTrigger": "2k", "minRecordsPerTrigger": 5,
+            "maxTriggerDelay": "1.5s", "subscription": "spark", "tlsCa": "system",
+        }
+    )  # fmt: skip
+    assert full.streams == ("a", "b")
+    assert full.namespace == "/team/x"
+    assert full.start.of("a") == full.start.of("b") == AtTxid(7)
+    assert (full.end.of("a"), full.end.of("b")) == (None, LATEST)
+    assert full.columns == ("value", "txid")
+    assert (full.records_max, full.bytes_max, full.records_min) == (10, 2048, 5)
+    assert (full.trigger_delay_s, full.subscription) == (1.5, "spark")
+    assert not full.fail_on_data_loss
+    assert "secret" not in repr(full)
+    assert pickle.loads(pickle.dumps(full)) == full
+    assert parse({"streamPattern": "ord*"}).pattern == "ord*"
+    assert parse({"stream": "a"}, {"QUIRE_NAMESPACE": "/n"}).namespace == "/n"
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("earliest", EARLIEST),
+        ("latest", LATEST),
+        ("5:12:3", DLSN(5, 12, 3)),
+        ("txid:-1", AtTxid(-1)),
+        ("seq:7", AtSequence(7)),
+        ("time:2026-01-01T00:00:00", AtTime(1_767_225_600_000)),
+        ("time:2026-01-01T01:00:00+01:00", AtTime(1_767_225_600_000)),
+    ],
+)
+def test_places(text: str, place: object) -> None:
+    assert parse({"stream": "a", "start": text}).start == Places(place)  # type: ignore[arg-type]
+    assert parse({"stream": "a", "end": text}).end == Places(place)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stream": "a", "streams": "b"}, "exclude each other"),
+        ({"stream": "a", "streamPattern": "b"}, "exclude each other"),
+        ({"streams": "a,a"}, "a stream is given twice"),
+        ({"streams": "a,,b"}, "it is empty"),
+        (
+            {"stream": "a", "start": "monday"},
+            "'start': 'monday' is no place in a stream: give earl",
+        ),
+        ({"stream": "a", "start": '{"b": "latest"}'}, "'b' is none of the streams"),
+        ({"stream": "a", "start": '{"a": 7}'}, "the place in stream 'a' is no text"),
+        ({"stream": "a", "start": "{x"}, "is no JSON object"),
+        ({"stream": "a", "maxTriggerDelay": "5"}, "is no duration: use 500ms"),
+        ({"stream": "a", "maxRecordsPerTrigger": 0}, "0 is less than 1"),
+        (
+            {"stream": "a", "columns": "value,offset"},
+            "there is no column 'offset', only stream, se",
+        ),
+        ({"stream": "a", "startingOffsets": "x"}, "unknown option 'startingoffsets'"),
+        ({"stream": "a", "maxRecordPerTrigger": 5}, "Did you mean 'maxRecordsPerTrigger'?"),
+        ({"stream": "a", "dataset": "b"}, "'dataset' is of no use for reading streams"),
+        ({"stream": "a", "namespace": "x//y"}, "cannot be a namespace"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse(options)
+
+
+def test_a_streaming_query_has_no_end() -> None:
+    with pytest.raises(UsageError, match="'end' is of no use for a streaming query"):
+        parse({"stream": "a", "end": "latest"}, streaming=True)
+
+
+def test_what_is_read() -> None:
+    assert reading_kind({"Stream": "a"}) == reading_kind({"streampattern": "a"}) == "streams"
+    assert reading_kind({"table": "a", "stream": "b"}) == "table"
+    assert reading_kind({"ledger": "1"}) == reading_kind({}) == "ledgers"
+    assert TableOptions.parse({"metadata": URI, "table": "Lag"}).table == "lag"
+    with pytest.raises(UsageError, match="there is no table 'lags', only ledgers, fragments"):
+        TableOptions.parse({"metadata": URI, "table": "lags"})
+    with pytest.raises(UsageError, match="'stream' is of no use for reading tables"):
+        TableOptions.parse({"metadata": URI, "table": "lag", "stream": "x"})
+
+
+def test_a_schema_that_does_not_fit() -> None:
+    tasks = StreamTasks(parse({"stream": "a"}), spark_schema(["value"]))
+    assert not tasks.counts
+    assert StreamTasks(parse({"stream": "a"}), spark_schema(["stream", "sequence"])).counts
+    for field, message in (
+        (StructField("offset", LongType()), "there is no column 'offset', only stream, segment"),
+        (StructField("txid", StringType()), "'txid' is bigint, the schema says string"),
+        (StructField("time", TimestampType(), False), "'time' may be null"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            StreamTasks(parse({"stream": "a"}), StructType([field]))
+
+
+def test_a_streaming_query_on_something_else() -> None:
+    """Spark hides what is raised where the reader is made: the first call tells."""
+    for options, message in (
+        ({"metadata": URI, "ledger": "7"}, "only streams can be read by a streaming query"),
+        ({"metadata": URI, "stream": "a", "end": "latest"}, "'end' is of no use"),
+        ({"metadata": URI, "stream": "a", "strat": "latest"}, "Did you mean 'start'"),
+    ):
+        reader = QuireDataSource(options).streamReader(spark_schema(COLUMNS))
+        with pytest.raises(UsageError, match=message):
+            reader.initialOffset()
+
+
+# -- offsets ----------------------------------------------------------------------------------
+
+OFFSETS = Offsets(
+    "cluster-1",
+    "/streams",
+    {"a": Reached(DLSN(5, 120, 3), 17, 61_200), "b": Reached(DLSN(1, 0, 0))},
+)
+
+
+def test_offsets_as_version_1_writes_them() -> None:
+    """Checkpoints live long: this form is never to change."""
+    stored = {
+        "v": 1,
+        "cluster": "cluster-1",
+        "namespace": "/streams",
+        "streams": {"a": "5:120:3", "b": "1:0:0"},
+        "checks": {"a": {"ledger": 17, "sequence": 61_200}, "b": {}},
+    }
+    assert OFFSETS.to_json() == stored
+    assert Offsets.from_json(stored) == OFFSETS
+    del stored["checks"]
+    assert Offsets.from_json(stored).streams["a"] == Reached(DLSN(5, 120, 3))
+
+
+@pytest.mark.parametrize(
+    ("stored", "message"),
+    [
+        ({"topic": {"0": 7}}, "the checkpoint holds offsets of something else"),
+        ([], "the checkpoint holds offsets of something else"),
+        ({"v": 2}, "offsets of version 2, known here is 1. Use the version of quire"),
+        ({"v": 1, "cluster": "c"}, "damaged offsets"),
+        ({"v": 1, "cluster": "c", "namespace": "/n", "streams": {"a": "5"}}, "damaged offsets"),
+        ({"v": 1, "cluster": "c", "namespace": "/n", "streams": ["a"]}, "damaged offsets"),
+    ],
+)
+def test_offsets_of_others(stored: Any, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Offsets.from_json(stored)
+
+
+def test_offsets_of_another_place() -> None:
+    OFFSETS.check("cluster-1", "/streams")
+    with pytest.raises(UsageError, match="streams of namespace /streams, the query reads /other"):
+        OFFSETS.check("cluster-1", "/other")
+    with pytest.raises(UsageError, match="cluster cluster-1, the query reads cluster-2"):
+        OFFSETS.check("cluster-2", "/streams")
+
+
+# -- what of a stream is read -----------------------------------------------------------------
+
+
+def segment(
+    number: int, records: int = 100, *, truncated: bool = False, before: DLSN | None = None
+) -> StreamSegment:
+    """Completed, of ten records an entry; the segments before it were as large."""
+    made = StreamSegment(number, 100 + number, 0, start_sequence_id=(number - 1) * 100)
+    made = made.completed(
+        last_txid=0, record_count=records, last_entry_id=(records - 1) // 10,
+        last_slot_id=(records - 1) % 10, completion_time_ms=0, start_sequence_id=(number - 1) * 100,
+    )  # fmt: skip
+    if truncated:
+        return made.truncated()
+    return made if before is None else made.partially_truncated(before)
+
+
+OPEN = StreamSegment(4, 104, 0, start_sequence_id=300)
+ALL = [segment(1), segment(2), segment(3), OPEN]
+
+
+def laid(
+    segments: list[StreamSegment],
+    start: DLSN,
+    end: DLSN | None = None,
+    sequence: int | None = None,
+    reached: bool = False,
+) -> tuple[list[tuple[int, DLSN, DLSN | None]], list[Gap]]:
+    stretches, gaps = lay_out(segments, start, end, sequence, reached=reached)
+    return [(s.segment.lssn, s.start, s.end) for s in stretches], gaps
+
+
+def test_whole_segments_and_parts() -> None:
+    def begin(n: int) -> DLSN:
+        return DLSN(n, 0, 0)
+
+    everything = [(n, begin(n), None) for n in (1, 2, 3, 4)]
+    assert laid(ALL, begin(1)) == (everything, [])
+    assert laid(ALL, begin(1), DLSN(9, 0, 0)) == (everything, [])
+    start, end = DLSN(1, 4, 2), DLSN(3, 1, 5)
+    assert laid(ALL, start, end) == (
+        [(1, start, None), (2, begin(2), None), (3, begin(3), end)],
+        [],
+    )
+    assert laid(ALL, DLSN(2, 1, 0), DLSN(2, 3, 0)) == ([(2, DLSN(2, 1, 0), DLSN(2, 3, 0))], [])
+    assert laid(ALL, begin(2), begin(3)) == ([(2, begin(2), None)], [])
+    assert laid(ALL, begin(3), begin(3)) == ([], [])
+    assert laid(ALL, begin(3), begin(2)) == ([], [])
+    # Behind the last record of a completed segment there is nothing.
+    assert laid(ALL, DLSN(1, 9, 10), begin(2)) == ([], [])
+    assert laid([], begin(1)) == ([], [])
+    empty = segment(2, 0)
+    assert laid([segment(1), empty, segment(3)], begin(2)) == ([(3, begin(3), None)], [])
+
+
+def test_what_is_gone_is_told() -> None:
+    def told(kind: str, first: tuple[int, int, int], behind: tuple[int, int, int]) -> list[Gap]:
+        return [Gap(kind, DLSN(*first), DLSN(*behind))]
+
+    start = DLSN(1, 5, 0)
+    rest = [(3, DLSN(3, 0, 0), None), (4, DLSN(4, 0, 0), None)]
+    # Freed, marked, and truncated in its middle.
+    assert laid(ALL[2:], start) == (rest, told("truncated", (1, 5, 0), (3, 0, 0)))
+    marked = [segment(1, truncated=True), segment(2, truncated=True), *ALL[2:]]
+    gaps = told("truncated", (1, 5, 0), (2, 0, 0)) + told("truncated", (2, 0, 0), (3, 0, 0))
+    assert laid(marked, start) == (rest, gaps)
+    partly = [segment(3, before=DLSN(3, 2, 4)), OPEN]
+    assert laid(partly, DLSN(3, 1, 0)) == (
+        [(3, DLSN(3, 2, 4), None), (4, DLSN(4, 0, 0), None)],
+        told("truncated", (3, 1, 0), (3, 2, 4)),
+    )
+    # A number that is missing in between was lost.
+    assert laid([segment(1), segment(3), OPEN], start) == (
+        [(1, start, None), *rest],
+        told("lost", (2, 0, 0), (3, 0, 0)),
+    )
+    # Told as a whole, if anything of it was asked for.
+    assert laid(ALL[2:], start, DLSN(2, 0, 0)) == ([], told("truncated", (1, 5, 0), (3, 0, 0)))
+    assert laid(ALL[2:], start, start) == ([], [])
+    # What was there when it was read up to there, and is not now.
+    assert laid([segment(1)], start, DLSN(2, 3, 0)) == ([(1, start, None)], [])
+    assert laid([segment(1)], start, DLSN(2, 3, 0), reached=True) == (
+        [(1, start, None)],
+        told("lost", (2, 0, 0), (2, 3, 0)),
+    )
+
+
+def test_what_was_read_before_it_went_is_no_gap() -> None:
+    """A query that had read all of it must not be stopped by a false alarm."""
+    end_of_1 = DLSN(1, 9, 10)
+    whole = [(n, DLSN(n, 0, 0), None) for n in (2, 3, 4)]
+    assert laid([segment(1, truncated=True), *ALL[1:]], end_of_1) == (whole, [])
+    assert laid([segment(1, 0, truncated=True), *ALL[1:]], DLSN(1, 0, 0)) == (whole, [])
+    # The node is gone too: the number of records before the position tells.
+    assert laid(ALL[1:], end_of_1, sequence=100) == (whole, [])
+    assert laid(ALL[1:], DLSN(1, 9, 9), sequence=99)[1] == [
+        Gap("truncated", DLSN(1, 9, 9), DLSN(2, 0, 0))
+    ]
+    assert laid(ALL[1:], end_of_1)[1] != []  # nothing tells
+
+
+@given(st.data())
+def test_nothing_twice_and_nothing_left_out(data: st.DataObject) -> None:
+    """Parts that follow each other have together what the whole has."""
+    place = st.builds(DLSN, st.integers(1, 5), st.integers(0, 10), st.integers(0, 10))
+    cuts = sorted([DLSN(1, 0, 0), *data.draw(st.lists(place, max_size=5)), DLSN(5, 0, 0)])
+
+    def places(start: DLSN, end: DLSN) -> list[DLSN]:
+        stretches, gaps = lay_out([*ALL[:3], segment(4)], start, end)
+        assert gaps == []
+        return [
+            DLSN(stretch.segment.lssn, entry, slot)
+            for stretch in stretches
+            for entry in range(10)
+            for slot in range(10)
+            if stretch.start
+            <= DLSN(stretch.segment.lssn, entry, slot)
+            < (stretch.end or DLSN(stretch.segment.lssn + 1, 0, 0))
+        ]
+
+    whole = places(cuts[0], DLSN(5, 0, 0))
+    assert len(whole) == 400
+    parts = [here for a, b in pairwise(cuts) for here in places(a, b) if b <= DLSN(5, 0, 0)]
+    assert parts == whole
+
+
+# -- tasks ------------------------------------------------------------------------------------
+
+
+def piece(stream: str, ledger: int, entries: int, entry_bytes: int = 1_000) -> Piece:
+    origin = Origin(stream, replace(OPEN, ledger_id=ledger))
+    return Piece(origin, 0, entries - 1, size_bytes=entries * entry_bytes)
+
+
+def tasks_of(found: list[StreamPartition]) -> list[list[tuple[str, int, int]]]:
+    return [[(p.origin.stream, p.first, p.last) for p in task.pieces] for task in found]
+
+
+def test_small_streams_share_a_task() -> None:
+    streams = [[piece(f"s{n}", n, 10)] for n in range(10)]
+    assert len(partitions(streams, partition_bytes=1_000_000)) == 1
+    several = partitions(streams, partition_bytes=40_000)
+    assert [name for task in tasks_of(several) for name, _, _ in task] == [
+        f"s{n}" for n in range(10)
+    ]
+    assert 2 < len(several) < 5
+    assert partitions([[], []], partition_bytes=1) == []
+
+
+def test_the_tasks_of_large_streams_take_turns() -> None:
+    found = tasks_of(
+        partitions([[piece("a", 1, 100)], [piece("b", 2, 100)]], partition_bytes=25_000)
+    )
+    assert [task[0][0] for task in found] == ["a", "b"] * (len(found) // 2)
+    for stream in "ab":
+        ranges = [p[1:] for task in found for p in task if p[0] == stream]
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == 99
+        assert all(a[1] + 1 == b[0] for a, b in pairwise(ranges))
+
+
+def test_as_many_tasks_as_wanted() -> None:
+    found = partitions([[piece("a", 1, 100)]], partition_bytes=10**9, min_partitions=4)
+    assert len(found) == 4
+
+
+@given(
+    st.lists(st.lists(st.integers(1, 60), max_size=4), max_size=5),
+    st.integers(1_000, 100_000),
+    st.integers(1, 8),
+)
+def test_every_entry_is_in_one_task(
+    sizes: list[list[int]], partition_bytes: int, wanted: int
+) -> None:
+    streams = [
+        [piece(f"s{n}", 10 * n + k, entries) for k, entries in enumerate(of)]
+        for n, of in enumerate(sizes)
+    ]
+    found = partitions(streams, partition_bytes=partition_bytes, min_partitions=wanted)
+    for n, of in enumerate(streams):
+        read = [
+            (p.origin.segment.ledger_id, entry)
+            for task in found
+            for p in task.pieces
+            if p.origin.stream == f"s{n}"
+            for entry in range(p.first, p.last + 1)
+        ]
+        # In the order of the stream too: that is what a sink goes by.
+        assert read == [
+            (p.origin.segment.ledger_id, entry) for p in of for entry in range(p.last + 1)
+        ]
+
+
+# -- filters ----------------------------------------------------------------------------------
+
+stream, txid, time = ("stream",), ("txid",), ("time",)
+NEW_YEAR = datetime(2026, 1, 1, tzinfo=UTC)
+NEW_YEAR_MS = 1_767_225_600_000
+LARGE = 2**63 - 1
+
+
+@pytest.mark.parametrize(
+    ("condition", "bounds"),
+    [
+        (ds.EqualTo(stream, "a"), StreamBounds(streams=frozenset("a"))),
+        (ds.In(stream, ("a", "b", None)), StreamBounds(streams=frozenset("ab"))),
+        (ds.EqualTo(txid, 7), StreamBounds(txid=(7, 7))),
+        (ds.GreaterThan(("segment",), 7), StreamBounds(segment=(7, LARGE))),
+        (ds.LessThanOrEqual(("sequence",), 7), StreamBounds(sequence=(-LARGE, 7))),
+        (ds.GreaterThanOrEqual(time, NEW_YEAR), StreamBounds(time_ms=(NEW_YEAR_MS, LARGE))),
+        (ds.LessThan(time, NEW_YEAR), StreamBounds(time_ms=(-LARGE, NEW_YEAR_MS + 1))),
+        (
+            ds.EqualTo(time, NEW_YEAR.astimezone(timezone(timedelta(hours=3)))),
+            StreamBounds(time_ms=(NEW_YEAR_MS, NEW_YEAR_MS + 1)),
+        ),
+        (ds.EqualTo(txid, None), StreamBounds()),
+        (ds.EqualTo(("value",), b"x"), StreamBounds()),
+        (ds.In(txid, (1, 2)), StreamBounds()),
+        (ds.Not(ds.EqualTo(txid, 7)), StreamBounds()),
+        (ds.StringStartsWith(stream, "a"), StreamBounds()),
+    ],
+)
+def test_filters(condition: ds.Filter, bounds: StreamBounds) -> None:
+    assert narrowed(StreamBounds(), condition) == bounds
+
+
+def test_filters_together() -> None:
+    bounds = StreamBounds()
+    for condition in (ds.GreaterThan(txid, 3), ds.LessThan(txid, 9), ds.In(stream, ("a", "b"))):
+        bounds = narrowed(bounds, condition)
+    bounds = narrowed(bounds, ds.EqualTo(stream, "b"))
+    assert bounds == StreamBounds(streams=frozenset("b"), txid=(3, 9))
+    assert bounds.has_stream("b")
+    assert not bounds.has_stream("a")
+
+
+# -- admission and lag ------------------------------------------------------------------------
+
+
+@given(
+    st.dictionaries(st.text(max_size=3), st.integers(0, 10**6), max_size=6), st.integers(0, 10**6)
+)
+def test_limits_are_shared_out_to_the_last(wanted: dict[str, int], limit: int) -> None:
+    given = shares(wanted, limit)
+    assert sum(given.values()) == min(limit, sum(wanted.values()))
+    assert all(0 <= given[name] <= amount for name, amount in wanted.items())
+
+
+def test_lag_as_reported() -> None:
+    reported = '{"v": 1, "lag": {"a": {"records": 3, "bytes": 70, "seconds": 1.5}}}'
+    assert lags_of("q", 7, reported) == [StreamLag("q", 7, "a", 3, 70, 1.5)]
+    for other in (None, "", "null", "{x", '{"topic": {"0": 7}}', "7"):
+        assert lags_of("q", 7, other) == []

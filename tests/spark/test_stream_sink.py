@@ -1,0 +1,264 @@
+"""Streams as the sink of streaming queries: each micro-batch once."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from faults import Faults
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from quire.client import blocking
+from quire.spark import sweep_orphans
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+NAMESPACE = "/tests/sink"
+WAIT_S = 120
+
+Run = Callable[..., None]
+
+
+@pytest.fixture
+def streams(client: blocking.Client) -> Iterator[Namespace]:
+    with Namespace.create(client, NAMESPACE) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
+    name = re.sub(r"\W", "-", request.node.name)
+    streams.create_stream(name)
+    return name
+
+
+@pytest.fixture
+def numbers(spark: SparkSession) -> Callable[..., DataFrame]:
+    def read(total: int, per_batch: int = 100, partitions: int = 2) -> DataFrame:
+        options = {"total": total, "perBatch": per_batch, "partitions": partitions}
+        return spark.readStream.format("quire_numbers").options(**options).load()
+
+    return read
+
+
+@pytest.fixture
+def run(cluster: LocalCluster, stream: str, tmp_path: Path) -> Run:
+    """Everything that there is now, into `stream`; the checkpoint is `at`."""
+
+    def ran(
+        frame: DataFrame, at: str = "checkpoint", format: str = "quire", mode: str = "append",
+        **more: object,
+    ) -> None:  # fmt: skip
+        given = {"metadata": cluster.uri, "namespace": NAMESPACE}
+        if "streams" not in more:
+            given["stream"] = stream
+        name = more.pop("name", None)
+        writer = frame.writeStream.format(format).outputMode(mode).options(**{**given, **more})
+        if name:
+            writer = writer.queryName(str(name))
+        query = writer.option("checkpointLocation", str(tmp_path / at)).trigger(availableNow=True)
+        started = query.start()
+        try:
+            assert started.awaitTermination(WAIT_S)
+        finally:
+            started.stop()
+
+    return ran
+
+
+def read(streams: Namespace, name: str) -> list[int]:
+    return [int(record.payload) for record in streams.open_reader(name)]
+
+
+def only_its_ledgers(client: blocking.Client, streams: Namespace, name: str) -> None:
+    left = {
+        ledger_id
+        for ledger_id in client.list_ledgers()
+        if client.ledger_metadata(ledger_id).custom.get("stream") == f"{NAMESPACE}/{name}".encode()
+    }
+    assert left == {segment.ledger_id for segment in streams.segments(name)}
+
+
+# -- what is written --------------------------------------------------------------------------
+
+
+def test_a_query_goes_on_where_it_was(
+    client: blocking.Client, streams: Namespace, stream: str, run: Run,
+    numbers: Callable[..., DataFrame], tmp_path: Path,
+) -> None:  # fmt: skip
+    run(numbers(350))
+    assert read(streams, stream) == list(range(350))
+    assert len(streams.segments(stream)) == 4  # one for each micro-batch
+    run(numbers(350))
+    run(numbers(500))
+    # The driver died behind a commit, before Spark noted it: the batch comes again.
+    for file in (tmp_path / "checkpoint" / "commits").glob("*5*"):
+        file.unlink()
+    run(numbers(500))
+    run(numbers(600))
+    assert read(streams, stream) == list(range(600))
+    only_its_ledgers(client, streams, stream)
+
+
+def test_rows_are_sorted_within_a_batch(
+    streams: Namespace, stream: str, run: Run, numbers: Callable[..., DataFrame]
+) -> None:
+    frame = numbers(200, 100, 1).selectExpr("value", "int(value) % 2 AS odd")
+    run(frame, orderBy="odd", valueColumn="value")
+    assert read(streams, stream) == [
+        n for batch in (0, 100) for odd in (0, 1) for n in range(batch, batch + 100) if n % 2 == odd
+    ]
+
+
+def test_a_column_says_which_stream(
+    streams: Namespace, stream: str, run: Run, numbers: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    frame = numbers(300).selectExpr(
+        "value", f"concat('{stream}/', if(int(value) < 100, 'a', 'b')) AS place"
+    )
+    options = {
+        "streams": f"{stream}/a,{stream}/b", "streamColumn": "place", "createStream": "true",
+    }  # fmt: skip
+    run(frame, **options)
+    for file in (tmp_path / "checkpoint" / "commits").glob("*2*"):
+        file.unlink()
+    run(frame, **options)
+    assert read(streams, f"{stream}/a") == list(range(100))
+    assert read(streams, f"{stream}/b") == list(range(100, 300))
+
+
+# -- who writes -------------------------------------------------------------------------------
+
+
+def test_another_query_of_the_same_writer_must_say_so(
+    client: blocking.Client, streams: Namespace, stream: str, run: Run,
+    numbers: Callable[..., DataFrame],
+) -> None:  # fmt: skip
+    run(numbers(200), writerId="w")
+    with pytest.raises(PySparkException, match=r"has published up to batch 1 of query .* takeover"):
+        run(numbers(200), "another", writerId="w")
+    assert read(streams, stream) == list(range(200))
+    only_its_ledgers(client, streams, stream)
+    run(numbers(100), "third", writerId="w", takeover="true")
+    run(numbers(200), "third", writerId="w")
+    assert read(streams, stream) == [*range(200), *range(200)]
+    with pytest.raises(PySparkException, match="was replaced by query"):
+        run(numbers(300), writerId="w", takeover="true")
+    run(numbers(100), "fourth", writerId="v")  # beside it
+    assert read(streams, stream) == [*range(200), *range(200), *range(100)]
+
+
+def test_what_names_the_writer(
+    streams: Namespace, stream: str, run: Run, numbers: Callable[..., DataFrame], tmp_path: Path
+) -> None:
+    run(numbers(100), "a", name="orders")
+    with pytest.raises(PySparkException, match="writer 'query:orders' of stream"):
+        run(numbers(100), "b", name="orders")
+    run(numbers(100), "c")
+    shutil.copytree(tmp_path / "c", tmp_path / "moved")
+    with pytest.raises(PySparkException, match="Keep the name of the writer as it was"):
+        run(numbers(200), "moved")
+    shutil.rmtree(tmp_path / "c")
+    with pytest.raises(PySparkException, match="has published up to batch 0 of query"):
+        run(numbers(100), "c")
+    assert read(streams, stream) == [*range(100), *range(100)]
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"txnId": 1}, "option 'txnId' is of no use for writing streams from a query"),
+        ({"writerid_": 1}, "unknown option 'writerid_' for writing streams from a query. Did you"),
+        ({"stream": "nowhere"}, "With the option 'createStream' it is made"),
+        ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),
+        ({"mode": "complete"}, "a stream cannot be overwritten"),
+        ({"token": "t"}, "fencing token 't' is not in force"),
+        ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
+    ],
+)
+def test_one_clear_message(
+    run: Run, numbers: Callable[..., DataFrame], options: dict[str, object], message: str
+) -> None:
+    frame = numbers(100)
+    if "mode" in options:
+        frame = frame.groupBy("value").count()
+    with pytest.raises(PySparkException) as caught:
+        run(frame, **options)
+    lines = [line for line in str(caught.value).splitlines() if "quire.errors." in line]
+    assert message in lines[-1]
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+def test_a_task_fails_once(
+    client: blocking.Client, streams: Namespace, stream: str, run: Run,
+    numbers: Callable[..., DataFrame], tmp_path: Path,
+) -> None:  # fmt: skip
+    faults = Faults(str(tmp_path))
+    for name in ("task-raises.1.0", "worker-dies.2.1"):
+        faults.make(name)
+    run(numbers(800, 200), format="quire_faulty_streams", faults=str(tmp_path))
+    assert len(list(tmp_path.glob("taken.*"))) == 2
+    assert read(streams, stream) == list(range(800))
+    only_its_ledgers(client, streams, stream)
+
+
+@pytest.mark.parametrize("step", ["before-merge", "after-merge", "after-transaction"])
+def test_a_commit_fails(
+    client: blocking.Client, streams: Namespace, stream: str, run: Run,
+    numbers: Callable[..., DataFrame], tmp_path: Path, step: str,
+) -> None:  # fmt: skip
+    """Spark calls `abort` with the same messages: what is published stays."""
+    faults = Faults(str(tmp_path))
+    faults.make(f"raise.{step}.1")
+    options = {"format": "quire_faulty_streams", "faults": str(tmp_path)}
+    with pytest.raises(PySparkException, match=f"injected: {step}"):
+        run(numbers(300), **options)
+    published = 200 if step == "after-transaction" else 100
+    assert read(streams, stream) == list(range(published))
+    run(numbers(300), **options)
+    assert read(streams, stream) == list(range(300))
+    sweep_orphans(client, 0, stream=f"{NAMESPACE}/{stream}")
+    only_its_ledgers(client, streams, stream)
+
+
+# -- the guide --------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_guide(
+    spark: SparkSession, streams: Namespace, cluster: LocalCluster, client: blocking.Client,
+    numbers: Callable[..., DataFrame], tmp_path: Path,
+) -> None:  # fmt: skip
+    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
+    section = text.split("## Writing streams")[1].split("\n## ")[0]
+    examples = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+    assert len(examples) == 2
+    names = {
+        "frame": spark.range(10).selectExpr("string(id) AS value"),
+        "orders": numbers(300),
+        "checkpoint": str(tmp_path),
+    }
+    with Namespace.create(client, "/written-shop") as shop:
+        for name in ("orders", "enriched"):
+            shop.create_stream(name)
+        for example in examples:
+            cluster_option = f'format("quire").option("metadata", "{cluster.uri}")'
+            given = example.replace('format("quire")', cluster_option)
+            exec(given.replace('"/shop"', '"/written-shop"'), names)
+        query = names["query"]
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        assert read(shop, "orders") == list(range(10))
+        assert read(shop, "enriched") == list(range(300))

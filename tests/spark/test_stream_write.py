@@ -1,0 +1,278 @@
+"""Writing streams in batch jobs: all of a job or nothing, once, in order."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+import pyarrow as pa
+import pytest
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+from quire.client import blocking
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+NAMESPACE = "/tests/write"
+
+Save = Callable[..., None]
+
+
+@pytest.fixture
+def streams(client: blocking.Client) -> Iterator[Namespace]:
+    with Namespace.create(client, NAMESPACE) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
+    """A stream of this test's own."""
+    name = re.sub(r"\W", "-", request.node.name)
+    streams.create_stream(name)
+    return name
+
+
+@pytest.fixture
+def save(cluster: LocalCluster, stream: str) -> Save:
+    def saved(
+        frame: DataFrame, mode: str = "append", format: str = "quire", **more: object
+    ) -> None:
+        given = {"metadata": cluster.uri, "namespace": NAMESPACE}
+        if "streams" not in more:
+            given["stream"] = stream
+        frame.write.format(format).mode(mode).options(**{**given, **more}).save()
+
+    return saved
+
+
+def numbers(spark: SparkSession, first: int, count: int, partitions: int) -> DataFrame:
+    return spark.range(first, first + count, 1, partitions).selectExpr("cast(id AS string) value")
+
+
+def read(streams: Namespace, name: str) -> list[int]:
+    return [int(record.payload) for record in streams.open_reader(name)]
+
+
+def only_its_ledgers(client: blocking.Client, streams: Namespace, names: Sequence[str]) -> None:
+    """Nothing is left of attempts."""
+    paths = [f"{NAMESPACE}/{name}".encode() for name in names]
+    left = {
+        ledger_id
+        for ledger_id in client.list_ledgers()
+        if client.ledger_metadata(ledger_id).custom.get("stream") in paths
+    }
+    assert left == {s.ledger_id for name in names for s in streams.segments(name)}
+
+
+# -- what is written --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 5])
+def test_rows_keep_their_order(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save,
+    partitions: int,
+) -> None:  # fmt: skip
+    save(numbers(spark, 0, 20_000, partitions))
+    save(numbers(spark, 20_000, 100, partitions))
+    assert read(streams, stream) == list(range(20_100))
+    assert len(streams.segments(stream)) == 2  # small ones of a job become one
+    only_its_ledgers(client, streams, [stream])
+
+
+def test_large_partitions_stay_segments(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
+) -> None:
+    frame = spark.range(0, 24_000, 1, 3).selectExpr(
+        "cast(concat(id, repeat(' ', 1000)) AS binary) AS value"
+    )
+    save(frame)
+    assert read(streams, stream) == list(range(24_000))
+    assert [segment.record_count for segment in streams.segments(stream)] == [8_000] * 3
+    only_its_ledgers(client, streams, [stream])
+
+
+def test_a_transaction_is_written_once(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
+) -> None:
+    save(numbers(spark, 0, 100, 2), txnId="a")
+    save(numbers(spark, 0, 100, 2), txnId="b")
+    save(numbers(spark, 500, 100, 2), txnId="a")
+    assert read(streams, stream) == [*range(100), *range(100)]
+    only_its_ledgers(client, streams, [stream])
+
+
+def test_an_empty_job(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+    save(numbers(spark, 0, 0, 2), txnId="a")
+    assert streams.segments(stream) == []
+    save(numbers(spark, 0, 10, 2), txnId="a")  # done already
+    assert read(streams, stream) == []
+
+
+def test_a_stream_is_made(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+    save(numbers(spark, 0, 10, 1), stream=f"{stream}-2", createStream="true")
+    assert read(streams, f"{stream}-2") == list(range(10))
+
+
+def test_given_txids(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+    streams.configure_stream(stream, {"txids": "given"})
+    frame = spark.range(0, 3_000, 1, 3).selectExpr("string(id) AS value", "id DIV 2 AS txid")
+    save(frame)
+    assert [r.txid for r in streams.open_reader(stream)] == [n // 2 for n in range(3_000)]
+    later = spark.range(3_000, 3_010, 1, 2).selectExpr("string(id) AS value", "id AS number")
+    save(later, txidColumn="number")
+    assert [r.txid for r in streams.open_reader(stream)][-10:] == list(range(3_000, 3_010))
+    with pytest.raises(PySparkException, match="txid 0 behind 3009"):
+        save(frame)
+    with pytest.raises(PySparkException, match="the txids of a batch fall"):
+        save(spark.range(9_000, 8_000, -1, 1).selectExpr("string(id) AS value", "id AS txid"))
+    with pytest.raises(PySparkException, match="there is no column of them"):
+        save(numbers(spark, 0, 10, 1))
+    assert len(read(streams, stream)) == 3_010
+
+
+def test_time_is_the_txid_otherwise(
+    spark: SparkSession, streams: Namespace, stream: str, save: Save
+) -> None:
+    with streams.open_writer(stream) as writer:
+        writer.append(b"-1")
+    save(numbers(spark, 0, 10, 2))
+    with streams.open_writer(stream) as writer:
+        writer.append(b"10")
+    assert read(streams, stream) == list(range(-1, 11))
+    txids = [record.txid for record in streams.open_reader(stream)]
+    assert txids == sorted(txids)
+    frame = spark.range(5).selectExpr("string(id) AS value", "id AS txid")
+    with pytest.raises(PySparkException, match="takes the time as txid"):
+        save(frame, txidColumn="txid")
+
+
+def test_the_sink_sorts(spark: SparkSession, streams: Namespace, stream: str, save: Save) -> None:
+    frame = spark.range(0, 30_000, 1, 2).selectExpr("string(id) AS value", "id % 3 AS kind")
+    save(frame, orderBy="kind", valueColumn="value")
+    halves = [list(range(15_000)), list(range(15_000, 30_000))]
+    assert read(streams, stream) == [
+        number for half in halves for kind in range(3) for number in half if number % 3 == kind
+    ]
+
+
+def test_a_column_says_which_stream(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
+) -> None:
+    names = [f"{stream}/{name}" for name in ("a", "b", "c")]
+    for name in names[:2]:
+        streams.create_stream(name)
+    frame = spark.range(0, 3_000, 1, 3).selectExpr(
+        "string(id) AS value", f"concat('{stream}/', if(id % 3 = 0, 'a', 'c')) AS place"
+    )
+    options = {
+        "streams": f"{stream}/?,{stream}/c", "streamColumn": "place", "createStream": "true",
+    }  # fmt: skip
+    save(frame, txnId="t", **options)
+    expected = [[n for n in range(3_000) if n % 3 == 0], [], [n for n in range(3_000) if n % 3]]
+    assert [read(streams, name) for name in names] == expected
+    # Of a job that came half way, the rest is written by the next try.
+    more = spark.range(0, 30, 1, 3).selectExpr("string(id) AS value", f"'{stream}/b' AS place")
+    save(frame.union(more), txnId="t", **options)
+    assert [read(streams, name) for name in names] == [expected[0], list(range(30)), expected[2]]
+    only_its_ledgers(client, streams, names)
+    with pytest.raises(PySparkException, match=r"a row is for stream '.*x'.*Did you mean"):
+        save(more.selectExpr("value", "concat(place, 'x') AS place"), **options)
+
+
+# -- errors -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"txnid_": 1},
+            "unknown option 'txnid_' for writing streams in a batch. Did you mean 'txn",
+        ),
+        ({"writerId": 2}, "option 'writerId' is of no use for writing streams in a batch"),
+        ({"ensemble": 2}, "option 'ensemble' is of no use for writing streams in a batch"),
+        ({"dataset": 2}, "option 'dataset' is of no use for writing streams in a batch"),
+        ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
+        ({"orderBy": "valeu"}, "there is no column 'valeu'. Did you mean 'value'?"),
+        ({"txidColumn": "value"}, "column 'value' is string, not a whole number"),
+        ({"streams": "a"}, "options 'streams' and 'streamColumn' go together"),
+        ({"streams": "zzz*", "streamColumn": "value"}, "stands for 0 streams"),
+        ({"stream": "test_one_clear_messag"}, "With the option 'createStream' it is made"),
+        ({"stream": "a//b"}, "'a//b' cannot be the name of a stream"),
+        ({"namespace": "/nowhere"}, "there is no namespace /nowhere"),
+        ({"metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),
+        ({"token": "t"}, "fencing token 't' is not in force"),
+        ({"createStream": "yes"}, "option 'createStream': 'yes' is neither true nor false"),
+    ],
+)
+def test_one_clear_message(
+    spark: SparkSession, save: Save, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises(PySparkException) as caught:
+        save(numbers(spark, 0, 10, 1).selectExpr("value", "value AS other"), **options)
+    lines = [line for line in str(caught.value).splitlines() if "quire.errors." in line]
+    assert message in lines[-1]
+
+
+def test_a_stream_is_not_overwritten(spark: SparkSession, save: Save) -> None:
+    with pytest.raises(PySparkException, match="a stream cannot be overwritten"):
+        save(numbers(spark, 0, 10, 1), "overwrite")
+
+
+def test_a_null_is_refused(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
+) -> None:
+    frame = spark.range(1000).selectExpr("if(id = 700, null, string(id)) AS value")
+    with pytest.raises(PySparkException, match="a value is null"):
+        save(frame)
+    assert read(streams, stream) == []
+    only_its_ledgers(client, streams, [stream])
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+def test_the_input_of_a_task_fails_once(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save
+) -> None:
+    def fail_once(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        context = TaskContext.get()
+        assert context is not None
+        for at, batch in enumerate(batches):
+            if at == 2 and context.partitionId() in (1, 3) and context.attemptNumber() == 0:
+                raise RuntimeError("injected")
+            yield batch
+
+    frame = numbers(spark, 0, 200_000, 4)
+    save(frame.mapInArrow(fail_once, frame.schema))
+    assert read(streams, stream) == list(range(200_000))
+    only_its_ledgers(client, streams, [stream])
+
+
+def test_who_opens_the_stream_meanwhile_wins(
+    spark: SparkSession, client: blocking.Client, streams: Namespace, stream: str, save: Save,
+    cluster: LocalCluster,
+) -> None:  # fmt: skip
+    uri = cluster.uri
+
+    def intrude(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with (
+            blocking.connect(uri) as other,
+            Namespace.open(other, NAMESPACE) as opened,
+            opened.open_writer(stream) as writer,
+        ):
+            writer.append(b"-1")
+        yield from batches
+
+    frame = numbers(spark, 0, 1_000, 1)
+    with pytest.raises(PySparkException, match="was taken over by another writer"):
+        save(frame.mapInArrow(intrude, frame.schema))
+    assert read(streams, stream) == [-1]
+    only_its_ledgers(client, streams, [stream])
+    save(frame)
+    assert read(streams, stream) == list(itertools.chain([-1], range(1_000)))
