@@ -16,6 +16,7 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
+from quire.streams.producers import read_marks
 from quire.streams.publishing import (
     Batch,
     BatchKey,
@@ -393,6 +394,9 @@ def test_producers_and_tokens_outlive_a_batch() -> None:
             await publish(b.streams, "s", batch, built)
         assert await payloads(b) == [b"sale", b"x", b"y", b"x", b"y"]
         # The last segment says it all: nothing before it needs to be read.
+        newest = (await b.streams.segments("s"))[-1:]
+        marks = await read_marks(b.client, newest, b"")
+        assert (marks.last_sequence("till"), marks.token) == (41, "t")
         async with await b.streams.open_writer("s") as writer:
             producer = await writer.producer("till")
             assert producer.last_sequence == 41

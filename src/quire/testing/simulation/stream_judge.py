@@ -53,6 +53,7 @@ async def judge_streams(stage: StreamStage, followers: Callable[[], list[str]]) 
             await _orphans(stage, client)
         await streams.close()
         await client.close()
+    await asyncio.sleep(POLL_S)  # a late request to a bookie may name a ledger that is deleted
 
 
 async def _finish(stage: StreamStage, judge: str, streams: Namespace, plan: StreamPlan) -> None:
