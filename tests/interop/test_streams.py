@@ -319,7 +319,9 @@ def test_purging(place: Place, writing: str) -> None:
         eventually(lambda: len(other.segments(name)) == 1, "Java has purged two segments")
     else:
         one.truncate(name, positions[40])
-    assert [segment.lssn for segment in other.segments(name)] == [3]
+    # Quire keeps the node of the newest that went, for readers that have read it to its end.
+    left = [3] if isinstance(one, ApacheStreams) else [2, 3]
+    assert [segment.lssn for segment in other.segments(name)] == left
     for reader in (one, other):
         assert pairs(reader.read(name, len(sent) - 40)) == sent[40:]
         writer = reader.writer(name)

@@ -200,7 +200,11 @@ def _results(jobs: list[Job], processes: int, failures: list[Result]) -> Iterato
 
 
 def _simulate(job: Job) -> Result:
+    import logging
+
     from quire.testing.simulation import simulate as run
 
+    # What simulated programs would log is in their story.
+    logging.getLogger("quire").addHandler(logging.NullHandler())
     workload, seed = job
     return run(seed, workload)
