@@ -104,11 +104,11 @@ def test_a_truncation_that_comes_late_does_not_bring_anything_back() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 4)
         metadata = b.streams.metadata("s")
-        known, segments = await metadata.truncation(), await metadata.segments()
+        known, segments = await metadata.life(), await metadata.segments()
         before = segments[2].first_dlsn
         await truncate(metadata, before)
         with pytest.raises(VersionConflictError):
-            await metadata.mark_truncated(before, known, segments[:1])
+            await metadata.mark_truncated(known, segments[:1])
         assert await truncate(metadata, segments[1].first_dlsn) == []
         truncated = [s.truncation is Truncation.TRUNCATED for s in await metadata.segments()]
         assert truncated == [True, True, False, False]

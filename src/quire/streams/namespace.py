@@ -26,7 +26,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.tree import Check, Create, Delete, Operation, Put
+from quire.metadata.tree import Create, Delete, Operation, Put
 from quire.metadata.uri import Driver, parse_uri
 from quire.streams.lock import StreamLock
 from quire.streams.positions import EARLIEST, Start, find
@@ -41,7 +41,7 @@ from quire.streams.settings import (
     decode_settings,
     encode_settings,
 )
-from quire.streams.stream_metadata import LIFE_PREFIX, TRUNCATION_NODE, StreamMetadata
+from quire.streams.stream_metadata import StreamMetadata
 from quire.streams.subscriptions import Subscription
 from quire.streams.takeover import take_over
 from quire.streams.truncation import free, retain, stored_bytes, truncate
@@ -242,12 +242,12 @@ class Namespace:
         except StreamEndedError:
             pass
         await self._tree.make_path(target.paths.stream)
-        truncation = await metadata.truncation()  # before the nodes that a truncation makes anew
+        life = await metadata.life()  # before the nodes that a truncation makes anew
         creates, deletes = await self._moves(metadata.paths, target.paths.root)
-        creates.append(Create(f"{target.paths.root}/{target.new_life()}"))
-        same = Check(f"{metadata.paths.root}/{TRUNCATION_NODE}", truncation.version)
-        await self._tree.commit(same, *creates, *reversed(deletes))
+        creates += await target.lives.begin()
+        await self._tree.commit(Delete(life.path, life.version), *creates, *reversed(deletes))
         await metadata.remove_markers()
+        await metadata.lives.clear()
 
     async def _moves(
         self, paths: StreamPaths, target: str, below: str = ""
@@ -259,9 +259,6 @@ class Namespace:
         for name in await self._tree.children(source):
             if paths.holds_lock_members(source):
                 # They belong to a session, and to the writer or reader of the old name.
-                deletes.append(Delete(f"{source}/{name}"))
-                continue
-            if name.startswith(LIFE_PREFIX):
                 deletes.append(Delete(f"{source}/{name}"))
                 continue
             more = await self._moves(paths, target, f"{below}/{name}")

@@ -280,7 +280,7 @@ async def _discard_unnamed(
     if not built:
         return
     claim, tree = _claim_of(batch.claim), metadata.tree
-    path, life = metadata.paths.segments, f"{metadata.paths.root}/{claim.life}"
+    path, life = metadata.paths.segments, claim.life
     try:
         newest = (await tree.read(path)).value
         # Where the version is another one by now, the claim is void already.

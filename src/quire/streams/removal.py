@@ -37,6 +37,7 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
     if not await metadata.exists():
         await metadata.tree.delete_tree(metadata.paths.root)
         await metadata.remove_markers()
+        await metadata.lives.clear()
 
 
 async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> None:
@@ -53,7 +54,9 @@ async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> 
     path = metadata.paths.segments
     others = [name for name in await metadata.tree.children(path) if not parse_segment_name(name)]
     await metadata.tree.commit(
-        *[Delete(f"{path}/{name}") for name in others], Delete(path, claim.ledgers_version)
+        *[Delete(f"{path}/{name}") for name in others],
+        Delete(claim.life),
+        Delete(path, claim.ledgers_version),
     )
 
 

@@ -9,11 +9,9 @@ its successor. A lock (`lock`) only keeps writers from interrupting each other.
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.codec.dlsn import DLSN
 from quire.codec.stream_format import FIRST_LSSN
 from quire.codec.stream_name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.stream_segment import (
@@ -33,8 +31,9 @@ from quire.errors import (
     StreamFencedError,
     VersionConflictError,
 )
-from quire.metadata.base import ANY_VERSION, Versioned
+from quire.metadata.base import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
+from quire.streams.stream_life import Life, Lives, unique
 from quire.tasks import each
 
 NO_LEDGER = b""
@@ -43,18 +42,10 @@ LOST_REPLY_ATTEMPTS = 10
 LOST_REPLY_DELAY_S = 0.1
 """Before the second of them; it doubles up to the maximum."""
 LOST_REPLY_DELAY_MAX_S = 2.0
-LIFE_PREFIX = "quire-life-"
-"""Of a node with a name of its own in each life of a stream: versions begin anew where a stream is
-deleted, or renamed, and another of its name is made, so that they alone would let a writer of the
-former one into it."""
-TRUNCATION_NODE = "quire-truncation"
-"""Changes with every truncation: the nodes of segments are made anew, and tell no versions."""
+CREATE_ATTEMPTS = 5
+"""While somebody deletes another one of that name."""
 LIST_ATTEMPTS = 20
 """A segment that changes its name while the list is read makes it be read again."""
-
-
-_numbers = itertools.count(1)
-"""Tells apart what one session makes."""
 
 
 @dataclass(slots=True)
@@ -69,7 +60,7 @@ class Claim:
     allocated: bytes
     allocation_version: int
     life: str
-    """The name of the node that only this life of the stream has."""
+    """The path of the node that only this life of the stream has."""
     stamp: str
     """What that node holds: whose the newest claim is."""
 
@@ -80,6 +71,7 @@ class StreamMetadata:
     def __init__(self, tree: Tree, paths: StreamPaths) -> None:
         self.tree = tree
         self.paths = paths
+        self.lives = Lives(tree, paths)
         self._old_names: dict[tuple[int, bool], str] = {}
         """Of nodes that Java named in its former way, at the last look: by number of the segment
         and whether it is in progress."""
@@ -88,15 +80,21 @@ class StreamMetadata:
 
     async def create(self, more: Mapping[str, bytes] | None = None) -> None:
         """All nodes, in one transaction, with `more` below the stream's root. StreamExistsError."""
-        nodes = [*self.paths.created(), (f"{self.paths.root}/{self.new_life()}", b"")]
+        nodes = self.paths.created()
         nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
-        try:
-            await self.tree.make_path(self.paths.stream)
-            await self.tree.commit(*[Create(path, value) for path, value in nodes])
-        except KeyExistsError as error:
-            if not await self.tree.exists(self.paths.segments):
-                raise
-            raise StreamExistsError(f"stream {self.paths.name} exists already") from error
+        made = [Create(path, value) for path, value in nodes]
+        for attempt in range(CREATE_ATTEMPTS):
+            try:
+                await self.tree.make_path(self.paths.stream)
+                await self.tree.commit(*made, *await self.lives.begin())
+                return
+            except NoSuchKeyError:
+                if attempt == CREATE_ATTEMPTS - 1:
+                    raise
+            except KeyExistsError as error:
+                if not await self.tree.exists(self.paths.segments):
+                    raise
+                raise StreamExistsError(f"stream {self.paths.name} exists already") from error
 
     async def ensure_writable(self) -> None:
         """The nodes that only writers need: a reader's stream may lack them. NoSuchStreamError."""
@@ -113,19 +111,6 @@ class StreamMetadata:
             pass
         except NoSuchKeyError as error:
             raise self._missing() from error
-
-    def new_life(self) -> str:
-        return f"{LIFE_PREFIX}{self.tree.session_id:x}-{next(_numbers)}"
-
-    async def _life(self) -> str:
-        """The name of the node; made where the stream has none, because others have made it."""
-        for _ in range(2):
-            names = await self.tree.children(self.paths.root)
-            lives = [name for name in names if name.startswith(LIFE_PREFIX)]
-            if lives:
-                return lives[0]
-            await self.make_below(f"{self.paths.root}/{self.new_life()}")
-        raise self._missing()
 
     async def has_marks(self) -> bool:
         """Whether producers or fencing tokens were ever used (`producers`)."""
@@ -213,28 +198,23 @@ class StreamMetadata:
         except NoSuchKeyError as error:
             raise self._missing() from error
 
-    async def truncation(self) -> Versioned[bytes]:
-        """The node that changes with each truncation. NoSuchStreamError."""
-        path = f"{self.paths.root}/{TRUNCATION_NODE}"
-        for _ in range(2):
-            try:
-                return await self.tree.read(path)
-            except NoSuchKeyError:
-                await self.make_below(path)
-        raise self._missing()
+    async def life(self) -> Life:
+        """The node that changes with each claim and each truncation. NoSuchStreamError."""
+        try:
+            return await self.lives.find()
+        except NoSuchKeyError as error:
+            raise self._missing() from error
 
-    async def mark_truncated(
-        self, before: DLSN, known: Versioned[bytes], segments: Sequence[StreamSegment]
-    ) -> None:
-        """Put these in the place of what is known under their numbers, in one transaction.
-        VersionConflictError or NoSuchKeyError: something has changed, nothing was done."""
+    async def mark_truncated(self, known: Life, segments: Sequence[StreamSegment]) -> Life:
+        """Put these in the place of what is there under their numbers, in one transaction; what is
+        known then. VersionConflictError or NoSuchKeyError: something has changed since `known`,
+        nothing was done."""
         operations: list[Operation] = []
         for segment in segments:
             operations.append(Delete(self.node(segment.lssn, in_progress=False)))
             operations.append(Create(self.paths.segment(segment.name), segment.to_bytes()))
-        value = before.to_text().encode("ascii")
-        put = Put(f"{self.paths.root}/{TRUNCATION_NODE}", value, known.version)
-        await self.tree.commit(*operations, put)
+        await self.tree.commit(*operations, Put(known.path, known.value, known.version))
+        return Life(known.path, known.value, known.version + 1)
 
     # -- the right to write -------------------------------------------------------------------
 
@@ -252,9 +232,8 @@ class StreamMetadata:
             raise MetadataError(
                 f"stream {self.paths.name} has layout version {version.hex()}, which is unknown"
             )
-        life = await self._life()
-        stamp = f"{self.tree.session_id:x}-{next(_numbers)}"
-        stamped = Put(f"{self.paths.root}/{life}", stamp.encode("ascii"))
+        life, stamp = (await self.lives.find()).path, unique(self.tree)
+        stamped = Put(life, stamp.encode("ascii"))
         for _ in range(LIST_ATTEMPTS):
             ledgers = await self.tree.read(self.paths.segments)
             try:
@@ -367,7 +346,7 @@ class StreamMetadata:
         """All or nothing, under the claim. Where the answer is lost, nodes with the values of
         `after` tell that it was done, if nobody has claimed the stream since: others may have done
         the same."""
-        guard = [Check(f"{self.paths.root}/{claim.life}", ANY_VERSION)]
+        guard = [Check(claim.life, ANY_VERSION)]
         if all(operation.path != self.paths.segments for operation in operations):
             guard.append(Check(self.paths.segments, claim.ledgers_version))
         delay_s = LOST_REPLY_DELAY_S
@@ -388,7 +367,7 @@ class StreamMetadata:
                 delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
 
     async def _is_so(self, claim: Claim, after: Mapping[str, bytes | None]) -> bool:
-        mine = {f"{self.paths.root}/{claim.life}": claim.stamp.encode("ascii")}
+        mine = {claim.life: claim.stamp.encode("ascii")}
         for path, value in (*after.items(), *mine.items()):
             try:
                 found = (await self.tree.read(path)).value

@@ -20,7 +20,6 @@ from quire.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
-from quire.metadata.base import Versioned
 from quire.metadata.tree import Delete
 from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import StreamMetadata
@@ -36,7 +35,7 @@ async def truncate(metadata: StreamMetadata, before: DLSN) -> list[StreamSegment
 
     NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
     for _ in range(ATTEMPTS_MAX):
-        known = await metadata.truncation()
+        known = await metadata.life()
         changed = []
         for segment in await metadata.segments():
             if segment.in_progress:
@@ -47,8 +46,7 @@ async def truncate(metadata: StreamMetadata, before: DLSN) -> list[StreamSegment
         try:
             for at in range(0, len(changed), SEGMENTS_PER_COMMIT):
                 part = changed[at : at + SEGMENTS_PER_COMMIT]
-                await metadata.mark_truncated(before, known, part)
-                known = Versioned(b"", known.version + 1)
+                known = await metadata.mark_truncated(known, part)
             return changed
         except (NoSuchKeyError, VersionConflictError):
             continue

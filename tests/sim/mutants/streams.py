@@ -81,7 +81,7 @@ def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
     seeds=100,
 )
 def a_rename_does_not_see_a_truncation(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Namespace, "rename_stream", ("truncation.version)", "-1)"))
+    edit(patch, Namespace, "rename_stream", ("life.version)", "-1)"))
 
 
 @mutant(
@@ -95,7 +95,7 @@ def a_life_is_not_checked(patch: pytest.MonkeyPatch) -> None:
         patch,
         StreamMetadata,
         "_commit",
-        ('guard = [Check(f"{self.paths.root}/{claim.life}", ANY_VERSION)]', "guard = []"),
+        ("guard = [Check(claim.life, ANY_VERSION)]", "guard = []"),
     )
 
 
@@ -423,7 +423,7 @@ def a_truncation_takes_the_whole_segment(patch: pytest.MonkeyPatch) -> None:
     seeds=100,
 )
 def truncations_do_not_see_each_other(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, StreamMetadata, "mark_truncated", ("value, known.version", "value, ANY_VERSION"))
+    edit(patch, StreamMetadata, "mark_truncated", ("known.value, known.version))", "known.value))"))
 
 
 @mutant(
