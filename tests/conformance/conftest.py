@@ -214,6 +214,8 @@ DRIVERS = [
     pytest.param("sqlite", id="sqlite"),
     pytest.param("zookeeper", id="zookeeper", marks=pytest.mark.zookeeper),
 ]
+NOT_A_FILE = [driver for driver in DRIVERS if driver.id != "sqlite"]
+"""A file is a cluster as soon as it is there."""
 LEDGER_DRIVERS = [
     *DRIVERS,
     pytest.param("zookeeper-longhierarchical", id="zookeeper-long", marks=pytest.mark.zookeeper),

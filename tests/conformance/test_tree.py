@@ -27,7 +27,7 @@ from quire.metadata.sqlite import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper import ZooKeeperStore
-from tests.conformance.conftest import Backend, Eventually, end_session
+from tests.conformance.conftest import NOT_A_FILE, Backend, Eventually, end_session
 
 _bases = itertools.count()
 
@@ -107,9 +107,8 @@ async def test_the_root_is_there(tree: Tree, base: str) -> None:
         await tree.delete_tree("/")
 
 
+@pytest.mark.parametrize("empty_backend", NOT_A_FILE, indirect=True)
 async def test_a_tree_needs_no_cluster(empty_backend: Backend) -> None:
-    if empty_backend.name == "sqlite":
-        pytest.skip("a file is a cluster")
     store = await empty_backend.store()
     path = f"/tree-{os.getpid()}-{next(_bases)}/a/b"
     seen: list[Versioned[bytes] | None] = []

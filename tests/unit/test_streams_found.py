@@ -22,6 +22,7 @@ from quire.streams.namespace import Namespace
 from quire.streams.records import Gap
 from quire.streams.segments import Segments
 from quire.streams.state_machine import BUCKET, Objects
+from quire.streams.takeover import take_over
 from quire.streams.truncation import free, remove, truncate
 from tests.unit.test_streams import Bench, run
 
@@ -180,6 +181,29 @@ def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
         with pytest.raises(StreamFencedError):
             await segments.metadata.change(segments.taken.claim, drop=segments.open.segment)
         writer.abandon()
+
+    run(scene)
+
+
+def test_a_takeover_that_is_overtaken_leaves_its_successor_s_ledger_alone() -> None:
+    async def scene(b: Bench) -> None:
+        await fill(b, "s", 1)
+        slow, late = b.streams.metadata("s"), []
+        real = slow.tree.read
+
+        async def read(path: str) -> Any:
+            if path == slow.paths.allocation:
+                slow.tree.read = real  # type: ignore[method-assign]
+                late.append(await b.streams.open_writer("s"))
+                await asyncio.sleep(1)  # it has made its next ledger, and noted it
+            return await real(path)
+
+        slow.tree.read = read  # type: ignore[method-assign]
+        with pytest.raises(StreamFencedError):
+            await take_over(b.client, slow, b"")
+        await late[0].append(b"late")
+        await late[0].close()
+        assert [r.payload for r in await b.read("s")] == [b"0", b"late"]
 
     run(scene)
 

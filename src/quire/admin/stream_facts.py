@@ -44,7 +44,7 @@ class StreamFacts:
         return {
             "name": self.name,
             "ended": self.ended,
-            "segments": len(self.facts),
+            "segments": len(self.active),
             "records": self.records,
             "bytes": sum(fact.size_bytes for fact in self.facts),
             "first": str(self.oldest) if self.records else None,

@@ -46,11 +46,8 @@ async def _truncate(
     uri: str, path: str, name: str, before: Start, password: bytes, as_json: bool
 ) -> None:
     async with namespace(uri, path, password) as opened:
-        held = await opened.segments(name)
         position = await opened.find(name, before)
-        await opened.truncate(name, position)
-        left = {segment.ledger_id for segment in await opened.segments(name)}
-    freed = [segment for segment in held if segment.ledger_id not in left]
+        freed = await opened.truncate(name, position)
     if as_json:
         ledgers = [segment.ledger_id for segment in freed]
         print_json({"name": name, "before": str(position), "freed_ledgers": ledgers})

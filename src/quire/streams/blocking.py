@@ -184,9 +184,9 @@ class Namespace:
 
     # -- giving up the beginning --------------------------------------------------------------
 
-    def truncate(self, name: str, before: DLSN) -> None:
+    def truncate(self, name: str, before: DLSN) -> list[StreamSegment]:
         """See `quire.streams.Namespace.truncate`."""
-        call(self.aio.truncate(name, before))
+        return call(self.aio.truncate(name, before))
 
     def retain(self, name: str) -> list[StreamSegment]:
         """See `quire.streams.Namespace.retain`."""

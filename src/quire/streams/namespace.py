@@ -362,13 +362,13 @@ class Namespace:
 
     # -- giving up the beginning --------------------------------------------------------------
 
-    async def truncate(self, name: str, before: DLSN) -> None:
-        """Give up every record before this position, and free the ledgers that hold nothing else.
-        Readers that come there get a StreamGapError. The segment that is being written is left
-        alone: what lies in it is given up by a later call (or roll first)."""
+    async def truncate(self, name: str, before: DLSN) -> list[StreamSegment]:
+        """Give up every record before this position, and free the ledgers that hold nothing else:
+        the segments that went. Readers that come there get a StreamGapError. The segment that is
+        being written is left alone: what lies in it is given up by a later call (or roll first)."""
         metadata = self.metadata(name)
         await truncate(metadata, before)
-        await free(self.client, metadata)
+        return await free(self.client, metadata)
 
     async def retain(self, name: str) -> list[StreamSegment]:
         """Apply the stream's retention now (writers do when they roll); the segments that went."""

@@ -11,10 +11,12 @@ from quire.errors import (
     NoSuchLedgerError,
     NoSuchStreamError,
     NotEmptyError,
+    StreamFencedError,
     VersionConflictError,
 )
 from quire.metadata.tree import Delete
 from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.takeover import free_allocated
 from quire.streams.truncation import remove
 
 ATTEMPTS_MAX = 20
@@ -27,7 +29,7 @@ async def delete_stream(client: Client, metadata: StreamMetadata, password: byte
             await _delete(client, metadata, password)
         except (NoSuchStreamError, NoSuchKeyError):
             pass  # it is not there, or another deletion has got so far
-        except (VersionConflictError, NotEmptyError):
+        except (StreamFencedError, VersionConflictError, NotEmptyError):
             continue  # somebody has become its writer meanwhile
         break
     else:
@@ -49,8 +51,7 @@ async def _delete(client: Client, metadata: StreamMetadata, password: bytes) -> 
         if segment.in_progress:
             await _fence(client, segment, password)
         await remove(client, metadata, segment)
-    if claim.allocated:
-        await client.delete_ledger(int(claim.allocated))
+    await free_allocated(client, metadata, claim)
     path = metadata.paths.segments
     others = [name for name in await metadata.tree.children(path) if not parse_segment_name(name)]
     await metadata.tree.commit(

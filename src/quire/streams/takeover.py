@@ -83,7 +83,7 @@ async def take_over(
             taken.last_txid = max(taken.last_txid, completed.last_txid)
     if taken.last_txid == MAX_TXID:
         raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
-    await _free(client, metadata, claim)
+    await free_allocated(client, metadata, claim)
     taken.has_marks = await metadata.has_marks()
     if taken.has_marks:
         taken.marks = await read_marks(client, taken.segments, password)
@@ -137,12 +137,14 @@ async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecor
     return None
 
 
-async def _free(client: Client, metadata: StreamMetadata, claim: Claim) -> None:
+async def free_allocated(client: Client, metadata: StreamMetadata, claim: Claim) -> None:
     """A ledger that the former writer had made, and never used."""
     if claim.allocated == NO_LEDGER:
         return
-    await client.delete_ledger(int(claim.allocated))
+    ledger_id = int(claim.allocated)
+    # Under the claim first: where that is lost already, it is the ledger of whoever came.
     await metadata.free_allocation(claim)
+    await delete_insisting(client, ledger_id)
 
 
 async def delete_insisting(client: Client, ledger_id: int) -> None:
