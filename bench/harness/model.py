@@ -8,7 +8,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Side = Literal["quire", "apache", "disk"]
-Verb = Literal["add", "read", "ledgers", "recover", "latency", "tail"]
+Verb = Literal[
+    "add", "read", "ledgers", "recover", "latency", "tail",
+    "stream write", "stream read", "stream tail",
+]  # fmt: skip
 Metric = Literal["rate_per_s", "p50_ms", "p99_ms", "rss_mb"]
 
 MIB = 1 << 20
@@ -30,6 +33,8 @@ class Work:
     """Of `tail`, whose writer keeps to a rate."""
     readers: int = 1
     """Of `tail`."""
+    streams: int = 1
+    """Of `stream write`: each takes `entries` records."""
     mode: Literal["many", "one"] = "many"
     """How Quire's client appends: `append_many`, or `append` one by one. Apache's has one way."""
 
@@ -53,12 +58,16 @@ class Target:
     at_least: float | None = None
     at_most: float | None = None
     below: float | None = None
+    floor: float | None = None
+    """In addition to `at_least`, or alone: Quire's own value."""
     disk_share: float | None = None
     """Enough instead of `at_least`: this share of what the disk allows three replicas."""
 
     def text(self) -> str:
         if self.at_least is not None and self.disk_share is not None:
             return f"≥ {self.at_least:g}x, or {self.disk_share:.0%} of the disk's limit"
+        if self.at_least is not None and self.floor is not None:
+            return f"≥ {self.at_least:g}x, and ≥ {self.floor:,.0f}/s"
         if self.at_least is not None:
             return f"≥ {self.at_least:g}x"
         if self.at_most is not None:
@@ -71,7 +80,7 @@ class Comparison:
     """One line of the table."""
 
     title: str
-    """May name `{entries}` and `{ledgers}`: those of the work of `ours`."""
+    """May name `{entries}`, `{ledgers}` and `{streams}`: those of the work of `ours`."""
     metric: Metric
     ours: str
     theirs: str | None
@@ -96,7 +105,9 @@ class Row:
 
     def title(self, comparison: Comparison) -> str:
         work = self.work(comparison)
-        return comparison.title.format(entries=work.entries, ledgers=work.ledgers)
+        return comparison.title.format(
+            entries=work.entries, ledgers=work.ledgers, streams=work.streams
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +124,7 @@ class Sample:
     """One round of one measure. What a client does not print is None."""
 
     kind: str
-    """'add', 'read', 'recover', 'latency', 'tail' or 'disk'."""
+    """A verb, or 'disk'."""
     rate_per_s: float | None = None
     mb_per_s: float | None = None
     p50_ms: float | None = None

@@ -8,6 +8,9 @@ Apache's (`bench/peer/Bench.java`), one line per round:
     recover v2=false CRC32C E3W3A2 size=1024 entries=50 ledgers=2: p50=289.72ms p99=289.72ms ...
     tail  v2=false CRC32C E3W3A2 size=1024 rate=2000 readers=1 seen=19999 of 19999: append to read
           p50=2.55ms p99=6.14ms p99.9=9.01ms max=12.5ms                (in one line)
+    stream write E3W3A2 size=100 out=100000 n=1000000 err=0: 121000/s 12.1 MB/s
+    stream read size=100 n=1000000 err=0: 699000/s 69.9 MB/s
+    stream tail size=100 err=0: append to read p50=3.55ms p99=6.14ms p99.9=9.01ms max=12.5ms
 
 Quire's with `--json`: one object per round with `rate_per_s`, `mb_per_s`, `p50_ms`, `p99_ms`,
 `cpu_s`; a number that makes no sense for the work may be missing or null.
@@ -30,7 +33,11 @@ _TAIL = re.compile(
     rf"tail\s+.*\brate=(\d+) .*\bseen=(\d+) of (\d+): append to read "
     rf"p50={_NUMBER}ms p99={_NUMBER}ms"
 )
-_LINE_OF_A_RESULT = re.compile(r"(add|read|recover|tail)\s")
+_STREAM = re.compile(rf"(stream (?:write|read))\s.*\berr=(\d+): {_NUMBER}/s {_NUMBER} MB/s")
+_STREAM_TAIL = re.compile(
+    rf"stream tail\s.*\berr=(\d+): append to read p50={_NUMBER}ms p99={_NUMBER}ms"
+)
+_LINE_OF_A_RESULT = re.compile(r"(add|read|recover|tail|stream)\s")
 
 
 def parse_apache(line: str) -> Sample | None:
@@ -47,6 +54,12 @@ def parse_apache(line: str) -> Sample | None:
         rate, seen, sent, p50, p99 = match.groups()
         missed = int(sent) - int(seen)
         return Sample("tail", float(rate), None, float(p50), float(p99), errors=missed)
+    if match := _STREAM.match(line):
+        kind, errors, rate, mb = match.groups()
+        return Sample(kind, float(rate), float(mb), errors=int(errors))
+    if match := _STREAM_TAIL.match(line):
+        errors, p50, p99 = match.groups()
+        return Sample("stream tail", None, None, float(p50), float(p99), errors=int(errors))
     if _LINE_OF_A_RESULT.match(line):
         raise BenchmarkError(f"a result of Apache's benchmark is not understood: {line.strip()}")
     return None

@@ -44,6 +44,8 @@ class Line:
             return self.ours.median < target.below
         if target.at_most is not None:
             return None if ratio is None else ratio <= target.at_most
+        if target.floor is not None and self.ours.median < target.floor:
+            return False
         assert target.at_least is not None
         if target.disk_share is not None and self.disk_limit_per_s is not None:
             enough = self.ours.median >= target.disk_share * self.disk_limit_per_s
@@ -216,7 +218,7 @@ def _disk_text(outcomes: Outcomes) -> list[str]:
 
 def _use_cells(key: str, outcome: Outcome) -> list[str]:
     work = outcome.measure.work
-    entries = work.entries * (work.ledgers if work.verb == "recover" else 1)
+    entries = work.entries * work.streams * (work.ledgers if work.verb == "recover" else 1)
     samples = outcome.samples
 
     def middle(values: Iterable[float]) -> float:

@@ -13,6 +13,7 @@ QUICK_DIVISOR = 10
 QUICK_LEDGERS_DIVISOR = 4
 QUICK_ROWS = {
     "add-1k", "add-100", "latency-one", "latency-half", "ledgers", "read", "recover", "tail",
+    "stream", "stream-read", "stream-tail",
 }  # fmt: skip
 SCALE = (3, 5, 7)
 
@@ -25,6 +26,10 @@ _LEDGERS = Work("ledgers", entries=100_000, ledgers=2_000)
 _READ = Work("read", entries=100_000)
 _TAIL = Work("tail", entries=20_000, appends_per_s=2_000)
 _TAIL_HALF = Work("tail", entries=40_000, appends_per_s=20_000)
+_STREAM = Work("stream write", entries=1_000_000, size_bytes=100)
+_STREAM_READ = Work("stream read", entries=1_000_000, size_bytes=100)
+_STREAM_TAIL = Work("stream tail", entries=500, size_bytes=100)
+_STREAMS = Work("stream write", entries=1_000, size_bytes=100, streams=1_000)
 _RECOVER = Work("recover", entries=1_000, ledgers=20)
 
 
@@ -147,6 +152,43 @@ def _tail(key: str, work: Work, target: Target | None) -> Row:
     )
 
 
+def _streams() -> tuple[Row, ...]:
+    write, java_write = _pair("stream", _STREAM)
+    read, java_read = _pair("stream-read", _STREAM_READ)
+    tail, java_tail = _pair("stream-tail", _STREAM_TAIL)
+    many = Measure("quire streams", "quire", _STREAMS)
+    goal = Target(at_least=4, floor=400_000)
+    lone = "a lone record of a stream, from append to a reader that follows"
+    return (
+        Row(
+            "stream", 3, (write, java_write),
+            (Comparison("100 B records to one stream", "rate_per_s", write.name, java_write.name,
+                        goal),),
+        ),
+        Row(
+            "stream-read", 3, (read, java_read),
+            (Comparison("100 B records of one stream, read", "rate_per_s", read.name,
+                        java_read.name),),
+        ),
+        Row(
+            "stream-tail", 3, (tail, java_tail),
+            (
+                Comparison(f"{lone}, p50", "p50_ms", tail.name, java_tail.name, Target(below=3)),
+                Comparison(f"{lone}, p99", "p99_ms", tail.name, java_tail.name),
+            ),
+        ),
+        Row(
+            "streams", 3, (many,),
+            (
+                Comparison("100 B records to {streams:,} streams at once", "rate_per_s",
+                           many.name, None),
+                Comparison("resident memory of the largest bookie then", "rss_mb",
+                           many.name, None),
+            ),
+        ),
+    )  # fmt: skip
+
+
 def _recover(key: str, title: str, *, zookeeper: bool) -> Row:
     ours, theirs = _pair(key, _RECOVER)
     return Row(
@@ -171,6 +213,7 @@ def all_rows() -> tuple[Row, ...]:
         _tail("tail-half", _TAIL_HALF, Target(below=5)),
         _recover("recover", recovery, zookeeper=False),
         _recover("recover-zk", f"{recovery}; Quire on ZooKeeper too", zookeeper=True),
+        *_streams(),
         _simple("e5w2a2", "1 KB adds, E=5 Wq=2 Aq=2", _E5, bookies=5),
         *(
             _simple(

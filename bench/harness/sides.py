@@ -67,7 +67,7 @@ def quire_local(bookies: int, directory: Path, zookeeper: bool) -> list[str]:
 def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]:
     work = measure.work
     command = [
-        quire_executable(), "bench", work.verb,
+        quire_executable(), "bench", *work.verb.split(),
         "--metadata", metadata_uri,
         "--entries", str(work.entries),
         "--size", str(work.size_bytes),
@@ -88,13 +88,20 @@ def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]
 def _load(work: Work) -> list[str]:
     if work.verb == "tail":
         return ["--rate", str(work.appends_per_s), "--readers", str(work.readers)]
+    if work.verb.startswith("stream "):
+        return ["--streams", str(work.streams)]
     return ["--outstanding", str(work.outstanding)]
+
+
+STREAM_MODES = {"stream write": "stream", "stream read": "stream", "stream tail": "streamtail"}
+STREAM_OUTSTANDING = 100_000
+"""Records, of Java's writer; Quire's has a bound in bytes of its own."""
 
 
 def apache_command(measure: Measure, rounds: int) -> list[str]:
     """Apache's benchmark adds and then reads in its mode `add`; its result lines tell which."""
     work = measure.work
-    mode = {"add": "add", "latency": "add", "read": "add"}.get(work.verb, work.verb)
+    mode = {"add": "add", "latency": "add", "read": "add", **STREAM_MODES}.get(work.verb, work.verb)
     command = [
         str(PEER), "bench", f"mode={mode}",
         f"v2={'false' if measure.protocol == 'v3' else 'true'}",
@@ -102,7 +109,7 @@ def apache_command(measure: Measure, rounds: int) -> list[str]:
         f"E={work.ensemble}", f"W={work.write_quorum}", f"A={work.ack_quorum}",
         f"size={work.size_bytes}",
         f"n={work.entries}",
-        f"out={work.outstanding}",
+        f"out={STREAM_OUTSTANDING if work.verb in STREAM_MODES else work.outstanding}",
         f"L={work.ledgers}",
         f"rounds={rounds}",
     ]  # fmt: skip

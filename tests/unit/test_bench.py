@@ -52,6 +52,11 @@ TAIL = (
     "tail  v2=false CRC32C E3W3A2 size=1024 rate=2000 readers=1 seen=19996 of 19999: append to "
     "read p50=2.55ms p99=6.14ms p99.9=9.01ms max=12.5ms\n"
 )
+STREAM = "stream write E3W3A2 size=100 out=100000 n=1000 err=2: 121000/s 12.1 MB/s\n"
+STREAM_READ = "stream read size=100 n=1000 err=0: 699000/s 69.9 MB/s\n"
+STREAM_TAIL = (
+    "stream tail size=100 err=1: append to read p50=3.55ms p99=6.14ms p99.9=9.01ms max=12.5ms\n"
+)
 NO_RESULTS = [
     "2026-11-21 02:43:16,424 WARN  main BookKeeper - The mainWorkerPool did not shutdown cleanly\n",
     "ledger 12\n",
@@ -82,6 +87,16 @@ def test_apache_tail() -> None:
     assert (sample.p50_ms, sample.p99_ms) == (2.55, 6.14)
 
 
+def test_apache_streams() -> None:
+    sample = module("parse").parse_apache(STREAM)
+    assert (sample.kind, sample.rate_per_s, sample.errors) == ("stream write", 121000, 2)
+    sample = module("parse").parse_apache(STREAM_READ)
+    assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("stream read", 699000, 69.9)
+    sample = module("parse").parse_apache(STREAM_TAIL)
+    assert (sample.kind, sample.p50_ms, sample.p99_ms) == ("stream tail", 3.55, 6.14)
+    assert (sample.rate_per_s, sample.errors) == (None, 1)
+
+
 def test_apache_recover() -> None:
     sample = module("parse").parse_apache(RECOVER)
     assert (sample.kind, sample.p50_ms, sample.p99_ms) == ("recover", 289.72, 291.03)
@@ -93,7 +108,15 @@ def test_apache_lines_that_are_no_results(line: str) -> None:
     assert module("parse").parse_apache(line) is None
 
 
-@pytest.mark.parametrize("line", [ADD.replace("/s 1.9", "/s 1,9"), READ.replace("/s", " per s")])
+@pytest.mark.parametrize(
+    "line",
+    [
+        ADD.replace("/s 1.9", "/s 1,9"),
+        READ.replace("/s", " per s"),
+        STREAM.replace("err", "failed"),
+        STREAM_TAIL.replace("p50", "median"),
+    ],
+)
 def test_apache_result_in_another_format_is_refused(line: str) -> None:
     with pytest.raises(module("model").BenchmarkError, match="not understood"):
         module("parse").parse_apache(line)
@@ -134,13 +157,15 @@ def test_every_row_compares_what_it_measures() -> None:
         names = {measure.name for measure in row.measures}
         assert len(names) == len(row.measures), row.key
         for comparison in row.comparisons:
-            assert {comparison.ours, comparison.theirs} <= names, row.key
+            assert {comparison.ours, comparison.theirs} <= {*names, None}, row.key
 
 
 def test_both_sides_of_a_comparison_do_the_same_work() -> None:
     for row in module("rows").all_rows():
         works = {measure.name: measure.work for measure in row.measures}
         for comparison in row.comparisons:
+            if comparison.theirs is None:
+                continue
             ours, theirs = works[comparison.ours], works[comparison.theirs]
             for name in ours.__slots__:
                 if name != "mode":
@@ -188,6 +213,33 @@ def test_a_tail_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours[ours.index("--rate") :][:4] == ["--rate", "2000", "--readers", "1"]
     assert "--outstanding" not in ours
     assert {"mode=tail", "rate=2000", "readers=1", "v2=false"} <= set(theirs)
+
+
+def test_streams_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    sides = module("sides")
+    monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
+    rows = {row.key: row for row in module("rows").all_rows()}
+    ours, theirs = rows["stream"].measures
+    assert " ".join(sides.quire_command(ours, "sqlite:////x", 2)) == (
+        "quire bench stream write --metadata sqlite:////x --entries 1000000 --size 100 "
+        "--streams 1 --ensemble 3 --write-quorum 3 --ack-quorum 2 --rounds 2 --json"
+    )
+    assert {"mode=stream", "n=1000000", "out=100000"} <= set(sides.apache_command(theirs, 2))
+    assert "mode=streamtail" in sides.apache_command(rows["stream-tail"].measures[1], 2)
+    (many,) = rows["streams"].measures
+    assert "--streams 1000 " in " ".join(sides.quire_command(many, "sqlite:////x", 2))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "met"), [(5.0, 1.0, True), (5.0, 2.0, False), (3.0, 0.5, False)]
+)
+def test_a_target_may_ask_for_a_ratio_and_a_rate(ours: float, theirs: float, met: bool) -> None:
+    model, report = module("model"), module("report")
+    spreads = [model.Spread(value, value, value) for value in (ours, theirs)]
+    target = model.Target(at_least=4, floor=4)
+    line = report.Line("r", "t", "rate_per_s", *spreads, target, None)
+    assert line.met is met
+    assert target.text() == "≥ 4x, and ≥ 4/s"
 
 
 def test_apache_reads_with_the_protocol_that_is_named() -> None:
