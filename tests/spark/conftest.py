@@ -20,6 +20,17 @@ from quire.testing.cluster import LocalCluster
 cloudpickle.register_pickle_by_value(faults)
 
 
+PIPELINES = ("test_job_", "test_exactly_once", "test_follow", "test_where")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Jobs and long runs are a part of `make test` of their own."""
+    for item in items:
+        if item.path.parent.name == "spark" and item.path.name.startswith(PIPELINES):
+            item.add_marker(pytest.mark.pipeline)
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """Two task slots, two attempts more for each task that fails."""
