@@ -13,7 +13,7 @@ import pytest
 
 from quire.errors import DamagedError, StorageError
 from quire.storage.signals import NoEntry, NoLedger
-from quire.testing.disk import PowerLossError, SimDisk
+from quire.testing.disk import PowerLossError, SimDisk, SimFile
 from tests.support.storage import StoreOnDisk, sim_disk
 
 Step = Callable[[StoreOnDisk], None]
@@ -253,6 +253,54 @@ def test_a_failed_sync_is_final_and_loses_nothing_acknowledged() -> None:
         disk.crash()
         subject.open()
         check(subject)
+
+
+def seal(subject: StoreOnDisk) -> None:
+    """Segments whose footers have many sectors, most of them rows: runs of entries of all sizes."""
+    rng = random.Random(3)
+    for turn in range(100):
+        subject.append([(turn % 2, turn * 4 + i, payload(rng)) for i in range(4)])
+        subject.log.run()
+    subject.idle()
+
+
+def seals(patch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of the operations that write footers, counted from the beginning of `seal`."""
+    disk = sim_disk()
+    found: list[int] = []
+    operations, cut = 0, SimFile.truncate
+
+    def truncate(file: SimFile, size: int) -> None:  # nothing else cuts a segment
+        found.extend(range(operations, operations + 5))  # from the write before, to the last sync
+        cut(file, size)
+
+    def operate() -> None:
+        nonlocal operations
+        operations += 1
+
+    subject = StoreOnDisk(disk)
+    subject.open()
+    with patch.context() as patched:
+        patched.setattr(SimFile, "truncate", truncate)
+        patched.setattr(disk, "_operate", operate)
+        seal(subject)
+    return found
+
+
+def test_a_footer_counts_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power is lost while footers are written, and the disk keeps any part of them."""
+    found = seals(monkeypatch)
+    assert found
+    for operation in found:
+        for seed in range(20):
+            disk = sim_disk(seed)
+            subject = StoreOnDisk(disk)
+            subject.open()
+            disk.crash_after(operation, lambda: None)
+            with pytest.raises(PowerLossError):
+                seal(subject)
+            subject.open()
+            check(subject)
 
 
 # -- rot --------------------------------------------------------------------------------------

@@ -348,7 +348,7 @@ class FooterParts:
     checksums: array[int]
 
     def encode(self) -> tuple[list[bytes], Trailer]:
-        """The pieces of the footer in order, trailer included."""
+        """The pieces of the footer in order; the last is the trailer."""
         records = encode_records(self.records)
         checksums = little(self.checksums)
         summary = encode_summary(self.ledgers)

@@ -73,7 +73,9 @@ def _arrived(run: Run) -> tuple[int, int]:
 def write_footer(seal: SealInput) -> Sealed:
     """Write the footer, cut the file to its true size and sync it. Durable on return.
 
-    Until the trailer is whole, the groups are still the truth: a crash here loses nothing."""
+    Until the trailer is whole, the groups are still the truth: a crash here loses nothing. So the
+    trailer is written when all that it speaks for is synced: a loss of power tears what was not in
+    any place, and may keep the trailer of an index that it drops."""
     segment = seal.segment
     rows: list[bytes] = []
     ledgers: list[LedgerSummary] = []
@@ -105,8 +107,10 @@ def write_footer(seal: SealInput) -> Sealed:
     )  # fmt: skip
     pieces, trailer = footer.encode()
     assert segment.file is not None
-    segment.file.write(pieces, trailer.footer_at)
+    segment.file.write(pieces[:-1], trailer.footer_at)
     segment.file.truncate(trailer.file_bytes)
+    segment.file.sync()
+    segment.file.write(pieces[-1:], trailer.file_bytes - TRAILER_BYTES)
     segment.file.sync()
     return Sealed(trailer, ledgers)
 

@@ -71,11 +71,17 @@ def small_files_are_not_synced(patch: pytest.MonkeyPatch) -> None:
 @mutant(
     lost="entries of a sealed segment, at a loss of power",
     laws=LOST_IN_A_CRASH,
-    workload="disk",
-    seeds=20,
+    workload="torn",
+    seeds=60,
 )
 def a_footer_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, sealing, "write_footer", ("segment.file.sync()", "pass"))
+    edit(
+        patch,
+        sealing,
+        "write_footer",
+        ("file_bytes)\n    segment.file.sync()", "file_bytes)"),
+        ("TRAILER_BYTES)\n    segment.file.sync()", "TRAILER_BYTES)"),
+    )
 
 
 @mutant(
