@@ -53,9 +53,10 @@ class ClientConfig:
     add_timeout_s: float = 5.0
     """A bookie that leaves an add unanswered for so long is replaced."""
     read_timeout_s: float = 5.0
-    """A bookie that leaves a read unanswered for so long counts as unknown; the next is asked."""
+    """A bookie that leaves a read unanswered for so long, and sends nothing else meanwhile, counts
+    as unknown."""
     speculative_read_s: float = 1.0
-    """A read that takes longer is also sent to the next replica."""
+    """A read that takes longer is also sent to the next replica; the first good answer counts."""
     recovery_timeout_s: float = 60.0
     """Opening with recovery gives up after this; nothing is lost, open again."""
     max_unacked_bytes: int = 64 * MIB

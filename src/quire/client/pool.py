@@ -46,6 +46,9 @@ class _Links(Generic[L]):
                 return link
         return None
 
+    def received_bytes(self, bookie_id: str) -> int:
+        return sum(link.received_bytes for link in self._links.get(bookie_id, ()))
+
     def add(self, link: L) -> None:
         self._links.setdefault(link.bookie_id, []).append(link)
 
@@ -89,6 +92,11 @@ class BookiePool:
 
     def mark_failed(self, bookie_id: str) -> None:
         self._failed_at[bookie_id] = asyncio.get_running_loop().time()
+
+    def failed_lately(self, bookie_id: str) -> bool:
+        """Whether it failed within `avoid_failed_bookie_s`: others are asked before it."""
+        horizon = asyncio.get_running_loop().time() - self._config.avoid_failed_bookie_s
+        return self._failed_at.get(bookie_id, horizon) > horizon
 
     async def pick(
         self,
@@ -163,6 +171,11 @@ class BookiePool:
         """
         found = self._channels.find(bookie_id, adds_of)
         return found or await self._link(self._channels, bookie_id, adds_of)
+
+    def received_bytes(self, bookie_id: str) -> int:
+        """What has come on the channels to this bookie that there are: it grows while it answers
+        anybody."""
+        return self._channels.received_bytes(bookie_id)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
         """The same for protocol v3; connected when it is first asked for."""

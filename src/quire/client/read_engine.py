@@ -11,6 +11,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
+from quire.client.hedge import Hedge
 from quire.client.pool import BookiePool
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.frames import BATCH_RESPONSE_BYTES
@@ -18,7 +19,6 @@ from quire.codec.ledger_metadata import LedgerMetadata
 from quire.config import ClientConfig
 from quire.core.quorum import write_set
 from quire.errors import (
-    BookieTimeoutError,
     DigestError,
     NoSuchEntryError,
     QuireError,
@@ -52,6 +52,7 @@ class ReadEngine:
         """A running mean, to cut ranges into windows."""
         self._turn = 0
         self._no_batches = False
+        self._hedge = Hedge(config, pool.received_bytes)
 
     async def runs(
         self, first: int, last: int, near: str | None = None
@@ -139,7 +140,7 @@ class ReadEngine:
         ask: Callable[[str, int, int], Awaitable[EntryRun]],
         near: str | None = None,
     ) -> EntryRun:
-        """Ask one replica after the other; in a second round with more patience."""
+        """The replicas take turns in being asked first."""
         ensemble = metadata.segment_of(first).ensemble
         members = write_set(first, metadata.ensemble_size, metadata.write_quorum)
         at = turn % len(members)
@@ -147,19 +148,10 @@ class ReadEngine:
         if near in order:
             order.remove(near)
             order.insert(0, near)
-        errors: dict[str, QuireError] = {}
-        for patience in (self._config.speculative_read_s, self._config.read_timeout_s):
-            for bookie in order:
-                if bookie in errors and not isinstance(errors[bookie], BookieTimeoutError):
-                    continue
-                try:
-                    async with asyncio.timeout(patience):
-                        return await ask(bookie, first, last)
-                except TimeoutError:
-                    errors[bookie] = BookieTimeoutError(f"no answer within {patience:g} s")
-                except QuireError as error:
-                    errors[bookie] = error
-        raise self._failed(first, errors)
+        found, errors = await self._hedge.first_good(order, lambda b: ask(b, first, last))
+        if found is None:
+            raise self._failed(first, errors)
+        return found
 
     async def batch(self, bookie: str, first: int, last: int) -> EntryRun:
         """What one bookie has of first..last, at least the first of them."""

@@ -36,6 +36,7 @@ class Link(asyncio.Protocol):
     def __init__(self, bookie_id: str, max_frame_bytes: int = MAX_FRAME_BYTES) -> None:
         self.bookie_id = bookie_id
         self.lost: BookieUnavailableError | None = None
+        self.received_bytes = 0
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
@@ -63,6 +64,7 @@ class Link(asyncio.Protocol):
         self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
 
     def data_received(self, data: bytes) -> None:
+        self.received_bytes += len(data)
         try:
             for buffer in self._frames.feed(data):
                 end = self._parse(buffer)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from quire.client.hedge import Hedge
 from quire.client.ledger_view import LedgerView
-from quire.client.read_engine import ReadEngine
 from quire.client.tail import Tail
 from quire.codec import entry
 from quire.codec.entry import EntryCodec
@@ -22,13 +22,13 @@ from tests.sim.mutants.mutant import edit, mutant
 def a_reader_believes_the_first_no(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ReadEngine,
-        "_from_replicas",
+        Hedge,
+        "first_good",
         (
-            "errors[bookie] = error\n    raise",
+            "errors[bookie] = error\n",
             "errors[bookie] = error\n"
-            "                if isinstance(error, NoEntryAnswer):\n"
-            "                    raise self._failed(first, {bookie: error})\n    raise",
+            "                    if type(error).__name__ == 'NoEntryAnswer':\n"
+            "                        return None, {bookie: error}\n",
         ),
     )
 

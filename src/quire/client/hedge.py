@@ -1,0 +1,104 @@
+"""One question to several bookies, one after the other, until one gives a good answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from quire.config import ClientConfig
+from quire.errors import BookieTimeoutError, QuireError
+
+T = TypeVar("T")
+
+PATIENCE_ROUNDS = 6
+"""A bookie that still sends something may take so many times `read_timeout_s`: large answers on a
+slow line come one behind the other, and asking again would only make the queue longer."""
+
+
+@dataclass(slots=True)
+class _Asked:
+    bookie: str
+    until: float
+    received_bytes: int
+    rounds: int = 1
+
+
+class Hedge:
+    """The next bookie is asked after an error, and when there is no answer within
+    `speculative_read_s`. Each is asked once; an answer that comes late counts. Cancel-safe."""
+
+    def __init__(self, config: ClientConfig, received_bytes: Callable[[str], int]) -> None:
+        """`received_bytes`: all that has come from a bookie so far."""
+        self._config = config
+        self._received_bytes = received_bytes
+
+    async def first_good(
+        self, bookies: Iterable[str], ask: Callable[[str], Awaitable[T]]
+    ) -> tuple[T | None, dict[str, QuireError]]:
+        """The first good answer, or None; and why the others gave none."""
+        waiting = deque(bookies)
+        asked: dict[asyncio.Future[T], _Asked] = {}
+        errors: dict[str, QuireError] = {}
+        try:
+            while waiting or asked:
+                if waiting:
+                    bookie = waiting.popleft()
+                    asked[asyncio.ensure_future(ask(bookie))] = _Asked(
+                        bookie, self._later(), self._received_bytes(bookie)
+                    )
+                for done in await self._some(asked, hedged=bool(waiting)):
+                    bookie = asked.pop(done).bookie
+                    try:
+                        return done.result(), errors
+                    except QuireError as error:
+                        errors[bookie] = error
+                await self._give_up(asked, errors)
+        finally:
+            await _cancel(asked)
+        return None, errors
+
+    async def _some(
+        self, asked: dict[asyncio.Future[T], _Asked], *, hedged: bool
+    ) -> set[asyncio.Future[T]]:
+        """Those that are done; perhaps none, where it is time to do something."""
+        now = asyncio.get_running_loop().time()
+        patience_s = max(0.0, min(one.until for one in asked.values()) - now)
+        if hedged:
+            patience_s = min(patience_s, self._config.speculative_read_s)
+        done, _ = await asyncio.wait(asked, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED)
+        return done
+
+    async def _give_up(
+        self, asked: dict[asyncio.Future[T], _Asked], errors: dict[str, QuireError]
+    ) -> None:
+        """Those whose time is over, but for those whose bookie is heard of."""
+        now = asyncio.get_running_loop().time()
+        over: list[asyncio.Future[T]] = []
+        for future, one in asked.items():
+            if one.until > now:
+                continue
+            received_bytes = self._received_bytes(one.bookie)
+            if received_bytes > one.received_bytes and one.rounds < PATIENCE_ROUNDS:
+                one.until, one.received_bytes = self._later(), received_bytes
+                one.rounds += 1
+            else:
+                over.append(future)
+        for future in over:
+            one = asked.pop(future)
+            limit_s = self._config.read_timeout_s * one.rounds
+            errors[one.bookie] = BookieTimeoutError(f"no answer within {limit_s:g} s")
+        await _cancel(over)
+
+    def _later(self) -> float:
+        return asyncio.get_running_loop().time() + self._config.read_timeout_s
+
+
+async def _cancel(futures: Iterable[asyncio.Future[T]]) -> None:
+    left = list(futures)
+    for future in left:
+        future.cancel()
+    if left:
+        await asyncio.gather(*left, return_exceptions=True)

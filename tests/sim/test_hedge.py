@@ -1,0 +1,125 @@
+"""One question to several bookies, in simulated time."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from quire.client.hedge import PATIENCE_ROUNDS, Hedge
+from quire.config import ClientConfig
+from quire.errors import BookieIOError, BookieTimeoutError, QuireError
+from quire.testing.loop import SimulatedLoop
+
+CONFIG = ClientConfig(speculative_read_s=1.0, read_timeout_s=5.0)
+Outcome = tuple[str | None, dict[str, QuireError]]
+
+
+class Bookies:
+    """Each answers after its time: its name, or an error."""
+
+    def __init__(self, **answers: tuple[float, bool]) -> None:
+        self.answers = answers
+        self.asked: list[tuple[str, float]] = []
+        self.cancelled: list[str] = []
+        self.began_s = self.took_s = 0.0
+        self.received: Callable[[str], int] = lambda bookie: 0
+
+    async def ask(self, bookie: str) -> str:
+        self.asked.append((bookie, asyncio.get_running_loop().time() - self.began_s))
+        after_s, good = self.answers[bookie]
+        try:
+            await asyncio.sleep(after_s)
+        except asyncio.CancelledError:
+            self.cancelled.append(bookie)
+            raise
+        if good:
+            return bookie
+        raise BookieIOError(f"bookie {bookie} cannot")
+
+    def first_good(self) -> Outcome:
+        loop = SimulatedLoop(1)
+
+        async def main() -> tuple[Outcome, float]:
+            self.began_s = loop.time()
+            hedge = Hedge(CONFIG, lambda bookie: self.received(bookie))
+            outcome = await hedge.first_good(self.answers, self.ask)
+            return outcome, loop.time() - self.began_s
+
+        try:
+            outcome, self.took_s = loop.run(main())
+        finally:
+            loop.close()
+        return outcome
+
+
+def test_who_is_quick_is_asked_alone() -> None:
+    bookies = Bookies(a=(0.5, True), b=(0.1, True))
+    assert bookies.first_good() == ("a", {})
+    assert [name for name, _ in bookies.asked] == ["a"]
+
+
+def test_after_an_error_the_next_is_asked_at_once() -> None:
+    bookies = Bookies(a=(0.5, False), b=(0.1, True))
+    found, errors = bookies.first_good()
+    assert (found, set(errors)) == ("b", {"a"})
+    assert bookies.took_s == pytest.approx(0.6)
+
+
+def test_a_late_answer_counts() -> None:
+    """Seed 6800: the only replica was asked again, and its answer thrown away."""
+    bookies = Bookies(a=(3.0, True))
+    assert bookies.first_good() == ("a", {})
+    assert len(bookies.asked) == 1
+    assert bookies.took_s == pytest.approx(3.0)
+
+
+def test_the_first_of_several_that_are_slow_wins() -> None:
+    bookies = Bookies(a=(3.0, True), b=(4.0, True), c=(1.5, False))
+    found, errors = bookies.first_good()
+    assert (found, set(errors)) == ("a", set())
+    assert [(name, round(at, 3)) for name, at in bookies.asked] == [("a", 0), ("b", 1), ("c", 2)]
+    assert sorted(bookies.cancelled) == ["b", "c"]
+
+
+def test_everybody_has_the_whole_time() -> None:
+    bookies = Bookies(a=(60.0, True), b=(60.0, True), c=(0.2, False))
+    found, errors = bookies.first_good()
+    assert found is None
+    assert {name: type(error) for name, error in errors.items()} == {
+        "a": BookieTimeoutError, "b": BookieTimeoutError, "c": BookieIOError,
+    }  # fmt: skip
+    assert bookies.took_s == pytest.approx(6.0)  # b was asked a second later
+
+
+def test_a_bookie_that_is_heard_of_has_more_time_but_not_for_ever() -> None:
+    bookies = Bookies(a=(14.0, True))
+    count = iter(range(1_000))
+    bookies.received = lambda bookie: next(count)
+    assert bookies.first_good() == ("a", {})
+    bookies = Bookies(a=(1_000.0, True))
+    bookies.received = lambda bookie: next(count)
+    found, errors = bookies.first_good()
+    assert found is None
+    assert f"no answer within {5 * PATIENCE_ROUNDS} s" in str(errors["a"])
+    assert bookies.took_s == pytest.approx(5.0 * PATIENCE_ROUNDS)
+
+
+def test_who_is_cancelled_leaves_nothing_behind() -> None:
+    bookies = Bookies(a=(60.0, True), b=(60.0, True))
+    loop = SimulatedLoop(1)
+
+    async def main() -> None:
+        waiting: Awaitable[Outcome] = Hedge(CONFIG, bookies.received).first_good(
+            bookies.answers, bookies.ask
+        )
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(2.0):
+                await waiting
+
+    try:
+        loop.run(main())
+    finally:
+        loop.close()
+    assert sorted(bookies.cancelled) == ["a", "b"]
