@@ -151,6 +151,10 @@ class Pipeline(RuleBasedStateMachine):
             elif self.inflight[index]:
                 assert self.pipeline.outstanding_since(index) is not None
                 assert self.pipeline.unacked_bytes(index) >= 40
+            elif self.acked_through(index, self.pipeline.last_pushed):
+                # Also of a member that has no part in what was pushed last.
+                assert self.pipeline.outstanding_since(index) is None
+                assert self.pipeline.unacked_bytes(index) == 0
 
 
 TestPipeline = Pipeline.TestCase

@@ -111,7 +111,9 @@ class AddPipeline:
             self._tail.next = block
         self._tail = block
         for index, cursor in enumerate(self._cursors):
-            if cursor is None and index not in self._parked:
+            # A member of a striped ensemble may have no part in a small block: then nothing of it
+            # is outstanding there.
+            if cursor is None and index not in self._parked and self._next[index] <= block.last:
                 self._cursors[index] = block
         if self._confirming is None:
             self._confirming = block
@@ -208,6 +210,7 @@ class AddPipeline:
             self._ahead[index].clear()
             self._next[index] = self._stripe_from(index, self.last_confirmed + 1)
             self._cursors[index] = self._confirming
+            self._move_cursor(index)
             self._restarted_at[index] = now
 
     def park(self, indexes: Iterable[int]) -> None:
