@@ -63,7 +63,7 @@ def the_lac_has_no_floor(patch: pytest.MonkeyPatch) -> None:
     lost="entries of older ensembles are asked of the newest one, denied, and cut off",
     laws=("acknowledged_is_kept",),
     workload="recovery",
-    seeds=20,
+    seeds=110,
     rule="rule 2",
 )
 def recovery_starts_at_minus_one(patch: pytest.MonkeyPatch) -> None:
