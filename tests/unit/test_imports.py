@@ -38,7 +38,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     ROOT: {*WIRED, "client"},
     "streams": {"codec", "core", "metadata", "client", ROOT},
     "statemachine": {"streams"},
-    "spark": {"client", "streams", ROOT},
+    "spark": {"client", "replication", "streams", ROOT},
 }
 MAY_IMPORT["__main__"] = {"admin"}  # `python -m quire`
 MAY_IMPORT["testing"] = {*MAY_IMPORT} - {"spark", "__main__"}
@@ -52,7 +52,7 @@ IMPURE_MODULES = {
 FILE_MODULES = {"os", "shutil", "fcntl", "mmap", "tempfile", "pathlib"}
 ONLY_DISK = "storage/disk.py"
 
-SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client", "streams"}
+SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client", "replication", "streams"}
 NOT_SIMULATED = {
     ONLY_DISK,
     "storage/worker.py",

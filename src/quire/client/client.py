@@ -265,6 +265,12 @@ class Client:
             ) from None
 
     @property
+    def pool(self) -> BookiePool:
+        """The connections to bookies, for the rooms above: they ask single ones."""
+        self._check_open()
+        return self._pool
+
+    @property
     def datasets(self) -> Datasets:
         """Named sets of ledgers, published atomically."""
         return Datasets(self.metadata, clock=self.clock)

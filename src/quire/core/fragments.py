@@ -1,0 +1,117 @@
+"""Which entries a bookie of a ledger should hold, and how a member of a segment is replaced
+(replication spec, 12.2 and 12.4; rules 18, 24, 25, 28). Pure.
+
+A *fragment* is what a segment holds, as far as it is known. One that is *closed* gets no more
+entries: only such a one may be copied to another bookie.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.core.quorum import in_write_set, stripe
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    segment_first: int
+    """Which names the segment."""
+    last: int
+    """The last entry that is known; less than `segment_first` where there is none."""
+    ensemble: tuple[str, ...]
+    closed: bool
+
+    @property
+    def first(self) -> int:
+        return self.segment_first
+
+    @property
+    def empty(self) -> bool:
+        return self.last < self.segment_first
+
+
+def fragments(metadata: LedgerMetadata, last_add_confirmed: int) -> list[Fragment]:
+    """`last_add_confirmed` is looked at while the ledger is not closed. Segments before the last
+    one are full: the last one begins behind what was confirmed when it was made."""
+    known = metadata.last_entry_id if metadata.closed else last_add_confirmed
+    newest = metadata.last_segment
+    if not metadata.closed:
+        known = max(known, newest.first_entry_id - 1)
+    return [
+        Fragment(
+            segment.first_entry_id,
+            metadata.segment_end(segment, known),
+            segment.ensemble,
+            metadata.closed or segment is not newest,
+        )
+        for segment in metadata.segments
+    ]
+
+
+def stored_by(metadata: LedgerMetadata, index: int, first: int, last: int) -> Sequence[int]:
+    """The entries of first..last that the member `index` of their segment should hold."""
+    return stripe(index, first, last, metadata.ensemble_size, metadata.write_quorum)
+
+
+def next_stored(metadata: LedgerMetadata, index: int, entry: int) -> int:
+    """The first entry from `entry` on that the member `index` should hold."""
+    while not in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
+        entry += 1
+    return entry
+
+
+def last_stored(metadata: LedgerMetadata, index: int, entry: int) -> int:
+    """The last entry up to `entry` that the member `index` should hold; perhaps below 0."""
+    while not in_write_set(index, entry, metadata.ensemble_size, metadata.write_quorum):
+        entry -= 1
+    return entry
+
+
+def stored_count(metadata: LedgerMetadata, index: int, first: int, last: int) -> int:
+    """How many entries of first..last that member should hold."""
+    if last < first:
+        return 0
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    whole, rest = divmod(last - first + 1, size)
+    return whole * quorum + len(stripe(index, last - rest + 1, last, size, quorum))
+
+
+def entry_bytes(metadata: LedgerMetadata) -> float:
+    """The mean payload of an entry, as the length that was stored at the close has it: advisory,
+    and 0 where the ledger is open."""
+    return metadata.length / (metadata.last_entry_id + 1) if metadata.last_entry_id >= 0 else 0.0
+
+
+def members(fragment: Fragment, bookies: Iterable[str]) -> list[int]:
+    """The indexes of these bookies in the fragment's ensemble."""
+    wanted = set(bookies)
+    return [index for index, bookie in enumerate(fragment.ensemble) if bookie in wanted]
+
+
+def with_members(
+    metadata: LedgerMetadata, segment_first: int, changes: Mapping[int, tuple[str, str]]
+) -> LedgerMetadata | None:
+    """The metadata once the segment's members at these indexes are replaced: index -> (old, new).
+
+    An index at which the old bookie stands no more is left alone: somebody else replaced it. None
+    where nothing is to be written: no index is left, the segment is gone or takes entries again,
+    or a new bookie has become a member of it otherwise (one bookie cannot be two members)."""
+    at = next(
+        (n for n, s in enumerate(metadata.segments) if s.first_entry_id == segment_first), None
+    )
+    if at is None or (at == len(metadata.segments) - 1 and not metadata.closed):
+        return None
+    ensemble = list(metadata.segments[at].ensemble)
+    for index, (old, new) in changes.items():
+        if ensemble[index] == old:
+            if new in ensemble:
+                return None
+            ensemble[index] = new
+    if tuple(ensemble) == metadata.segments[at].ensemble:
+        return None
+    changed = Segment(segment_first, tuple(ensemble))
+    return replace(
+        metadata, segments=(*metadata.segments[:at], changed, *metadata.segments[at + 1 :])
+    )

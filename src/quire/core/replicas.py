@@ -1,0 +1,257 @@
+"""What is wrong with the replicas of a ledger, from what was found at each bookie. Pure.
+
+Every bookie is asked by itself for what it should hold (`fragments.stored_by`). What cannot be read
+there is known at once. Whether replicas are *equal* is seen by sums: for each block of entries, and
+for each set of entries with the same write set, one number over id, cumulative length and payload.
+LAC and digest are not in it: they differ legitimately where recovery wrote an entry again.
+
+An entry that a member says it never had is MISSING or SHORT. An ack quorum of copies is all that
+writers and recovery promise (replication spec, I5 and rule 40): a member that was away when the end
+of a segment was written never got it, and nothing is wrong with that bookie. So what is missing up
+to the end of a member's part of a closed segment, where it has what comes before and an ack quorum
+of the others have the entries, is SHORT. All else is MISSING: fewer copies than were acknowledged,
+a hole, or a member that has nothing of the segment.
+"""
+
+from __future__ import annotations
+
+import enum
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from quire.codec.digest import crc32c, crc32c_of
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.core.fragments import Fragment, last_stored, next_stored
+from quire.core.quorum import write_set
+
+BLOCK_ENTRIES = 4_096
+"""Of one sum. Blocks begin at multiples of it."""
+
+
+class Kind(enum.StrEnum):
+    MISSING = "missing"
+    """The bookie says that it never had these entries, but it must have."""
+    SHORT = "short"
+    """It never got them, and did not have to: an ack quorum has them."""
+    DAMAGED = "damaged"
+    """Wrong digest, I/O error, or the bookie does not know what it lost."""
+    DIFFERENT = "different"
+    """The digest is right, but the other replicas say something else."""
+    UNREACHABLE = "unreachable"
+    """The bookie did not answer: nothing is known about these entries there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bad:
+    """Entries first..last (those of them that the bookie should hold) were not read there."""
+
+    first: int
+    last: int
+    kind: Kind
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Of what the bookie should hold of entries first..last of the ledger, all is like this."""
+
+    ledger: int
+    first: int
+    last: int
+    bookie: str
+    kind: Kind
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Verified entries of one bookie, ascending."""
+
+    ids: Sequence[int]
+    payloads: Sequence[bytes]
+    lengths: Sequence[int]
+    """The ledger's cumulative length with each."""
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(map(len, self.payloads))
+
+
+Sums = dict[tuple[int, int], tuple[int, int]]
+"""(block, class) -> (entries, sum). The class is the entry id modulo the ensemble size where
+entries are striped, else 0: entries of one class have the same write set."""
+
+
+class Summing:
+    """Sums over what one bookie has of a ledger, fed in order. They do not depend on how reads were
+    cut."""
+
+    def __init__(self, ensemble_size: int, write_quorum: int) -> None:
+        self._classes = ensemble_size if ensemble_size != write_quorum else 1
+        self._crcs: dict[tuple[int, int], tuple[int, int, int, int]] = {}
+        """Entries, and sums over their payloads, sizes and lengths."""
+
+    def add(self, copies: Copies) -> None:
+        classes = self._classes
+        if classes == 1:
+            self._add(0, copies.ids, copies.payloads, copies.lengths)
+            return
+        for residue in range(classes):
+            at = [n for n, entry in enumerate(copies.ids) if entry % classes == residue]
+            self._add(
+                residue,
+                [copies.ids[n] for n in at],
+                [copies.payloads[n] for n in at],
+                [copies.lengths[n] for n in at],
+            )
+
+    def _add(
+        self, residue: int, ids: Sequence[int], payloads: Sequence[bytes], lengths: Sequence[int]
+    ) -> None:
+        start = 0
+        while start < len(ids):
+            block = ids[start] // BLOCK_ENTRIES
+            end = bisect_left(ids, (block + 1) * BLOCK_ENTRIES, start)
+            part = slice(start, end)
+            count, crc, sizes_crc, lengths_crc = self._crcs.get((block, residue), (0, 0, 0, 0))
+            for payload in payloads[part]:
+                crc = crc32c_of(payload, crc)
+            sizes = array("Q", map(len, payloads[part]))
+            self._crcs[block, residue] = (
+                count + end - start,
+                crc,
+                crc32c(sizes.tobytes(), sizes_crc),
+                crc32c(array("Q", lengths[part]).tobytes(), lengths_crc),
+            )
+            start = end
+
+    def sums(self) -> Sums:
+        return {
+            key: (count, crc << 64 | sizes << 32 | lengths)
+            for key, (count, crc, sizes, lengths) in self._crcs.items()
+        }
+
+
+def suspicious(metadata: LedgerMetadata, sums: Mapping[int, Sums]) -> list[tuple[int, int]]:
+    """The (block, class) pairs of one fragment whose replicas must be compared entry by entry;
+    `sums` by member. Members that gave nothing of a block have no say in it."""
+    found = []
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    for key in sorted({key for one in sums.values() for key in one}):
+        who = write_set(key[1], size, quorum)
+        member_sums = [sums[index][key] for index in who if key in sums.get(index, {})]
+        if len(member_sums) > 1 and len(set(member_sums)) > 1:
+            found.append(key)
+    return found
+
+
+def unlike(copies: Mapping[int, Mapping[int, tuple[int, int, int]]]) -> dict[int, list[int]]:
+    """The entries of each member that most others contradict; `copies` by member and entry, each a
+    (length, size, sum). Where there is no majority all members are named."""
+    found: dict[int, list[int]] = {}
+    for entry in sorted({entry for member in copies.values() for entry in member}):
+        values = {index: member[entry] for index, member in copies.items() if entry in member}
+        if len(set(values.values())) < 2:
+            continue
+        votes = list(values.values())
+        most = max(votes, key=votes.count)
+        majority = 2 * votes.count(most) > len(votes)
+        for index, value in values.items():
+            if not majority or value != most:
+                found.setdefault(index, []).append(entry)
+    return found
+
+
+def coalesced(metadata: LedgerMetadata, index: int, found: Iterable[Bad]) -> list[Bad]:
+    """Neighbours of one kind and detail as one, in the order of entries. Entries are neighbours
+    where the member should hold none between them."""
+    merged: list[Bad] = []
+    for bad in sorted(found, key=lambda bad: bad.first):
+        before = merged[-1] if merged else None
+        if (
+            before is not None
+            and (before.kind, before.detail) == (bad.kind, bad.detail)
+            and next_stored(metadata, index, before.last + 1) >= bad.first
+        ):
+            merged[-1] = Bad(before.first, max(before.last, bad.last), bad.kind, bad.detail)
+        else:
+            merged.append(bad)
+    return merged
+
+
+def findings(
+    ledger_id: int,
+    metadata: LedgerMetadata,
+    fragment: Fragment,
+    found: Mapping[int, Sequence[Bad]],
+) -> list[Finding]:
+    """The findings of a fragment; `found` by member."""
+    merged = {index: coalesced(metadata, index, bad) for index, bad in found.items()}
+    judged = _judged(metadata, fragment, merged)
+    return [
+        Finding(ledger_id, bad.first, bad.last, fragment.ensemble[index], bad.kind, bad.detail)
+        for index in sorted(judged)
+        for bad in coalesced(metadata, index, judged[index])
+    ]
+
+
+def _judged(
+    metadata: LedgerMetadata, fragment: Fragment, found: Mapping[int, Sequence[Bad]]
+) -> dict[int, list[Bad]]:
+    """As `found`, what is missing cut where the number of copies changes and given its kind."""
+    cuts: list[tuple[int, bool, int]] = []
+    for index, bads in found.items():
+        for bad in bads:
+            if bad.kind in (Kind.MISSING, Kind.DAMAGED):
+                cuts += ((bad.first, True, index), (bad.last + 1, False, index))
+    cuts.sort()
+    parts: dict[int, list[tuple[int, int, frozenset[int]]]] = {}
+    lost: set[int] = set()
+    before = 0
+    for entry, begins, index in cuts:
+        if entry > before and lost:
+            for member in lost:
+                parts.setdefault(member, []).append((before, entry - 1, frozenset(lost)))
+        before = entry
+        (lost.add if begins else lost.discard)(index)
+    judged: dict[int, list[Bad]] = {}
+    for index, bads in found.items():
+        for bad in bads:
+            if bad.kind is not Kind.MISSING:
+                judged.setdefault(index, []).append(bad)
+                continue
+            for first, last, without in parts[index]:
+                first, last = max(first, bad.first), min(last, bad.last)
+                # Of a cut nothing may be the member's own.
+                if next_stored(metadata, index, first) <= last:
+                    one = _missing(metadata, fragment, index, bad, (first, last), without)
+                    judged.setdefault(index, []).extend(one)
+    return judged
+
+
+def _missing(
+    metadata: LedgerMetadata,
+    fragment: Fragment,
+    index: int,
+    whole: Bad,
+    part: tuple[int, int],
+    lost: frozenset[int],
+) -> list[Bad]:
+    size, quorum = metadata.ensemble_size, metadata.write_quorum
+    first = next_stored(metadata, index, part[0])
+    last = last_stored(metadata, index, part[1])
+    rows = range(first, min(last, first + size - 1) + 1)
+    copies = min(
+        quorum - len(lost.intersection(write_set(entry, size, quorum)))
+        for entry in rows
+        if index in write_set(entry, size, quorum)
+    )
+    enough = copies >= metadata.ack_quorum
+    if not fragment.closed and enough:
+        return []  # the writer may be sending them
+    at_start = whole.first <= next_stored(metadata, index, fragment.first)
+    at_end = whole.last >= last_stored(metadata, index, fragment.last)
+    kind = Kind.SHORT if enough and at_end and not at_start else Kind.MISSING
+    return [Bad(first, last, kind, f"at most {copies} of {quorum} copies")]

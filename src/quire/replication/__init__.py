@@ -1,0 +1,26 @@
+"""Replicas looked at one by one, and made whole again: what the auditor, the workers and Spark's
+jobs share."""
+
+from quire.core.replicas import Finding, Kind
+from quire.replication.audit import Audit
+from quire.replication.budget import Budget
+from quire.replication.ledger import LedgerWork, Move, Seen, Work, move_of, take_out
+from quire.replication.locks import LockHeldError, ReplicationLocks
+from quire.replication.repair import Repaired, repair_ledger
+
+__all__ = [
+    "Audit",
+    "Budget",
+    "Finding",
+    "Kind",
+    "LedgerWork",
+    "LockHeldError",
+    "Move",
+    "Repaired",
+    "ReplicationLocks",
+    "Seen",
+    "Work",
+    "move_of",
+    "repair_ledger",
+    "take_out",
+]

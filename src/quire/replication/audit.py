@@ -1,0 +1,176 @@
+"""An audit as a whole: which pieces there are to do, and what their answers say together.
+
+    audit = Audit()
+    for piece in audit.looking(ledger_ids):    audit.saw(await look(client, piece))
+    await audit.probe(client)
+    for turn in audit.reading(rate):           audit.has_read(...) for each of its pieces
+    for piece in audit.comparing(rate):        audit.has_compared(...)
+    await audit.findings(client)
+
+The pieces of one step (of a turn) may be done in any order, by anybody, and twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from quire.client import Client
+from quire.core.replicas import Bad, Finding, Kind, Sums, findings, suspicious
+from quire.errors import JobError, NoSuchLedgerError
+from quire.replication import audit_pieces
+from quire.replication.audit_pieces import PIECE_BYTES, Piece, PlannedLedger
+from quire.replication.replica_reader import answers
+from quire.tasks import each
+
+FINDINGS_MAX = 1_000_000
+"""Of one audit. They are ranges: a lost bookie is a few for each ledger."""
+BLOCKS_PER_PIECE = 16
+"""Compared entry by entry in one piece, of one ledger."""
+TURN_S = 60.0
+"""With a bound on the rate: about so long a piece reads."""
+
+Where = tuple[int, int, int]
+"""Ledger, first entry of a segment, index of a member."""
+
+
+class Audit:
+    def __init__(self) -> None:
+        self.ledgers: dict[int, PlannedLedger] = {}
+        self.entries = 0
+        """Replicas of entries that were read and are right."""
+        self.bytes = 0
+        """Their payload."""
+        self._bad: dict[Where, list[Bad]] = {}
+        self._compared: dict[Where, list[Bad]] = {}
+        self._silent: dict[str, str] = {}
+        """Bookies that do not answer, and why."""
+        self._sums: dict[tuple[int, int], dict[int, Sums]] = {}
+        """By ledger and segment, then by member."""
+
+    def looking(self, ids: Sequence[int]) -> list[Piece]:
+        step = audit_pieces.LEDGERS_PER_PIECE
+        return [{"ledgers": list(ids[at : at + step])} for at in range(0, len(ids), step)]
+
+    def saw(self, answer: Piece) -> None:
+        for one in answer["ledgers"]:
+            planned = PlannedLedger.from_json(one)
+            self.ledgers[planned.ledger] = planned
+
+    async def probe(self, client: Client) -> None:
+        """Ask each bookie for a sign of life: those that give none are not read, all of theirs is
+        unreachable. Otherwise every piece would wait for them."""
+        bookies = sorted(
+            {b for p in self.ledgers.values() for f in p.fragments for b in f.ensemble}
+        )
+        whys = await each(bookies, lambda bookie: answers(client, bookie))
+        self._silent = {bookie: why for bookie, why in zip(bookies, whys) if why}
+
+    def reading(self, bytes_per_second: float | None = None) -> list[list[Piece]]:
+        """Turns, to be done one after the other; see `audit_pieces.pieces`."""
+        rate = bytes_per_second
+        size = PIECE_BYTES if rate is None else max(int(min(rate * TURN_S, PIECE_BYTES)), 1)
+        by_bookie = audit_pieces.parts(self.ledgers.values(), size)
+        for bookie, why in self._silent.items():
+            for part, _ in by_bookie.pop(bookie, ()):
+                ledger, segment, index, first, last = part
+                bad = Bad(first, last, Kind.UNREACHABLE, why)
+                self._bad.setdefault((ledger, segment, index), []).append(bad)
+        return audit_pieces.pieces(by_bookie, size, rate)
+
+    def has_read(self, answer: Piece) -> None:
+        for one in answer["answers"]:
+            ledger, segment, index, _, _ = one["part"]
+            bad = audit_pieces.bad_from_json(one["bad"])
+            if bad:
+                self._bad.setdefault((ledger, segment, index), []).extend(bad)
+            sums = audit_pieces.sums_from_json(one["sums"])
+            self._sums.setdefault((ledger, segment), {}).setdefault(index, {}).update(sums)
+            self.entries += one["entries"]
+            self.bytes += one["bytes"]
+
+    def comparing(self, bytes_per_second: float | None = None) -> list[Piece]:
+        """`bytes_per_second` bounds each piece."""
+        silent = self._unreachable()
+        pieces: list[Piece] = []
+        for planned in self.ledgers.values():
+            blocks = list(self._suspicious(planned))
+            pieces += [
+                {
+                    "ledger": planned.ledger,
+                    "blocks": blocks[at : at + BLOCKS_PER_PIECE],
+                    "ends": [[one.segment_first, one.last] for one in planned.fragments],
+                    "silent": silent,
+                    "rate": bytes_per_second,
+                }
+                for at in range(0, len(blocks), BLOCKS_PER_PIECE)
+            ]
+        return pieces
+
+    def _suspicious(self, planned: PlannedLedger) -> Iterator[tuple[int, int, int]]:
+        for fragment in planned.fragments:
+            sums = self._sums.get((planned.ledger, fragment.segment_first), {})
+            for block, residue in suspicious(planned.metadata, sums):
+                yield fragment.segment_first, block, residue
+
+    def _unreachable(self) -> list[str]:
+        """Bookies that did not answer: they are not waited for again."""
+        found = set()
+        for (ledger, segment, index), bad in self._bad.items():
+            if any(one.kind is Kind.UNREACHABLE for one in bad):
+                ensemble = self.ledgers[ledger].metadata.segment_of(segment).ensemble
+                found.add(ensemble[index])
+        return sorted(found)
+
+    def has_compared(self, answer: Piece) -> None:
+        for segment, index, bad in answer["answers"]:
+            found = audit_pieces.bad_from_json(bad)
+            self._compared.setdefault((answer["ledger"], segment, index), []).extend(found)
+
+    async def findings(self, client: Client) -> list[Finding]:
+        """What is wrong, by ledger, bookie and entry; without what was deleted, or moved away,
+        since it was read. JobError for more than `FINDINGS_MAX`."""
+        found: list[Finding] = []
+        by_segment: dict[tuple[int, int], dict[int, list[Bad]]] = {}
+        for where in {**self._bad, **self._compared}:
+            ledger_id, segment, index = where
+            bad = [*self._bad.get(where, ()), *self._compared.get(where, ())]
+            by_segment.setdefault((ledger_id, segment), {})[index] = bad
+        for (ledger_id, segment), by_member in sorted(by_segment.items()):
+            planned = self.ledgers[ledger_id]
+            for fragment in planned.fragments:
+                if fragment.segment_first == segment:
+                    found += findings(ledger_id, planned.metadata, fragment, by_member)
+            if len(found) > FINDINGS_MAX:
+                raise JobError(
+                    f"more than {FINDINGS_MAX:,} things are wrong with this cluster",
+                    remedy="Audit fewer ledgers at a time",
+                )
+        return sorted(
+            await _still(client, found), key=lambda one: (one.ledger, one.bookie, one.first)
+        )
+
+
+async def _still(client: Client, found: Sequence[Finding]) -> list[Finding]:
+    """Those whose ledger is still there, with the bookie in its place."""
+
+    async def ensembles(ledger_id: int) -> list[tuple[int, int, set[str]]]:
+        try:
+            value = (await client.metadata.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            return []
+        return [
+            (one.first_entry_id, value.segment_end(one, 2**63 - 1), set(one.ensemble))
+            for one in value.segments
+        ]
+
+    ids = sorted({one.ledger for one in found})
+    known: Mapping[int, Any] = dict(zip(ids, await each(ids, ensembles)))
+    return [
+        one
+        for one in found
+        if any(
+            first <= one.first <= last and one.bookie in bookies
+            for first, last, bookies in known[one.ledger]
+        )
+    ]

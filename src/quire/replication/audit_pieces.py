@@ -1,0 +1,256 @@
+"""The pieces of an audit, and what is done with one: pieces and answers are what JSON can say, so
+that any machine may do any of them. No password is in them.
+
+    look     which ledgers there are, and what each bookie should hold of them
+    read     one bookie's part of some ledgers: what is wrong with it, and sums over what is right
+    compare  blocks of one ledger whose sums differ, entry by entry
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.client import Client
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.core.fragments import Fragment, entry_bytes, stored_count
+from quire.core.replicas import BLOCK_ENTRIES, Bad, Kind, Sums
+from quire.errors import NoSuchLedgerError
+from quire.replication.budget import Budget
+from quire.replication.opened import OpenedLedger, open_for_repair
+from quire.replication.scan import Scan, compare, scan
+from quire.tasks import each
+
+Piece = Mapping[str, Any]
+
+LEDGERS_PER_PIECE = 2_000
+"""Whose metadata one task reads."""
+PIECE_BYTES = 64 * 1024 * 1024
+"""Payload that one task reads from one bookie, about."""
+PIECE_PARTS_MAX = 2_000
+"""So many small ledgers share a task."""
+ENTRY_BYTES_GUESS = 1_024
+"""Of a ledger that is open: its length is not known."""
+PARTS_AT_ONCE = 4
+"""Of one task: small ledgers cost waiting, not work."""
+SILENT = "the bookie did not answer to what was asked before"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLedger:
+    """A ledger as it was when the audit began."""
+
+    ledger: int
+    metadata: LedgerMetadata
+    """Without password and digest."""
+    last: int
+    """The last entry that is known to be acknowledged."""
+    fragments: tuple[Fragment, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        value = self.metadata
+        return {
+            "ledger": self.ledger,
+            "quorums": [value.ensemble_size, value.write_quorum, value.ack_quorum],
+            "length": value.length,
+            "last": self.last,
+            "fragments": [
+                [one.segment_first, one.last, list(one.ensemble), one.closed]
+                for one in self.fragments
+            ],
+        }
+
+    @classmethod
+    def from_json(cls, found: Mapping[str, Any]) -> PlannedLedger:
+        ensemble_size, write_quorum, ack_quorum = found["quorums"]
+        fragments = tuple(
+            Fragment(first, last, tuple(ensemble), closed)
+            for first, last, ensemble, closed in found["fragments"]
+        )
+        metadata = LedgerMetadata(
+            ensemble_size=ensemble_size,
+            write_quorum=write_quorum,
+            ack_quorum=ack_quorum,
+            segments=tuple(Segment(one.segment_first, one.ensemble) for one in fragments),
+            last_entry_id=found["last"],
+            length=found["length"],
+        )
+        return cls(found["ledger"], metadata, found["last"], fragments)
+
+
+# -- which ledgers there are ------------------------------------------------------------------
+
+
+async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
+    """The ledgers of the piece as they are now; those that are gone are left out."""
+
+    async def one(ledger_id: int) -> dict[str, Any] | None:
+        try:
+            ledger = await open_for_repair(client, ledger_id, password=password)
+        except NoSuchLedgerError:
+            return None
+        planned = PlannedLedger(
+            ledger_id, ledger.metadata, ledger.last_add_confirmed, tuple(ledger.fragments())
+        )
+        return planned.as_json()
+
+    found = await each(piece["ledgers"], one)
+    return {"ledgers": [one for one in found if one is not None]}
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+Part = tuple[int, int, int, int, int]
+"""ledger, first entry of its segment, index of the member, first and last entry to be read"""
+
+
+def parts(
+    ledgers: Iterable[PlannedLedger], part_bytes: int = PIECE_BYTES
+) -> dict[str, list[tuple[Part, int]]]:
+    """What is to be read from each bookie, in parts of about `part_bytes` (one block at least), and
+    how many bytes each has, about. Parts are cut where blocks begin."""
+    found: dict[str, list[tuple[Part, int]]] = {}
+    for planned in ledgers:
+        metadata = planned.metadata
+        mean = entry_bytes(metadata) or ENTRY_BYTES_GUESS
+        blocks = max(int(part_bytes / mean / BLOCK_ENTRIES), 1)
+        for fragment in planned.fragments:
+            first = fragment.first
+            while first <= fragment.last:
+                end = (first // BLOCK_ENTRIES + blocks) * BLOCK_ENTRIES - 1
+                last = min(end, fragment.last)
+                for index, bookie in enumerate(fragment.ensemble):
+                    count = stored_count(metadata, index, first, last)
+                    if count:
+                        part = (planned.ledger, fragment.segment_first, index, first, last)
+                        found.setdefault(bookie, []).append((part, int(count * mean)))
+                first = last + 1
+    return found
+
+
+def pieces(
+    by_bookie: Mapping[str, Sequence[tuple[Part, int]]], piece_bytes: int, rate: float | None
+) -> list[list[Piece]]:
+    """Turns of pieces. With a rate a turn has one piece for each bookie, which keeps to the rate:
+    turns follow each other, so that no bookie is read by two tasks. Without, there is one turn, in
+    which bookies alternate."""
+    queues: list[list[Piece]] = []
+    for bookie, todo in sorted(by_bookie.items()):
+        queue: list[Piece] = []
+        chosen: list[Part] = []
+        size = 0
+        for part, part_bytes in todo:
+            if chosen and (size + part_bytes > piece_bytes or len(chosen) == PIECE_PARTS_MAX):
+                queue.append({"bookie": bookie, "rate": rate, "parts": chosen})
+                chosen, size = [], 0
+            chosen.append(part)
+            size += part_bytes
+        if chosen:
+            queue.append({"bookie": bookie, "rate": rate, "parts": chosen})
+        queues.append(queue)
+    turns = [
+        [queue[number] for queue in queues if number < len(queue)]
+        for number in range(max(map(len, queues), default=0))
+    ]
+    return turns if rate is not None else [[piece for turn in turns for piece in turn]]
+
+
+async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
+    """Read the parts of one bookie. A part whose ledger is gone, or whose place has another bookie
+    by now, has no answer."""
+    bookie: str = piece["bookie"]
+    budget = Budget(piece["rate"])
+    answers: list[dict[str, Any]] = []
+    opened: dict[int, OpenedLedger | None] = {}
+    silent = False
+    upcoming = iter([tuple(part) for part in piece["parts"]])
+
+    async def some() -> None:
+        nonlocal silent
+        for part in upcoming:
+            ledger_id, segment_first, index, first, last = part
+            if ledger_id not in opened:
+                opened[ledger_id] = await _opened(client, ledger_id, password)
+            found = _place(opened[ledger_id], segment_first, index, bookie)
+            if found is None:
+                continue
+            ledger, fragment = found
+            if silent:  # it was asked twice by then
+                result = Scan(bad=[Bad(first, last, Kind.UNREACHABLE, SILENT)])
+            else:
+                result = await scan(client, ledger, fragment, index, first, last, budget=budget)
+                silent = silent or result.silent
+            answers.append({"part": list(part), **_scan_as_json(result)})
+
+    async with asyncio.TaskGroup() as group:
+        for _ in range(1 if budget.bounded else PARTS_AT_ONCE):
+            group.create_task(some())
+    return {"answers": answers}
+
+
+async def _opened(client: Client, ledger_id: int, password: bytes) -> OpenedLedger | None:
+    try:
+        return await open_for_repair(client, ledger_id, password=password, ask=False)
+    except NoSuchLedgerError:
+        return None
+
+
+def _place(
+    ledger: OpenedLedger | None, segment_first: int, index: int, bookie: str
+) -> tuple[OpenedLedger, Fragment] | None:
+    if ledger is None:
+        return None
+    for fragment in ledger.fragments():
+        if fragment.segment_first == segment_first and fragment.ensemble[index] == bookie:
+            return ledger, fragment
+    return None
+
+
+def _scan_as_json(found: Scan) -> dict[str, Any]:
+    return {
+        "bad": bad_as_json(found.bad),
+        "sums": [[*key, *value] for key, value in found.sums.items()],
+        "entries": found.entries,
+        "bytes": found.size_bytes,
+    }
+
+
+def bad_as_json(found: Iterable[Bad]) -> list[list[Any]]:
+    return [[bad.first, bad.last, bad.kind.value, bad.detail] for bad in found]
+
+
+def bad_from_json(found: Iterable[Sequence[Any]]) -> list[Bad]:
+    return [Bad(first, last, Kind(kind), detail) for first, last, kind, detail in found]
+
+
+def sums_from_json(found: Iterable[Sequence[int]]) -> Sums:
+    return {(block, residue): (count, total) for block, residue, count, total in found}
+
+
+# -- comparing --------------------------------------------------------------------------------
+
+
+async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") -> Piece:
+    """Compare some blocks of one ledger entry by entry."""
+    ledger = await _opened(client, piece["ledger"], password)
+    answers: list[list[Any]] = []
+    if ledger is not None:
+        budget = Budget(piece["rate"])
+        for fragment, block, residue in _blocks(ledger, piece):
+            found = await compare(
+                client, ledger, fragment, block, residue, without=piece["silent"], budget=budget
+            )
+            for index, bad in found.items():
+                answers.append([fragment.segment_first, index, bad_as_json(bad)])
+    return {"ledger": piece["ledger"], "answers": answers}
+
+
+def _blocks(ledger: OpenedLedger, piece: Piece) -> Iterator[tuple[Fragment, int, int]]:
+    ends = dict(piece["ends"])  # as far as the audit goes
+    for fragment in ledger.fragments():
+        first = fragment.segment_first
+        for segment_first, block, residue in piece["blocks"]:
+            if segment_first == first:
+                yield replace(fragment, last=ends[first]), block, residue

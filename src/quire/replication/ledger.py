@@ -1,0 +1,215 @@
+"""Taking bookies out of one ledger: what a worker does with a ledger that is marked, and a Spark
+task with one of a lost bookie (replication spec, 12.3).
+
+Locks keep two from doing the same ledger; that nothing is lost rests on the metadata's version.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+from quire.client import Client
+from quire.core.fragments import Fragment, entry_bytes, members, stored_count
+from quire.errors import BookieError, NoSuchLedgerError, QuireError
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.fragment import Outcome, choose_replacements, replicate_fragment
+from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
+from quire.replication.opened import OpenedLedger, open_for_repair
+
+CONFLICTS_MAX = 10
+"""Of one ledger, in a row; somebody else works on it."""
+TARGET_ATTEMPTS = 3
+"""New bookies that fail while they are written to, of one ledger."""
+REASON_CHARS_MAX = 500
+
+
+class Work(enum.StrEnum):
+    DONE = "done"
+    """No segment names the bookies any more."""
+    LOCKED = "locked"
+    """Somebody else works on it."""
+    OPEN = "open"
+    """It is written, or its writer died: its last segment names the bookie. `seen` says more."""
+    GONE = "gone"
+    """It was deleted."""
+    FAILED = "failed"
+    """`reason` says why; what could be done is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """An open ledger at one moment: one that looks the same a while later is not written."""
+
+    version: int
+    last_add_confirmed: int
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerWork:
+    ledger: int
+    work: Work
+    fragments: int = 0
+    """Segments in which members were replaced by this call."""
+    entries: int = 0
+    size_bytes: int = 0
+    recovered: bool = False
+    """The ledger was fenced and closed for it."""
+    reason: str = ""
+    seen: Seen | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """What of a ledger a bookie should hold, and another is to get."""
+
+    ledger: int
+    fragments: int
+    entries: int
+    bytes: int
+    """Estimated from the ledger's length; 0 where that is not known."""
+    open: bool
+    """Its last segment names the bookie, and is not closed."""
+
+
+async def move_of(
+    client: Client, ledger_id: int, bookie: str, *, password: bytes = b""
+) -> Move | None:
+    """What would move if the bookie were taken out of the ledger. None: it is in no segment, or the
+    ledger is gone."""
+    try:
+        ledger = await open_for_repair(client, ledger_id, password=password, ask=False)
+    except NoSuchLedgerError:
+        return None
+    metadata = ledger.metadata
+    found = [one for one in ledger.fragments() if members(one, (bookie,))]
+    if not found:
+        return None
+    entries = sum(
+        stored_count(metadata, index, fragment.first, fragment.last)
+        for fragment in found
+        for index in members(fragment, (bookie,))
+    )
+    size = int(entries * entry_bytes(metadata))
+    return Move(ledger_id, len(found), entries, size, not found[-1].closed)
+
+
+async def take_out(
+    client: Client,
+    locks: ReplicationLocks,
+    ledger_id: int,
+    lost: Collection[str],
+    *,
+    password: bytes = b"",
+    before: Seen | None = None,
+    budget: Budget = UNBOUNDED,
+) -> LedgerWork:
+    """Replace these bookies in every segment of the ledger, and take its mark away.
+
+    Segments that are complete are copied. A ledger that is open with one of the bookies in its last
+    segment is left OPEN: the writer replaces the bookie itself, if it lives. `before` is what such
+    a call saw a grace period ago: where the ledger looks the same now, its writer is taken for
+    dead; the ledger is fenced, recovered and copied (rule 25).
+
+    `password` counts where the metadata has none. Safe to repeat, and to do by several at once.
+    Cancel-safe: what is named in the metadata is durable on its bookies, at any moment. Raises
+    MetadataError only; all else is in the result.
+    """
+    result = LedgerWork(ledger_id, Work.DONE)
+    try:
+        async with locks.hold(ledger_id) as lock:
+            return await _take_out(client, locks, lock, result, lost, password, before, budget)
+    except LockHeldError as error:
+        return replace(result, work=Work.LOCKED, reason=str(error.args[0]))
+
+
+async def _take_out(
+    client: Client,
+    locks: ReplicationLocks,
+    lock: ReplicationLock,
+    result: LedgerWork,
+    lost: Collection[str],
+    password: bytes,
+    before: Seen | None,
+    budget: Budget,
+) -> LedgerWork:
+    failures = 0
+    for _ in range(CONFLICTS_MAX):
+        try:
+            ledger = await open_for_repair(client, lock.ledger_id, password=password)
+        except NoSuchLedgerError:
+            await locks.replicated(lock)
+            return replace(result, work=Work.GONE)
+        reasons: list[str] = []
+        changed = False
+        for fragment in ledger.fragments():
+            if not fragment.closed or not members(fragment, lost):
+                continue
+            try:
+                result = await _fragment(client, ledger, fragment, lost, result, budget)
+                changed = True
+            except NoSuchLedgerError:
+                changed = True
+            except BookieError as error:
+                failures += 1  # of a new bookie: another one is taken
+                if failures < TARGET_ATTEMPTS:
+                    changed = True
+                else:
+                    reasons.append(str(error))
+            except QuireError as error:
+                reasons.append(str(error))
+        if reasons:
+            reason = "; ".join(reasons)[:REASON_CHARS_MAX]
+            return replace(result, work=Work.FAILED, reason=reason)
+        if changed:
+            continue  # the metadata says whether that was all
+        newest = ledger.fragments()[-1]
+        if not newest.closed and members(newest, lost):
+            seen = Seen(ledger.stored.version, ledger.last_add_confirmed)
+            if before is None or seen != before:
+                return replace(result, work=Work.OPEN, seen=seen)
+            try:
+                await _close(client, ledger)
+            except QuireError as error:
+                reason = str(error)[:REASON_CHARS_MAX]
+                return replace(result, work=Work.FAILED, reason=reason)
+            result = replace(result, recovered=True)
+            continue
+        await _unmark(locks, lock, ledger)
+        return replace(result, work=Work.DONE)
+    reason = f"others changed the ledger {CONFLICTS_MAX} times meanwhile"
+    return replace(result, work=Work.FAILED, reason=reason)
+
+
+async def _fragment(
+    client: Client,
+    ledger: OpenedLedger,
+    fragment: Fragment,
+    lost: Collection[str],
+    result: LedgerWork,
+    budget: Budget,
+) -> LedgerWork:
+    replacements = await choose_replacements(client, fragment, members(fragment, lost), lost)
+    copied = await replicate_fragment(client, ledger, fragment, replacements, budget=budget)
+    return replace(
+        result,
+        fragments=result.fragments + (copied.outcome is Outcome.DONE),
+        entries=result.entries + copied.entries,
+        size_bytes=result.size_bytes + copied.size_bytes,
+    )
+
+
+async def _close(client: Client, ledger: OpenedLedger) -> None:
+    reader = await client.open_ledger(ledger.ledger_id, password=ledger.password, recover=True)
+    reader.close()
+
+
+async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:
+    """Take the mark away, unless a bookie that it names is still a member: it may be there, and
+    lack entries."""
+    if lock.mark is None:
+        return
+    named = set(lock.mark.value.replicas)
+    if not any(named.intersection(s.ensemble) for s in ledger.metadata.segments):
+        await locks.replicated(lock)

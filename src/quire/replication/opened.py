@@ -1,0 +1,56 @@
+"""A ledger as repair opens it: with the password that its metadata has, without recovery."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.client import Client
+from quire.client.last_confirmed import read_last_confirmed
+from quire.codec.digest import DigestType
+from quire.codec.entry import EntryCodec
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.core.fragments import Fragment, fragments
+from quire.errors import ReadError
+from quire.metadata.base import Versioned
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedLedger:
+    ledger_id: int
+    stored: Versioned[LedgerMetadata]
+    password: bytes
+    codec: EntryCodec
+    last_add_confirmed: int
+    """What is known of it; for a closed ledger its last entry."""
+
+    @property
+    def metadata(self) -> LedgerMetadata:
+        return self.stored.value
+
+    def fragments(self) -> list[Fragment]:
+        return fragments(self.metadata, self.last_add_confirmed)
+
+
+async def open_for_repair(
+    client: Client, ledger_id: int, *, password: bytes = b"", ask: bool = True
+) -> OpenedLedger:
+    """`password` counts where the metadata has none. Of a ledger that is not closed the bookies are
+    asked how far it is confirmed, unless not `ask`; where too few of them answer, only the entries
+    before its last segment are known.
+
+    Raises NoSuchLedgerError, MetadataError. Cancel-safe; nothing is changed."""
+    stored = await client.metadata.read_ledger(ledger_id)
+    value = stored.value
+    secret = password if value.password is None else value.password
+    codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, secret)
+    lac = value.last_entry_id
+    if not value.closed:
+        lac = value.last_segment.first_entry_id - 1
+        if ask:
+            try:
+                timeout_s = client.config.read_timeout_s
+                known = await read_last_confirmed(value, codec, client.pool, timeout_s)
+                lac = max(lac, known.lac)
+            except ReadError:
+                pass
+    return OpenedLedger(ledger_id, stored, secret, codec, lac)

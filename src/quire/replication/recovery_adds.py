@@ -1,0 +1,141 @@
+"""Entries written again to one bookie, as recovery adds: accepted although the ledger is fenced
+(replication spec, rule 23), equal to the original in id, payload and cumulative length (rule 22).
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.client import Client
+from quire.codec.digest import master_key
+from quire.codec.frames import Flag, add_request
+from quire.core.replicas import Copies
+from quire.errors import BookieTimeoutError, BookieUnavailableError, QuireError
+from quire.net.link import Link
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.opened import OpenedLedger
+
+UNACKED_BYTES_MAX = 4 * 1024 * 1024
+"""Of one bookie: behind it `write` waits."""
+
+
+class RecoveryAdds:
+    """Adds to one ledger on one bookie: an `AddSink`. Use as `async with`; leaving it without an
+    error waits until everything is durable there."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: OpenedLedger,
+        bookie: str,
+        *,
+        in_place: bool = False,
+        budget: Budget = UNBOUNDED,
+    ) -> None:
+        """Every entry carries the LAC of the opened ledger. `in_place`: the bookie is a member that
+        should have these entries, and takes them while it is read-only, too."""
+        self._pool = client.pool
+        self._timeout_s = client.config.add_timeout_s
+        self._codec = ledger.codec
+        self._key = master_key(ledger.password)
+        self._bookie = bookie
+        self._lac = ledger.last_add_confirmed
+        self._flags = Flag.RECOVERY_ADD | (Flag.HIGH_PRIORITY if in_place else Flag.NONE)
+        self._budget = budget
+        self._link: Link | None = None
+        self._unacked: dict[int, int] = {}
+        """entry -> bytes"""
+        self._unacked_bytes = 0
+        self._failure: QuireError | None = None
+        self._changed = asyncio.Event()
+        self.entries = 0
+        self.size_bytes = 0
+        """Payload that was written."""
+
+    async def __aenter__(self) -> RecoveryAdds:
+        """BookieUnavailableError."""
+        ledger_id = self._codec.ledger_id
+        while True:
+            link = await self._pool.channel(self._bookie, adds_of=ledger_id)
+            if link.takes_adds_of(ledger_id):  # not taken while this task was woken
+                break
+        link.attach(ledger_id, self)
+        self._link = link
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *more: object) -> None:
+        try:
+            if kind is None:
+                await self.drain()
+        finally:
+            if self._link is not None:
+                unanswered = bool(self._unacked)
+                self._link.detach(self._codec.ledger_id, self, unanswered=unanswered)
+                self._link = None
+
+    async def write(self, copies: Copies) -> None:
+        """Send; waits where too much is on the way. Raises what the bookie answered to any add
+        before, BookieUnavailableError, BookieTimeoutError."""
+        frames = []
+        size = 0
+        for entry, payload, length in zip(copies.ids, copies.payloads, copies.lengths):
+            data = self._codec.pack(entry, self._lac, length, payload)
+            frames.append(add_request(self._key, data, self._flags))
+            self._unacked[entry] = len(data)
+            size += len(data)
+        await self._budget.take(size)
+        self._check()
+        assert self._link is not None
+        self._unacked_bytes += size
+        self._link.send(b"".join(frames))
+        self.entries += len(frames)
+        self.size_bytes += copies.size_bytes
+        await self._until(UNACKED_BYTES_MAX)
+
+    async def drain(self) -> None:
+        """Until everything that was sent is durable on the bookie. Raises as `write`."""
+        await self._until(0)
+
+    async def _until(self, unacked_bytes: int) -> None:
+        limit = self._timeout_s
+        while self._unacked_bytes > unacked_bytes:
+            self._check()
+            self._changed.clear()
+            try:
+                async with asyncio.timeout(limit):
+                    await self._changed.wait()
+            except TimeoutError:
+                self._pool.mark_failed(self._bookie)
+                raise BookieTimeoutError(
+                    f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
+                    f"unanswered for {limit:g} s"
+                ) from None
+        self._check()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise self._failure
+
+    # -- AddSink ------------------------------------------------------------------------------
+
+    def on_acked_run(self, first: int, last: int) -> None:
+        self.on_acked(list(range(first, last + 1)))
+
+    def on_acked(self, entries: list[int]) -> None:
+        for entry in entries:
+            self._unacked_bytes -= self._unacked.pop(entry, 0)
+        self._changed.set()
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None:
+        self._unacked_bytes -= self._unacked.pop(entry_id, 0)
+        self._fail(error)
+
+    def on_lost(self, error: BookieUnavailableError) -> None:
+        self._unacked.clear()
+        self._unacked_bytes = 0
+        self._fail(error)
+
+    def _fail(self, error: QuireError) -> None:
+        self._pool.mark_failed(self._bookie)
+        self._failure = self._failure or error
+        self._changed.set()

@@ -1,0 +1,228 @@
+"""Writing back what single bookies lack: from a replica whose digest is right, to the bookie itself
+where it lives, else to another one that takes its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+from quire.client import Client
+from quire.core.fragments import Fragment, stored_by
+from quire.core.replicas import Copies, Finding, Kind
+from quire.errors import NoSuchLedgerError, QuireError, ReadError
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.fragment import (
+    Outcome,
+    choose_replacements,
+    replicate_fragment,
+    window_entries,
+)
+from quire.replication.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
+from quire.replication.locks import LockHeldError, ReplicationLocks
+from quire.replication.opened import OpenedLedger, open_for_repair
+from quire.replication.recovery_adds import RecoveryAdds
+from quire.replication.replica_reader import ReplicaReader, Unreachable
+from quire.replication.source import Source
+
+
+@dataclass(frozen=True, slots=True)
+class Repaired:
+    """What a repair of one ledger did."""
+
+    ledger: int
+    written_back: int = 0
+    """Entries written again to the bookie that lacked them."""
+    moved: int = 0
+    """Segments in which another bookie took the place of one that could not be repaired."""
+    entries: int = 0
+    size_bytes: int = 0
+    left: list[Finding] = field(default_factory=list)
+    """What could not be repaired; the detail says why."""
+
+
+async def repair_ledger(
+    client: Client,
+    locks: ReplicationLocks,
+    ledger_id: int,
+    found: Sequence[Finding],
+    *,
+    password: bytes = b"",
+    budget: Budget = UNBOUNDED,
+) -> Repaired:
+    """Repair what is named, and only that, under the ledger's lock. Every entry that is written
+    back is read again from that bookie; one that does not keep it is replaced.
+
+    A replica that differs from the others is overwritten only where most replicas agree. Findings
+    that are out of date (the bookie is no member any more, or the ledger is gone) count as
+    repaired. Safe to repeat. Cancel-safe. Raises MetadataError only.
+    """
+    try:
+        async with locks.hold(ledger_id):
+            repair = _Repair(client, ledger_id, found, password, budget)
+            return await repair.run()
+    except LockHeldError as error:
+        left = [replace(one, detail=str(error.args[0])) for one in found]
+        return Repaired(ledger_id, left=left)
+
+
+class _Repair:
+    def __init__(
+        self,
+        client: Client,
+        ledger_id: int,
+        found: Sequence[Finding],
+        password: bytes,
+        budget: Budget,
+    ) -> None:
+        self._client = client
+        self._found = found
+        self._different = [one for one in found if one.kind is Kind.DIFFERENT]
+        self._password = password
+        self._budget = budget
+        self._done = Repaired(ledger_id)
+
+    async def run(self) -> Repaired:
+        todo: dict[str, list[Finding]] = {}
+        for one in self._found:
+            todo.setdefault(one.bookie, []).append(one)
+        for bookie, findings in todo.items():
+            for _ in range(CONFLICTS_MAX):
+                try:
+                    ledger = await open_for_repair(
+                        self._client, self._done.ledger, password=self._password
+                    )
+                except NoSuchLedgerError:
+                    return self._done
+                if await self._bookie(ledger, bookie, findings):
+                    break
+            else:
+                self._leave(findings, "others changed the ledger again and again")
+        return self._done
+
+    async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
+        """False where the metadata has changed meanwhile."""
+        for fragment in ledger.fragments():
+            if bookie not in fragment.ensemble:
+                continue
+            mine = [
+                one for one in findings
+                if one.first <= fragment.last and one.last >= fragment.first
+            ]  # fmt: skip
+            if not mine:
+                continue
+            index = fragment.ensemble.index(bookie)
+            why = "the bookie does not answer"
+            if not any(one.kind is Kind.UNREACHABLE for one in mine):
+                try:
+                    await self._write_back(ledger, fragment, index, mine)
+                    continue
+                except Unreachable as error:
+                    why = str(error)
+                except QuireError as error:
+                    why = str(error)
+            if not fragment.closed:
+                self._leave(mine, f"{why}; the segment is still written")
+                continue
+            if not await self._move(ledger, fragment, index, mine, why):
+                return False
+        return True
+
+    async def _write_back(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
+    ) -> None:
+        bookie = fragment.ensemble[index]
+        source = Source(self._client, ledger, last=(bookie,))
+        adds = RecoveryAdds(self._client, ledger, bookie, in_place=True, budget=self._budget)
+        reader = ReplicaReader(
+            self._client, ledger.ledger_id, ledger.metadata, ledger.codec, bookie
+        )
+        left: list[tuple[Finding, str]] = []
+        async with adds:
+            for one in findings:
+                try:
+                    for ids in self._portions(ledger, fragment, index, one):
+                        copies = await source.read(fragment.ensemble, ids, self._wrong(ids))
+                        await adds.write(copies)
+                        await adds.drain()
+                        await _verify(reader, copies)
+                except ReadError as error:
+                    left.append((one, str(error)))
+        for one, why in left:
+            self._leave([one], why)
+        self._done = replace(
+            self._done,
+            written_back=self._done.written_back + adds.entries,
+            entries=self._done.entries + adds.entries,
+            size_bytes=self._done.size_bytes + adds.size_bytes,
+        )
+
+    def _portions(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, finding: Finding
+    ) -> Iterator[Sequence[int]]:
+        """The entries of a finding, so many as are copied at a time. One of which replicas differ
+        comes by itself: which of them are right is another question for each."""
+        metadata = ledger.metadata
+        step = window_entries(metadata)
+        first, end = max(finding.first, fragment.first), min(finding.last, fragment.last)
+        while first <= end:
+            ids = stored_by(metadata, index, first, min(first + step - 1, end))
+            alone = [entry for entry in ids if self._wrong((entry,))] if self._different else []
+            together = [entry for entry in ids if entry not in alone] if alone else ids
+            if together:
+                yield together
+            for entry in alone:
+                yield (entry,)
+            first += step
+
+    def _wrong(self, ids: Sequence[int]) -> set[str]:
+        """The bookies whose replica of any of these entries is not what most others say."""
+        return {
+            one.bookie
+            for one in self._different
+            if any(one.first <= entry <= one.last for entry in ids)
+        }
+
+    async def _move(
+        self,
+        ledger: OpenedLedger,
+        fragment: Fragment,
+        index: int,
+        findings: Sequence[Finding],
+        why: str,
+    ) -> bool:
+        try:
+            replacements = await choose_replacements(self._client, fragment, [index])
+            copied = await replicate_fragment(
+                self._client, ledger, fragment, replacements, budget=self._budget
+            )
+        except NoSuchLedgerError:
+            return False
+        except QuireError as error:
+            self._leave(findings, f"{why}, and it cannot be replaced: {error}")
+            return True
+        self._done = replace(
+            self._done,
+            moved=self._done.moved + (copied.outcome is Outcome.DONE),
+            entries=self._done.entries + copied.entries,
+            size_bytes=self._done.size_bytes + copied.size_bytes,
+        )
+        return copied.outcome is Outcome.DONE
+
+    def _leave(self, findings: Sequence[Finding], why: str) -> None:
+        left = [replace(one, detail=why[:REASON_CHARS_MAX]) for one in findings]
+        self._done = replace(self._done, left=[*self._done.left, *left])
+
+
+async def _verify(reader: ReplicaReader, wanted: Copies) -> None:
+    """Raises `Unreachable` where the bookie does not give back what was written."""
+    at = 0
+    for part in await reader.read(wanted.ids):
+        if not isinstance(part, Copies):
+            raise Unreachable(f"the bookie acknowledged entries and does not have them: {part}")
+        count = len(part.ids)
+        if list(part.payloads) != list(wanted.payloads[at : at + count]) or list(
+            part.lengths
+        ) != list(wanted.lengths[at : at + count]):
+            raise Unreachable("the bookie acknowledged entries and gives back others")
+        at += count

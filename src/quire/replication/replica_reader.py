@@ -1,0 +1,312 @@
+"""Reading what one bookie has of a ledger: this bookie, not any.
+
+Entries come as columns, their digests checked. What cannot be had comes as ranges that say why: the
+honest "no such entry", damage, or nothing at all from the bookie. Damage and silence are never
+absence (replication spec, rule 32).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from quire.client import Client
+from quire.codec.entry import BadEntryError, EntryCodec, check_batch
+from quire.codec.frames import BATCH_RESPONSE_BYTES, LAST_ENTRY
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.core.fragments import stored_by
+from quire.core.replicas import Bad, Copies, Kind
+from quire.errors import (
+    BookieBusyError,
+    BookieError,
+    BookieTimeoutError,
+    BookieUnavailableError,
+    DataUnknownError,
+    NoSuchEntryError,
+    QuireError,
+    UnauthorizedError,
+)
+from quire.net.answer_codes import NoEntryAnswer
+from quire.net.channel import BookieChannel
+from quire.replication.budget import UNBOUNDED, Budget
+
+T = TypeVar("T")
+
+FIRST_WINDOW_ENTRIES = 256
+"""Until the size of entries is known."""
+WINDOW_ENTRIES_MAX = 4_096
+SINGLE_ENTRIES_MAX = 64
+"""Single reads in one go, behind an entry that a batch read stopped at."""
+ATTEMPTS = 2
+"""Of a request whose connection is lost, or that is not answered in time."""
+BUSY_ATTEMPTS = 10
+BUSY_PAUSE_S = 0.2
+PATIENCE_ROUNDS = 6
+"""So many times `read_timeout_s` an answer may take while something comes."""
+NO_LEDGER = 2**63 - 1
+"""Asked for to see whether a bookie answers."""
+LISTED_RANGES_MAX = 10_000
+"""A bookie's list of its entries is used up to this length."""
+
+Part = Copies | Bad
+
+
+class Unreachable(Exception):
+    """The bookie does not answer; the message says how."""
+
+
+class ReplicaReader:
+    """Reads entries of one ledger from one bookie."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        codec: EntryCodec,
+        bookie: str,
+        *,
+        budget: Budget = UNBOUNDED,
+    ) -> None:
+        self.bookie = bookie
+        self._client = client
+        self._ledger_id = ledger_id
+        self._metadata = metadata
+        self._codec = codec
+        self._budget = budget
+        self._batches = metadata.ensemble_size == metadata.write_quorum
+        self._entry_bytes = 0.0
+        self._listed: list[tuple[int, int]] | None = None
+        self._asked_for_list = False
+
+    async def parts(self, index: int, first: int, last: int) -> AsyncGenerator[Part, None]:
+        """What the bookie has of the entries first..last (of one segment) that the member `index`
+        should hold: each of them once, in order. Cancel-safe.
+
+        Once the bookie cannot be reached, all that is left is one UNREACHABLE part."""
+        windows: deque[asyncio.Task[list[Part]]] = deque()
+        limit = 1 if self._budget.bounded else self._client.config.read_windows
+        starts: deque[int] = deque()
+        upcoming = first
+        try:
+            while upcoming <= last or windows:
+                while upcoming <= last and len(windows) < (limit if self._entry_bytes else 1):
+                    end = min(upcoming + self._window() - 1, last)
+                    windows.append(asyncio.ensure_future(self._stripe(index, upcoming, end)))
+                    starts.append(upcoming)
+                    upcoming = end + 1
+                try:
+                    found = await windows[0]
+                except Unreachable as error:
+                    yield Bad(starts[0], last, Kind.UNREACHABLE, str(error))
+                    return
+                windows.popleft()
+                starts.popleft()
+                for part in found:
+                    yield part
+        finally:
+            for task in windows:
+                task.cancel()
+            await asyncio.gather(*windows, return_exceptions=True)
+
+    def _window(self) -> int:
+        if not self._entry_bytes:
+            return FIRST_WINDOW_ENTRIES
+        count = int(self._client.config.read_window_bytes / self._entry_bytes)
+        return min(max(count, 1), WINDOW_ENTRIES_MAX)
+
+    async def _stripe(self, index: int, first: int, last: int) -> list[Part]:
+        entries = stored_by(self._metadata, index, first, last)
+        return await self.read(entries) if entries else []
+
+    async def read(self, entries: Sequence[int]) -> list[Part]:
+        """What the bookie has of these ascending entries. Raises `Unreachable`. Cancel-safe."""
+        parts: list[Part] = []
+        at = 0
+        while at < len(entries):
+            more: list[Part] = []
+            if self._batches and entries[-1] - entries[at] == len(entries) - at - 1:
+                more = await self._batch(entries[at], entries[-1])
+            if not more:
+                more = await self._singles(entries[at : at + SINGLE_ENTRIES_MAX])
+            for part in more:
+                at += len(part.ids) if isinstance(part, Copies) else 0
+                if isinstance(part, Bad):
+                    while at < len(entries) and entries[at] <= part.last:
+                        at += 1
+            parts += more
+        size = sum(part.size_bytes for part in parts if isinstance(part, Copies))
+        count = sum(len(part.ids) for part in parts if isinstance(part, Copies))
+        if count:
+            mean = size / count + self._codec.head_bytes
+            self._entry_bytes = (
+                (self._entry_bytes * 3 + mean) / 4 if self._entry_bytes else max(mean, 1.0)
+            )
+            await self._budget.take(size + count * self._codec.head_bytes)
+        return parts
+
+    # -- requests -----------------------------------------------------------------------------
+
+    async def _batch(self, first: int, last: int) -> list[Part]:
+        """The entries from `first` on that one answer brings. Empty where the first is not among
+        them: a single read says why."""
+        count = last - first + 1
+        size = self._client.config.read_window_bytes * 2
+
+        async def ask(channel: BookieChannel) -> bytes:
+            return await channel.batch_read(self._ledger_id, first, count, size)
+
+        try:
+            answer = await self._patiently(ask)
+        except NoEntryAnswer:
+            return await self._missing(first, last)
+        except BookieError:
+            return []
+        except Unreachable as error:
+            # Bookies before 4.17 end a connection that asks for a batch.
+            if self._entry_bytes or isinstance(error.__cause__, BookieTimeoutError):
+                raise
+            self._batches = False
+            return []
+        run = check_batch(
+            self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+        )
+        if not run:
+            return []
+        return [Copies(range(first, run.last + 1), run.payloads(), run.ledger_lengths)]
+
+    async def _singles(self, entries: Sequence[int]) -> list[Part]:
+        async def ask(channel: BookieChannel) -> list[bytes | BaseException]:
+            answers = await channel.read_many(self._ledger_id, list(entries))
+            for answer in answers:
+                if isinstance(answer, BookieUnavailableError | BookieBusyError):
+                    raise answer
+            return answers
+
+        answers = await self._patiently(ask)
+        parts: list[Part] = []
+        ids: list[int] = []
+        payloads: list[bytes] = []
+        lengths: list[int] = []
+
+        def flush() -> None:
+            if ids:
+                parts.append(Copies(ids[:], payloads[:], lengths[:]))
+                ids.clear()
+                payloads.clear()
+                lengths.clear()
+
+        for entry, answer in zip(entries, answers):
+            if isinstance(answer, bytes):
+                try:
+                    whole = self._codec.unpack(answer, entry)
+                except BadEntryError as error:
+                    flush()
+                    parts.append(Bad(entry, entry, Kind.DAMAGED, str(error)))
+                else:
+                    ids.append(entry)
+                    payloads.append(whole.payload)
+                    lengths.append(whole.ledger_length)
+            else:
+                flush()
+                parts.append(self._why(entry, answer))
+        flush()
+        return parts
+
+    def _why(self, entry: int, error: BaseException) -> Bad:
+        if isinstance(error, NoEntryAnswer):
+            return Bad(entry, entry, Kind.MISSING, "no such entry")
+        if isinstance(error, DataUnknownError):
+            return Bad(entry, entry, Kind.DAMAGED, "the bookie lost data and does not know what")
+        if isinstance(error, UnauthorizedError):
+            raise Unreachable("the bookie refuses to serve this client") from error
+        if isinstance(error, BookieError):
+            return Bad(entry, entry, Kind.DAMAGED, "I/O error")
+        raise error
+
+    async def _missing(self, first: int, last: int) -> list[Part]:
+        """The bookie does not have entry `first`. Where a whole stretch is missing its list of
+        entries says so at once; else nothing, and single reads tell."""
+        if not self._asked_for_list:
+            self._asked_for_list = True
+            self._listed = await self._list()
+        if self._listed is None:
+            return []
+        end = last
+        for low, high in self._listed:
+            if low <= first <= high:
+                return []
+            if low > first:
+                end = min(end, low - 1)
+                break
+        return [Bad(first, end, Kind.MISSING, "no such entry")]
+
+    async def _list(self) -> list[tuple[int, int]] | None:
+        try:
+            found = await self._client.list_entries(self.bookie, self._ledger_id)
+        except NoSuchEntryError:
+            return []
+        except QuireError:
+            return None  # some bookies cannot tell
+        return found if len(found) <= LISTED_RANGES_MAX else None
+
+    async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
+        """Ask again where the connection was lost or the bookie was busy."""
+        failed = busy = 0
+        while True:
+            try:
+                return await self._in_time(ask)
+            except BookieBusyError as error:
+                busy += 1
+                if busy == BUSY_ATTEMPTS:
+                    raise Unreachable("the bookie is too busy to answer") from error
+                await asyncio.sleep(BUSY_PAUSE_S)
+            except (BookieTimeoutError, BookieUnavailableError) as error:
+                failed += 1
+                pool = self._client.pool
+                if failed == ATTEMPTS or pool.failed_lately(self.bookie):
+                    pool.mark_failed(self.bookie)
+                    raise Unreachable(str(error.args[0])) from error
+
+    async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
+        """BookieTimeoutError when there is no answer within `read_timeout_s`. As long as something
+        comes from the bookie it has more time: large answers come one behind the other."""
+        pool, limit = self._client.pool, self._client.config.read_timeout_s
+
+        async def asked() -> T:
+            return await ask(await pool.channel(self.bookie))
+
+        task = asyncio.ensure_future(asked())
+        try:
+            for _ in range(PATIENCE_ROUNDS):
+                before = pool.received_bytes(self.bookie)
+                done, _ = await asyncio.wait((task,), timeout=limit)
+                if done:
+                    return task.result()
+                if pool.received_bytes(self.bookie) == before:
+                    break
+            raise BookieTimeoutError(f"bookie {self.bookie}: no answer within {limit:g} s")
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def answers(client: Client, bookie: str) -> str:
+    """'' if the bookie answers at all; else why it does not. Bounded by twice `read_timeout_s`.
+    Cancel-safe."""
+    why = ""
+    for _ in range(ATTEMPTS):
+        try:
+            async with asyncio.timeout(client.config.read_timeout_s):
+                await (await client.pool.channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
+        except TimeoutError:
+            why = f"no answer within {client.config.read_timeout_s:g} s"
+        except (BookieTimeoutError, BookieUnavailableError) as error:
+            why = str(error.args[0])
+        except QuireError:
+            return ""
+        else:
+            return ""
+    return why

@@ -1,0 +1,83 @@
+"""Marks and locks of ledgers that lack replicas, on each metadata store; in ZooKeeper they are
+where Apache has them."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from quire.clock import SystemClock
+from quire.metadata.base import MetadataStore
+from quire.metadata.uri import parse_uri
+from quire.metadata.zookeeper import ZooKeeperStore
+from quire.replication import LockHeldError, ReplicationLocks
+from tests.conformance.conftest import Backend, tree
+
+LEDGER = 12_345
+
+
+def locks_of(store: MetadataStore, owner: str) -> ReplicationLocks:
+    return ReplicationLocks(store, owner, SystemClock())
+
+
+async def test_one_at_a_time_has_the_lock(backend: Backend, store: MetadataStore) -> None:
+    one, other = locks_of(store, "host-1"), locks_of(await backend.store(), "host-2")
+    async with one.hold(LEDGER):
+        with pytest.raises(LockHeldError, match="ledger 12345 are worked on by host-1"):
+            async with other.hold(LEDGER):
+                pass
+        async with other.hold(LEDGER + 1):
+            pass
+        with pytest.raises(LockHeldError):  # nor twice by the same session
+            async with one.hold(LEDGER):
+                pass
+    async with other.hold(LEDGER):
+        pass
+
+
+async def test_a_lock_ends_with_the_session(backend: Backend, store: MetadataStore) -> None:
+    mortal = await backend.store()
+    held = locks_of(mortal, "host-1").hold(LEDGER)
+    await held.__aenter__()
+    await mortal.close()
+    async with asyncio.timeout(30):
+        while True:
+            try:
+                async with locks_of(store, "host-2").hold(LEDGER):
+                    break
+            except LockHeldError:
+                await asyncio.sleep(0.05)
+
+
+async def test_a_mark_is_taken_away_unless_it_was_made_again(store: MetadataStore) -> None:
+    locks = locks_of(store, "host-1")
+    async with locks.hold(LEDGER) as lock:
+        assert lock.mark is None
+        await locks.replicated(lock)
+    await locks.mark(LEDGER, ["a:1"])
+    async with locks.hold(LEDGER) as lock:
+        await locks.mark(LEDGER, ["b:1"])
+        await locks.replicated(lock)
+    marked = await locks.marked(LEDGER)
+    assert marked is not None
+    assert marked.value.replicas == ("a:1", "b:1")
+    async with locks.hold(LEDGER) as lock:
+        await locks.replicated(lock)
+    assert await locks.marked(LEDGER) is None
+    await locks.mark(LEDGER, ["c:1"])  # its parents are made again
+    assert await locks.marked(LEDGER) is not None
+
+
+async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataStore) -> None:
+    if not isinstance(store, ZooKeeperStore):
+        assert not locks_of(store, "x").root.startswith("/ledgers")
+        return
+    locks = locks_of(store, "host-1")
+    await locks.mark(LEDGER, ["10.0.0.2:3181"])
+    async with locks.hold(LEDGER):
+        root = parse_uri(backend.uri).root
+        nodes = await tree(store._root.zk, f"{root}/underreplication")
+    assert nodes["/locks/urL0000012345"] == b'bookieId: "host-1"\n'
+    mark = nodes["/ledgers/0000/0000/0000/3039/urL0000012345"]
+    assert mark.startswith(b'replica: "10.0.0.2:3181"\nctime: ')

@@ -1,0 +1,595 @@
+"""Replicas looked at and copied on simulated bookies: the same client, network and disks as in the
+simulator, with crashes and other replicators in between."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.client import Client
+from quire.codec.ledger_metadata import LedgerState
+from quire.core.fragments import stored_by
+from quire.core.quorum import write_set
+from quire.core.replicas import Bad, Copies
+from quire.errors import QuireError
+from quire.replication import (
+    Audit,
+    Finding,
+    Kind,
+    ReplicationLocks,
+    Work,
+    audit_pieces,
+    move_of,
+    repair_ledger,
+    take_out,
+)
+from quire.replication import fragment as fragment_module
+from quire.replication.fragment import part_of
+from quire.replication.opened import open_for_repair
+from quire.replication.recovery_adds import RecoveryAdds
+from quire.replication.replica_reader import ReplicaReader
+from quire.replication.source import Source
+from quire.testing.clock import SimClock
+from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
+
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
+PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d." % entry_id * (1 + entry_id % 40)
+
+
+async def start(world: World, count: int) -> list[str]:
+    names = [f"bookie-{number}" for number in range(count)]
+    for name in names:
+        await world.start(name)
+    return [bookie_id(name) for name in names]
+
+
+def name_of(bookie: str) -> str:
+    return bookie.partition(":")[0]
+
+
+def locks_of(world: World, client: Client, owner: str = "here") -> ReplicationLocks:
+    return ReplicationLocks(client.metadata, owner, SimClock(world.loop))
+
+
+async def write(
+    client: Client, entries: int, quorums: tuple[int, int, int] = PLAIN, close: bool = True
+) -> Any:
+    writer = await client.create_ledger(
+        ensemble_size=quorums[0], write_quorum=quorums[1], ack_quorum=quorums[2], password=b"pw"
+    )
+    if entries:
+        await writer.append_many([payload(entry) for entry in range(entries)])
+        await settled(writer)
+    if close:
+        await writer.close()
+    return writer
+
+
+async def settled(writer: Any) -> None:
+    """Until every member has everything: the last entries may be on the ack quorum only."""
+    pipeline = writer._session.pipeline
+    while pipeline.unacked_bytes_max():
+        await asyncio.sleep(0.001)
+
+
+async def audited(client: Client, ids: list[int]) -> list[Finding]:
+    audit = Audit()
+    for piece in audit.looking(ids):
+        audit.saw(await audit_pieces.look(client, piece))
+    await audit.probe(client)
+    for turn in audit.reading():
+        for piece in turn:
+            audit.has_read(await audit_pieces.read(client, piece))
+    for piece in audit.comparing():
+        audit.has_compared(await audit_pieces.compare_blocks(client, piece))
+    return await audit.findings(client)
+
+
+async def read_all(client: Client, ledger_id: int) -> list[bytes]:
+    reader = await client.open_ledger(ledger_id, password=b"pw")
+    return [entry.payload async for entry in reader.read()]
+
+
+async def has(client: Client, ledger_id: int, bookie: str) -> list[int]:
+    """The entries that the bookie says it has."""
+    ranges = await client.list_entries(bookie, ledger_id)
+    return [entry for first, last in ranges for entry in range(first, last + 1)]
+
+
+def simulated(
+    scenario: Callable[[World], Coroutine[Any, Any, None]], seed: int = 1, bookies: int = 5
+) -> None:
+    world = World.make(seed, bookies)
+
+    async def whole() -> None:
+        await scenario(world)
+        for bookie in list(world.bookies.values()):
+            await bookie.stop()
+
+    world.loop.run(whole())
+
+
+@pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
+def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
+    quorums: tuple[int, int, int],
+) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        writer = await write(client, 700, quorums)
+        ledger_id = writer.ledger_id
+        metadata = await client.ledger_metadata(ledger_id)
+        lost = metadata.segments[0].ensemble[1]
+        world.crash(name_of(lost))
+        move = await move_of(client, ledger_id, lost)
+        assert move is not None
+        assert (move.fragments, move.open) == (1, False)
+        locks = locks_of(world, client)
+        await locks.mark(ledger_id, [lost])
+        done = await take_out(client, locks, ledger_id, [lost])
+        assert (done.work, done.fragments, done.reason) == (Work.DONE, 1, "")
+        ensemble = (await client.ledger_metadata(ledger_id)).segments[0].ensemble
+        assert lost not in ensemble
+        expected = list(stored_by(metadata, 1, 0, 699))
+        assert done.entries == move.entries == len(expected)
+        assert await has(client, ledger_id, ensemble[1]) == expected
+        assert await locks.marked(ledger_id) is None
+        assert await audited(client, [ledger_id]) == []
+        assert await read_all(client, ledger_id) == [payload(n) for n in range(700)]
+        again = await take_out(client, locks, ledger_id, [lost])
+        assert (again.work, again.fragments, again.entries) == (Work.DONE, 0, 0)
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_segment_without_entries_is_given_another_bookie_too() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        writer = await write(client, 0)
+        lost = (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble[0]
+        world.crash(name_of(lost))
+        done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
+        assert (done.work, done.fragments, done.entries) == (Work.DONE, 1, 0)
+        assert lost not in (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_an_open_ledger_is_left_to_its_writer_and_recovered_when_nothing_happens() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 50, close=False)
+        ledger_id = writer.ledger_id
+        lost = (await other.ledger_metadata(ledger_id)).segments[0].ensemble[2]
+        locks = locks_of(world, other)
+        world.crash(name_of(lost))
+        left = await take_out(other, locks, ledger_id, [lost])
+        assert left.work is Work.OPEN
+        await writer.append(payload(50))  # it lives: the bookie is replaced from here on
+        written = await take_out(other, locks, ledger_id, [lost], before=left.seen)
+        # What is complete was copied, the rest is the writer's.
+        assert written.work is Work.DONE
+        assert not written.recovered
+        metadata = await other.ledger_metadata(ledger_id)
+        assert metadata.state is LedgerState.OPEN
+        assert not any(lost in segment.ensemble for segment in metadata.segments)
+        await writer.append(payload(51))
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
+def test_a_dead_writer_of_an_open_ledger_is_fenced_after_the_grace() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 50, close=False)
+        ledger_id = writer.ledger_id
+        lost = (await other.ledger_metadata(ledger_id)).segments[0].ensemble[2]
+        locks = locks_of(world, other)
+        world.crash(name_of(lost))
+        await client.close()
+        left = await take_out(other, locks, ledger_id, [lost])
+        assert left.work is Work.OPEN
+        done = await take_out(other, locks, ledger_id, [lost], before=left.seen)
+        assert (done.work, done.recovered) == (Work.DONE, True)
+        metadata = await other.ledger_metadata(ledger_id)
+        assert metadata.closed
+        assert metadata.last_entry_id == 49
+        assert not any(lost in segment.ensemble for segment in metadata.segments)
+        assert await read_all(other, ledger_id) == [payload(n) for n in range(50)]
+        await other.close()
+
+    simulated(scenario)
+
+
+def test_a_ledger_that_somebody_else_works_on_is_left() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 50)
+        lost = (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble[0]
+        world.crash(name_of(lost))
+        async with locks_of(world, other, "host-2").hold(writer.ledger_id):
+            done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
+        assert done.work is Work.LOCKED
+        assert "host-2" in done.reason
+        assert lost in (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble
+        done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
+        assert done.work is Work.DONE
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
+def test_a_mark_that_was_made_again_meanwhile_stays() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        locks = locks_of(world, client)
+        await locks.mark(7, ["a:1"])
+        async with locks.hold(7) as lock:
+            await locks.mark(7, ["b:1"])
+            await locks.replicated(lock)
+        marked = await locks.marked(7)
+        assert marked is not None
+        assert marked.value.replicas == ("a:1", "b:1")
+        await locks.mark(7, ["a:1"])  # nothing new: nothing is written
+        assert (await locks.marked(7)) == marked
+        async with locks.hold(7) as lock:
+            await locks.replicated(lock)
+        assert await locks.marked(7) is None
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_an_entry_without_a_good_replica_fails_its_ledger_and_changes_nothing() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        writer = await write(client, 50)
+        before = await client.ledger_metadata(writer.ledger_id)
+        for lost in before.segments[0].ensemble:
+            world.crash(name_of(lost))
+        lost = before.segments[0].ensemble[0]
+        done = await take_out(client, locks_of(world, client), writer.ledger_id, [lost])
+        assert done.work is Work.FAILED
+        assert "no replica gives entry 0" in done.reason
+        assert await client.ledger_metadata(writer.ledger_id) == before
+        await client.close()
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_replicators_that_meet_crash_and_run_again_lose_nothing(
+    seed: int, quorums: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two replicators that do not respect each other's locks, one of which dies at any moment, also
+    between the copy and the compare-and-swap; and power is lost where a copy was just named."""
+
+    async def scenario(world: World) -> None:
+        chance: random.Random = world.loop.derive("scenario")
+        await start(world, 6)
+        client = world.client("writer")
+        ids = [(await write(client, chance.randrange(1, 400), quorums)).ledger_id for _ in "abc"]
+        contents = {ledger: await read_all(client, ledger) for ledger in ids}
+        lost = (await client.ledger_metadata(ids[0])).segments[0].ensemble[0]
+        world.crash(name_of(lost))
+
+        async def replicate(name: str) -> None:
+            own = world.client(name)
+            # Locks that do not hold: two sessions, each of which believes that it is alone.
+            locks = locks_of(world, own)
+            locks.root += f"-{name}"
+            try:
+                for ledger in ids:
+                    await take_out(own, locks, ledger, [lost])
+            finally:
+                await own.close()
+
+        swap = fragment_module._name
+        victim = ""
+
+        async def swap_and_crash(*arguments: Any) -> bool:
+            nonlocal victim
+            if chance.random() < 0.5:
+                await asyncio.sleep(chance.random() * 0.05)
+            done = await swap(*arguments)
+            if done and not victim and chance.random() < 0.5:
+                # Power loss on a new bookie in the moment in which it is named.
+                victim = name_of(chance.choice(sorted(arguments[-1].values())))
+                world.crash(victim)
+            return done
+
+        monkeypatch.setattr(fragment_module, "_name", swap_and_crash)
+        tasks = [asyncio.ensure_future(replicate(name)) for name in ("one", "two")]
+        await asyncio.sleep(chance.random() * 0.2)
+        tasks[chance.randrange(2)].cancel()
+        for task in tasks:
+            with contextlib.suppress(asyncio.CancelledError, QuireError):
+                await task
+        if victim:
+            await world.start(victim)
+        locks = locks_of(world, client)
+        for ledger in ids:
+            # A replicator that met the power loss has given up on some.
+            done = await take_out(client, locks, ledger, [lost])
+            assert done.work is Work.DONE, done
+            metadata = await client.ledger_metadata(ledger)
+            for segment in metadata.segments:
+                assert lost not in segment.ensemble
+                assert len(set(segment.ensemble)) == len(segment.ensemble)
+        assert await audited(client, ids) == []
+        for ledger in ids:
+            assert await read_all(client, ledger) == contents[ledger]
+        await client.close()
+
+    simulated(scenario, seed, 6)
+
+
+def test_an_audit_names_what_is_missing_short_and_unreachable_and_a_repair_mends_it() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        whole = (await write(client, 300)).ledger_id
+        writer = await write(client, 100, close=False)
+        short = writer.ledger_id
+        late = await client.create_ledger(password=b"pw")
+        hollow = late.ledger_id
+        world.kill("bookie-2")
+        for one, entries in ((writer, range(100, 160)), (late, range(40))):
+            await one.append_many([payload(entry) for entry in entries])
+            await one.close()
+        down = bookie_id("bookie-2")
+        found = await audited(client, [whole, short, hollow])
+        assert {(one.ledger, one.bookie, one.kind) for one in found} == {
+            (ledger, down, Kind.UNREACHABLE) for ledger in (whole, short, hollow)
+        }
+        await world.start("bookie-2")
+        found = await audited(client, [whole, short, hollow])
+        assert [(one.ledger, one.first, one.last, one.bookie, one.kind) for one in found] == [
+            (short, 100, 159, down, Kind.SHORT),
+            (hollow, 0, 39, down, Kind.MISSING),
+        ]
+        locks = locks_of(world, client)
+        for ledger in (short, hollow):
+            mine = [one for one in found if one.ledger == ledger]
+            repaired = await repair_ledger(client, locks, ledger, mine)
+            assert repaired.left == []
+            assert repaired.moved == 0
+        assert await audited(client, [whole, short, hollow]) == []
+        assert await has(client, short, down) == list(range(160))
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+def test_replicas_that_differ_are_named_and_the_majority_wins() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        for quorums in (PLAIN, STRIPED):
+            ledger_id = (await write(client, 5_000, quorums)).ledger_id
+            ledger = await open_for_repair(client, ledger_id)
+            ensemble = ledger.metadata.segments[0].ensemble
+            # Entry 4,500 is the first of a write set that begins with this member.
+            liar = ensemble[4_500 % len(ensemble)]
+            length = sum(len(payload(n)) for n in range(4_501))
+            lie = Copies([4_500], [b"?" * len(payload(4_500))], [length])
+            async with RecoveryAdds(client, ledger, liar) as adds:
+                await adds.write(lie)
+            found = await audited(client, [ledger_id])
+            assert [(one.first, one.last, one.bookie, one.kind) for one in found] == [
+                (4_500, 4_500, liar, Kind.DIFFERENT)
+            ]
+            repaired = await repair_ledger(client, locks_of(world, client), ledger_id, found)
+            assert (repaired.written_back, repaired.moved, repaired.left) == (1, 0, [])
+            assert await audited(client, [ledger_id]) == []
+        await client.close()
+
+    simulated(scenario)
+
+
+class Damaged:
+    """Ledgers whose damage is chosen at random, and what is then true of each entry on each member:
+    worked out from the rules, entry by entry."""
+
+    def __init__(self, world: World, client: Client) -> None:
+        self._chance: random.Random = world.loop.derive("damage")
+        self._client = client
+        self.expected: dict[tuple[int, int, str], Kind] = {}
+        self.lost: set[tuple[int, int]] = set()
+        """(ledger, entry) of which nobody can say what is right."""
+
+    async def make(self, quorums: tuple[int, int, int]) -> int:
+        entries = self._chance.choice((1, 7, 300, 5_000))
+        ledger_id: int = (await write(self._client, entries, quorums)).ledger_id
+        ledger = await open_for_repair(self._client, ledger_id)
+        metadata = ledger.metadata
+        copies = await Source(self._client, ledger).read(
+            metadata.segments[0].ensemble, range(entries)
+        )
+        ensemble = list(metadata.segments[0].ensemble)
+        # One member's place is given to a bookie that has not everything of it, or other things.
+        index = self._chance.randrange(len(ensemble))
+        bookies = await self._client.bookies()
+        ensemble[index] = self._chance.choice(sorted({*bookies.writable} - {*ensemble}))
+        mine = list(stored_by(metadata, index, 0, entries - 1))
+        gone = self._some(mine)
+        kept = [entry for entry in mine if entry not in gone]
+        lies = set(self._chance.sample(kept, min(len(kept), self._chance.randrange(3))))
+        honest = part_of(copies, kept)
+        told = [b"?" + one if entry in lies else one for entry, one in zip(kept, honest.payloads)]
+        async with RecoveryAdds(self._client, ledger, ensemble[index]) as adds:
+            await adds.write(Copies(kept, told, honest.lengths))
+        segment = replace(metadata.segments[0], ensemble=tuple(ensemble))
+        await self._client.metadata.write_ledger(
+            ledger_id, replace(metadata, segments=(segment,)), ledger.stored.version
+        )
+        for entry in gone:
+            # Only this member lacks something: all other copies are there.
+            short = metadata.write_quorum - 1 >= metadata.ack_quorum
+            short = short and bool(kept) and entry > kept[-1]
+            self.expected[ledger_id, entry, ensemble[index]] = Kind.SHORT if short else Kind.MISSING
+        for entry in lies:
+            members = write_set(entry, metadata.ensemble_size, metadata.write_quorum)
+            undecided = len(members) == 2
+            for member in members if undecided else (index,):
+                self.expected[ledger_id, entry, ensemble[member]] = Kind.DIFFERENT
+            if undecided:
+                self.lost.add((ledger_id, entry))
+        return ledger_id
+
+    def _some(self, mine: list[int]) -> set[int]:
+        """Whole, a tail, holes, or nothing."""
+        cut = self._chance.randrange(len(mine) + 1)
+        return {
+            0: set(mine),
+            1: set(mine[cut:]),
+            2: set(mine[cut : cut + self._chance.randrange(1, 200)]),
+            3: set(self._chance.sample(mine, min(len(mine), 5))),
+            4: set[int](),
+        }[self._chance.randrange(5)]
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_random_damage_is_named_entry_by_entry_and_repaired(seed: int) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        damaged = Damaged(world, client)
+        shapes = (PLAIN, STRIPED, (4, 2, 2), (3, 3, 3))
+        ids = [await damaged.make(quorums) for quorums in shapes]
+        found = await audited(client, ids)
+        named = {}
+        for one in found:
+            metadata = await client.ledger_metadata(one.ledger)
+            index = metadata.segments[0].ensemble.index(one.bookie)
+            for entry in stored_by(metadata, index, one.first, one.last):
+                named[one.ledger, entry, one.bookie] = one.kind
+        assert named == damaged.expected
+        locks = locks_of(world, client)
+        left = []
+        for ledger in ids:
+            mine = [one for one in found if one.ledger == ledger]
+            left += (await repair_ledger(client, locks, ledger, mine)).left
+        assert {(one.ledger, one.first) for one in left} == damaged.lost
+        again = await audited(client, ids)
+        assert {(one.ledger, one.first) for one in again} == damaged.lost
+        await client.close()
+
+    simulated(scenario, seed)
+
+
+def test_other_lacs_and_digests_are_no_difference() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        ledger_id = (await write(client, 200)).ledger_id
+        ledger = await open_for_repair(client, ledger_id)
+        bookie = ledger.metadata.segments[0].ensemble[0]
+        copies = await Source(client, ledger).read(ledger.metadata.segments[0].ensemble, range(50))
+        async with RecoveryAdds(client, ledger, bookie) as adds:  # with the LAC of the whole ledger
+            await adds.write(copies)
+        assert await audited(client, [ledger_id]) == []
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_bookie_that_dies_while_it_is_read_is_unreachable_from_there_on() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        writer = await write(client, 20_000)
+        ledger = await open_for_repair(client, writer.ledger_id)
+        bookie = ledger.metadata.segments[0].ensemble[0]
+        reader = ReplicaReader(client, writer.ledger_id, ledger.metadata, ledger.codec, bookie)
+        read = 0
+        parts = []
+        async for part in reader.parts(0, 0, 19_999):
+            parts.append(part)
+            if isinstance(part, Copies):
+                read += len(part.ids)
+            if len(parts) == 3:
+                world.crash(name_of(bookie))
+        last = parts[-1]
+        assert isinstance(last, Bad)
+        assert 0 < read < 20_000
+        assert (last.first, last.last, last.kind) == (read, 19_999, Kind.UNREACHABLE)
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_frozen_bookie_is_waited_for_once_and_not_for_every_ledger() -> None:
+    """Its connections stand, and nothing comes."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        ids = [(await write(client, 40)).ledger_id for _ in range(20)]
+        ensembles = [(await client.ledger_metadata(n)).segments[0].ensemble for n in ids]
+        lost, frozen = ensembles[0][:2]
+        world.crash(name_of(lost))
+        world.network.stop(name_of(frozen))
+        began = world.loop.time()
+        found = await audited(client, ids)
+        assert {one.bookie for one in found} == {lost, frozen}
+        assert {one.kind for one in found} == {Kind.UNREACHABLE}
+        locks = locks_of(world, client)
+        for ledger in ids:
+            # A copy that was sent to the frozen one is given up, and sent to another.
+            done = await take_out(client, locks, ledger, [lost])
+            assert done.work is Work.DONE, done
+        assert world.loop.time() - began < 20 * CLIENT_CONFIG.read_timeout_s
+        world.network.cont(name_of(frozen))
+        for ledger in ids:
+            assert (await take_out(client, locks, ledger, [lost])).work is Work.DONE
+        assert await audited(client, ids) == []
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_reader_of_one_replica_gives_each_entry_once_in_order() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        for quorums in (PLAIN, STRIPED):
+            writer = await write(client, 3_000, quorums)
+            ledger = await open_for_repair(client, writer.ledger_id)
+            ensemble = ledger.metadata.segments[0].ensemble
+            for index, bookie in enumerate(ensemble):
+                reader = ReplicaReader(
+                    client, writer.ledger_id, ledger.metadata, ledger.codec, bookie
+                )
+                ids, payloads = [], []
+                async for part in reader.parts(index, 5, 2_990):
+                    ids += part.ids
+                    payloads += part.payloads
+                assert ids == list(stored_by(ledger.metadata, index, 5, 2_990))
+                assert payloads == [payload(n) for n in ids]
+        await client.close()
+
+    simulated(scenario)
