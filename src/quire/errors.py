@@ -343,6 +343,10 @@ class StreamGapError(StreamError):
     """Records that were to be read are not there any more: truncated, or lost."""
 
 
+class StreamDivergedError(StreamError):
+    """A stream is no copy of the one that it is to be a copy of. Nothing was changed."""
+
+
 class StreamDamagedError(StreamError):
     """The metadata or an entry of a stream cannot be understood. Damage is never an end."""
 
@@ -376,3 +380,26 @@ class TlsConfigError(QuireError):
 
 class StartError(QuireError):
     """A server could not start: port in use, directory not writable, ..."""
+
+
+class JobError(QuireError):
+    """A job on Spark failed; run again it goes on, or begins anew, without doing harm."""
+
+    outcome_known = False
+
+
+# -- offloaded history ------------------------------------------------------------------------
+
+
+class HistoryError(QuireError):
+    """Offloaded history could not be read or written now, or somebody else is writing it. What was
+    committed before counts; nothing is truncated that is not in it."""
+
+    outcome_known = False
+
+
+class HistoryDamagedError(HistoryError):
+    """Offloaded history is not what was written: a file is missing or changed. Damage is never
+    reported as absence."""
+
+    outcome_known = True

@@ -18,6 +18,7 @@ from quire.errors import (
     MetadataUnavailableError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    NoSuchStreamError,
     VersionConflictError,
 )
 from quire.metadata.tree import Delete
@@ -29,13 +30,20 @@ ATTEMPTS_MAX = 20
 SEGMENTS_PER_COMMIT = 200
 
 
-async def truncate(metadata: StreamMetadata, before: DLSN) -> list[StreamSegment]:
+async def truncate(
+    metadata: StreamMetadata, before: DLSN, *, life: str | None = None
+) -> list[StreamSegment]:
     """Mark everything before the position; the segments that changed. The segment in progress and
     what follows are left alone. Never goes back. Durable on return; no space is freed yet (`free`).
 
+    `life`: the stream that is meant (`Life.path`), where another one may have got its name.
     NoSuchStreamError, UsageError where the position lies behind the last record of its segment."""
     for _ in range(ATTEMPTS_MAX):
         known = await metadata.life()
+        if life is not None and known.path != life:
+            raise NoSuchStreamError(
+                f"stream {metadata.paths.name} was deleted, and another one has its name"
+            )
         changed = []
         for segment in await metadata.segments():
             if segment.in_progress:

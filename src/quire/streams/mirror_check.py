@@ -1,0 +1,163 @@
+"""Whether a stream is still the copy that `replicate` made of another one.
+
+A copy has a node `quire-mirror` below its root, JSON in UTF-8:
+
+    {"format": 1, "cluster": "b3...", "stream": "/team/orders", "life": "17-3"}
+
+the instance id of the source's cluster, the path of the source, and which of the streams that had
+that path one after the other it was (`quire.streams.stream_life`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.client import Client
+from quire.codec.stream_format import UNASSIGNED_SEQUENCE_ID
+from quire.codec.stream_segment import StreamSegment
+from quire.errors import (
+    MetadataError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    StreamDivergedError,
+    StreamExistsError,
+)
+from quire.streams.mirror_copy import JOB, SOURCE_KEY
+from quire.streams.namespace import STREAM_SETTINGS_NODE, Namespace
+from quire.streams.segment_builder import JOB_KEY
+from quire.streams.settings import encode_settings
+from quire.streams.stream_metadata import StreamMetadata
+
+MARKER = "quire-mirror"
+FORMAT = 1
+REMEDY = "Delete the stream of the target to begin anew, or replicate to another namespace"
+
+
+async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
+    """What the marker of a copy says. NoSuchStreamError."""
+    metadata = source.metadata(name)
+    life = await metadata.life()
+    return {
+        "format": FORMAT,
+        "cluster": await source.client.metadata.instance_id(),
+        "stream": metadata.paths.stream,
+        "life": life.path.rpartition("/")[2],
+    }
+
+
+async def prepare_target(
+    target: Namespace, name: str, origin: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Make the copy, still empty, unless it is there. StreamDivergedError: what is there is no copy
+    of this source."""
+    metadata = target.metadata(name)
+    more = {MARKER: json.dumps(origin).encode()}
+    if settings:
+        more[STREAM_SETTINGS_NODE] = encode_settings(settings)
+    if not await metadata.exists():
+        try:
+            await metadata.create(more)
+            return
+        except StreamExistsError:
+            pass  # just now, by another one of us perhaps
+    await check_origin(metadata, origin)
+
+
+async def carry_settings(target: Namespace, name: str, settings: Mapping[str, Any]) -> None:
+    """Let the copy's own settings be these."""
+    own = await target.own_stream_settings(name)
+    if own != settings:
+        gone = {key: None for key in own if key not in settings}
+        await target.configure_stream(name, {**gone, **settings})
+
+
+async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> None:
+    path = f"{metadata.paths.root}/{MARKER}"
+    name = metadata.paths.name
+    try:
+        found = json.loads((await metadata.tree.read(path)).value)
+        if found.get("format") != FORMAT:
+            raise ValueError("a later format")
+    except NoSuchKeyError:
+        raise StreamDivergedError(
+            f"stream {name} of the target exists already, and was not made by replication",
+            remedy=REMEDY,
+        ) from None
+    except (ValueError, AttributeError) as error:
+        raise MetadataError(f"{path} cannot be understood: {error}") from None
+    if (found["cluster"], found["stream"]) != (origin["cluster"], origin["stream"]):
+        raise StreamDivergedError(
+            f"stream {name} of the target is a copy of {found['stream']} in cluster "
+            f"{found['cluster']}, not of {origin['stream']} in {origin['cluster']}",
+            remedy=REMEDY,
+        )
+    if found["life"] != origin["life"]:
+        raise StreamDivergedError(
+            f"stream {name} of the target is a copy of a stream that was deleted or renamed "
+            f"since: the present {origin['stream']} is another one",
+            remedy=REMEDY,
+        )
+
+
+def copy_of(segment: StreamSegment, ledger_id: int) -> StreamSegment:
+    """The segment as the target names it."""
+    if segment.in_progress:
+        # What the list of segments has worked out is not stored yet.
+        segment = replace(segment, start_sequence_id=UNASSIGNED_SEQUENCE_ID)
+    return replace(segment, ledger_id=ledger_id)
+
+
+def _identity(segment: StreamSegment) -> StreamSegment:
+    """Without what may differ: the ledger, and how much was given up."""
+    return replace(segment, ledger_id=0, status=0, min_active_entry_id=0, min_active_slot_id=0)
+
+
+def check_segments(
+    name: str, copied: Sequence[StreamSegment], source: Sequence[StreamSegment]
+) -> None:
+    """StreamDivergedError where the copy has what the source has not. `copied` was read first: the
+    source may be ahead."""
+    there = {segment.lssn: segment for segment in source}
+    newest = max(there, default=0)
+    for segment in copied:
+        original = there.get(segment.lssn)
+        if original is None:
+            if segment.lssn > newest and not segment.in_progress:
+                raise StreamDivergedError(
+                    f"stream {name} of the target has segment {segment.lssn}, the source ends "
+                    f"with segment {newest}: another writer has written to the target",
+                    remedy=REMEDY,
+                )
+            continue  # the source has given it up
+        if segment.in_progress:
+            continue  # its ledger tells
+        if original.in_progress:
+            raise StreamDivergedError(
+                f"segment {segment.lssn} of stream {name} ends at entry {segment.last_entry_id} in "
+                "the target and goes on in the source: another writer was opened in the target",
+                remedy=REMEDY,
+            )
+        if _identity(segment) != _identity(original):
+            raise StreamDivergedError(
+                f"segment {segment.lssn} of stream {name} is another one in the target than in "
+                "the source",
+                remedy=REMEDY,
+            )
+
+
+async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:
+    """The source's ledger that the ledger of the target's segment in progress is a copy of; None:
+    it is gone. StreamDivergedError: somebody else writes it."""
+    try:
+        custom = (await client.ledger_metadata(segment.ledger_id)).custom
+    except NoSuchLedgerError:
+        return None
+    if custom.get(JOB_KEY) != JOB:
+        raise StreamDivergedError(
+            f"another writer is writing segment {segment.lssn} of stream {name} of the target",
+            remedy=REMEDY,
+        )
+    return int(custom[SOURCE_KEY])
