@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim interop soak bench java lock clean
+.PHONY: proto help demo test check format sim interop pipelines soak bench bench-spark bench-spark-latency java lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -37,6 +37,7 @@ check: $(STAMP) ## format, lint, types, import rule, documents
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
 	@MYPYPATH=bench $(BIN)/mypy bench/compare.py
+	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
 	@$(BIN)/python scripts/check-docs
 
@@ -53,8 +54,17 @@ interop: $(STAMP) java ## all tests against Apache BookKeeper itself (needs Mave
 soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MINUTES minutes
 	@scripts/soak $(MINUTES)
 
+pipelines: $(STAMP) java ## the long tests of jobs on Spark
+	@$(BIN)/python scripts/test pipelines-long
+
 bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)
+
+bench-spark: $(STAMP) java ## Spark reading and writing, beside what bounds it (ARGS="--rows write", ARGS=--quick)
+	@PYTHONPATH=bench $(BIN)/python bench/spark/throughput.py $(ARGS)
+
+bench-spark-latency: $(STAMP) java ## from an append to a query's sink, per trigger interval
+	@PYTHONPATH=bench $(BIN)/python bench/spark/follow.py $(ARGS)
 
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto

@@ -11,6 +11,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
+from quire.admin.main import cli
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.spark import local_session, worker
@@ -20,7 +21,9 @@ from quire.testing.cluster import LocalCluster
 cloudpickle.register_pickle_by_value(faults)
 
 
-PIPELINES = ("test_job_", "test_exactly_once", "test_follow", "test_where")
+PIPELINES = (
+    "test_job_", "test_exactly_once", "test_follow", "test_where", "test_elsewhere", "test_notebook",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -97,3 +100,20 @@ def save(cluster: LocalCluster, name: str) -> Callable[..., None]:
 def flag(tmp_path: Path) -> Callable[[str], Path]:
     """Files by which tasks and tests tell each other how far they are."""
     return lambda what: tmp_path / what
+
+
+@pytest.fixture
+def pipeline(
+    spark: SparkSession, cluster: LocalCluster, capfd: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[int, str, str]]:
+    """Runs `quire pipeline ...` in the session of the tests: exit status, output, errors."""
+
+    def run(*arguments: str, uri: str = "") -> tuple[int, str, str]:
+        name, *others = arguments
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["pipeline", name, "--metadata", uri or cluster.uri, *others])
+        found = capfd.readouterr()
+        return int(ended.value.code or 0), found.out, found.err
+
+    return run

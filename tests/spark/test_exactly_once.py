@@ -37,7 +37,7 @@ BATCHES_SHORT = 12
 PER_BATCH = 300
 PER_ENTRY = 50
 PARTITIONS = 3
-LIFE_S = 120.0
+LIFE_S = 400.0
 """The longest that a driver may take until it ends or is killed."""
 LOCAL = "local[2,4]"
 HOSTS = ("127.0.0.1", "127.0.0.2")

@@ -3,6 +3,7 @@ for what is not."""
 
 from __future__ import annotations
 
+import importlib.util
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -69,6 +70,8 @@ def test_all_commands_are_there() -> None:
         "stream retain", "stream end", "stream audit",
         "bench add", "bench read", "bench latency", "bench ledgers", "bench recover", "bench tail",
         "bench stream", "simulate",
+        "pipeline ingest", "pipeline offload", "pipeline history", "pipeline compact",
+        "pipeline replicate", "pipeline audit", "pipeline recover",
     }  # fmt: skip
 
 
@@ -110,6 +113,9 @@ TALKING = [
 ]
 
 
+PIPELINE_NAMES = {"offload", "history", "compact", "recover"}
+
+
 def with_arguments(command: tuple[str, ...]) -> list[str]:
     needs_id = command[:1] == ("ledger",) and command[1] in ("read", "show", "delete", "recover")
     needs_name = command[:1] in {("object",), ("namespace",), ("stream",)} and (
@@ -121,6 +127,8 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["x"] if needs_name else []),
         *(["y"] if "rename" in command else []),
         *(["write"] if command == ("bench", "stream") else []),
+        *(["x"] if command[0] == "pipeline" and command[-1] in PIPELINE_NAMES else []),
+        *(["--to", "sqlite:////x.db"] if "replicate" in command else []),
         *(["--before", "latest"] if "truncate" in command else []),
         *(["--dir", "x"] if "bookie" in command else []),
     ]
@@ -135,8 +143,20 @@ def test_no_cluster_named(command: tuple[str, ...]) -> None:
 
 def test_all_that_talk_to_a_cluster_take_metadata() -> None:
     local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("object",), ("bench",)}
-    local |= {("simulate",), ("namespace",), ("stream",)}
+    local |= {("simulate",), ("namespace",), ("stream",), ("pipeline",)}
     assert set(TALKING) == set(ALL) - local
+
+
+@pytest.mark.parametrize("module", ["pyspark", "pyarrow"])
+def test_pipelines_without_spark(module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *more: None if name == module else found(name)
+    )
+    command = ("pipeline", "compact", "x", "--key", "k", "--to", "t", "--metadata", "sqlite:////c")
+    line = only_error(quire(*command), 2)
+    assert f"No module named '{module}'" in line
+    assert 'pip install "quire[spark]"' in line
 
 
 @pytest.mark.parametrize("uri", ["nonsense", "sqlite://host/file", "zk://", "redis://here/ledgers"])

@@ -24,6 +24,7 @@ _COMMANDS = {
         "Make, list and show namespaces of streams; set what streams inherit.",
     ),
     "stream": ("quire.admin.main:stream", "Write, read, tail, truncate and manage streams."),
+    "pipeline": ("quire.admin.main:pipeline", "Move, keep, compare and check data with Spark."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
     "simulate": (
         "quire.admin.simulate:simulate",
@@ -80,6 +81,34 @@ _STREAM = {
     "retain": ("quire.admin.stream_trim:retain", "Delete what is not to be kept any longer."),
     "end": ("quire.admin.stream_delete:end", "End a stream for good."),
     "audit": ("quire.admin.stream_audit:audit", "Find ledgers that no stream names any more."),
+}
+
+_PIPELINE = {
+    "ingest": ("quire.admin.pipeline_ingest:ingest", "Bring files and tables into streams."),
+    "offload": (
+        "quire.admin.pipeline_offload:offload",
+        "Copy closed segments to Parquet, and free the bookies of them.",
+    ),
+    "history": (
+        "quire.admin.pipeline_history:history",
+        "Read what was offloaded and what was not as one.",
+    ),
+    "compact": (
+        "quire.admin.pipeline_compact:compact",
+        "Keep the latest value of each key of a stream.",
+    ),
+    "replicate": (
+        "quire.admin.pipeline_replicate:replicate",
+        "Copy streams to another cluster, once or continuously.",
+    ),
+    "audit": (
+        "quire.admin.pipeline_audit:audit",
+        "Read every replica of every entry, and tell what is wrong.",
+    ),
+    "recover": (
+        "quire.admin.pipeline_recover:recover",
+        "Replicate again what a lost bookie held.",
+    ),
 }
 
 _BENCH = {
@@ -143,6 +172,15 @@ def namespace() -> None:
 @click.group(cls=LazyGroup, lazy=_STREAM)
 def stream() -> None:
     """Write, read, tail, truncate and manage streams."""
+
+
+@click.group(cls=LazyGroup, lazy=_PIPELINE)
+def pipeline() -> None:
+    """Move, keep, compare and check data with Spark.
+
+    A command runs in a local session of Spark, or where --master says; started by spark-submit it
+    runs in that session.
+    """
 
 
 @click.group(cls=LazyGroup, lazy=_BENCH)

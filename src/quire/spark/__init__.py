@@ -16,7 +16,8 @@
 `docs/spark.md` is the guide for streams and tables. What follows is about ledgers and datasets.
 
 The option `metadata` names the cluster; its default is QUIRE_METADATA in the environment of the
-driver when Spark starts. Passwords (`password`) are not shown in plans, messages or logs. `tlsCa`,
+driver when Spark starts. Passwords (`password`; default: QUIRE_PASSWORD of the driver, which no
+statement of SQL and no script shows) are not shown in plans, messages or logs. `tlsCa`,
 `tlsCert` and `tlsKey` (files on every machine that runs tasks; defaults: QUIRE_TLS_CA,
 QUIRE_TLS_CERT, QUIRE_TLS_KEY of the driver) secure the connections to bookies.
 
@@ -57,5 +58,14 @@ get DATA_SOURCE_NOT_FOUND unless they call
 """
 
 from quire.spark.session import configure, lag_listener, local_session, register, sweep_orphans
+from quire.spark.ship import package_zip, ship
 
-__all__ = ["configure", "lag_listener", "local_session", "register", "sweep_orphans"]
+__all__ = [
+    "configure",
+    "lag_listener",
+    "local_session",
+    "package_zip",
+    "register",
+    "ship",
+    "sweep_orphans",
+]

@@ -22,6 +22,7 @@ T = TypeVar("T")
 D = TypeVar("D")
 
 ENV_METADATA = "QUIRE_METADATA"
+ENV_PASSWORD = "QUIRE_PASSWORD"
 ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 PARTITION_BYTES = 64 * 1024 * 1024
 """Of one task: enough that its fixed cost (some 10 ms) does not count."""
@@ -101,7 +102,7 @@ class ReadOptions:
             metadata=given.metadata(environ),
             ledgers=ledgers or (),
             dataset=dataset,
-            password=given.password(),
+            password=given.password(environ),
             recover=given.take("recover", parse_boolean, False),
             columns=given.columns(),
             pushdown=given.take("pushdown", parse_boolean, pushdown),
@@ -140,7 +141,7 @@ class WriteOptions:
         parsed = cls(
             metadata=given.metadata(environ),
             dataset=dataset,
-            password=given.password(),
+            password=given.password(environ),
             ensemble=given.take("ensemble", parse_positive, 3),
             write_quorum=given.take("writeQuorum", parse_positive, 3),
             ack_quorum=given.take("ackQuorum", parse_positive, 2),
@@ -185,6 +186,13 @@ class Given:
         other: Sequence[str],
     ) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
+        if "provider" in self._values:
+            # CREATE TABLE gets what the table will have as properties, the options among them under
+            # `option.`; whoever reads or writes it then gets nothing.
+            raise UsageError(
+                "Spark does not hand the options of a table to Python data sources",
+                remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
+            )
         names = {name.lower(): name for name in known}
         others = {name.lower(): name for name in other}
         for name in self._values:
@@ -195,11 +203,6 @@ class Given:
             if name == "path":
                 raise UsageError(
                     "the quire data source has no paths", remedy="Use .option('dataset', NAME)"
-                )
-            if name == "provider":
-                raise UsageError(
-                    "Spark does not hand the options of a table to Python data sources",
-                    remedy="Use CREATE TEMPORARY VIEW instead of CREATE TABLE",
                 )
             near = difflib.get_close_matches(name, names, 1)
             if not near:
@@ -246,8 +249,9 @@ class Given:
             private_key=key,
         )
 
-    def password(self) -> bytes:
-        return self._values.get("password", "").encode()
+    def password(self, environ: Mapping[str, str]) -> bytes:
+        """Of the driver's environment, where it stands in no statement of SQL and in no script."""
+        return self._values.get("password", environ.get(ENV_PASSWORD, "")).encode()
 
     def columns(self, every: tuple[str, ...] = COLUMNS) -> tuple[str, ...]:
         value = self.take("value", parse_boolean, None)

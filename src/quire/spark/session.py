@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire.client import Client
@@ -24,16 +28,19 @@ S = TypeVar("S")
 SOCKETS = "spark.python.unix.domain.socket.enabled"
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 
-LOCAL = {
+OF_THIS_MACHINE = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
+}
+"""Nothing listens to the outside, nothing is shown."""
+LOCAL = {
+    **OF_THIS_MACHINE,
     "spark.sql.shuffle.partitions": "2",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
 }
-"""Of `local_session`: nothing listens to the outside, nothing is shown, small shuffles, and a JVM
-that starts quickly."""
+"""Of `local_session`: also small shuffles, and a JVM that starts quickly."""
 
 
 def configure(spark: S, *, pushdown: bool = True) -> S:
@@ -81,6 +88,94 @@ def local_session(
     return register(session)
 
 
+SUBMITTED = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the program that it starts: there is a JVM already."""
+
+
+@contextmanager
+def job_session(
+    name: str,
+    *,
+    master: str | None = None,
+    settings: Mapping[str, str] | None = None,
+    scratch: str | None = None,
+    starting: Callable[[], AbstractContextManager[None]] = nullcontext,
+) -> Iterator[SparkSession]:
+    """The session in which a program runs a job: the active one; that of the spark-submit which
+    started the program; one of Spark Connect, where `master` is sc://...; or a new one (`master`
+    None: all cores of this machine), stopped behind the job. `scratch` is a directory for its
+    files. `starting` is entered while a JVM starts.
+
+    UsageError: Spark, or Java, is not installed, or `master` contradicts what runs already.
+    """
+    _import("source")
+    from pyspark.sql import SparkSession
+
+    active = None if (master or "").startswith("sc://") else SparkSession.getActiveSession()
+    if (active is not None or SUBMITTED in os.environ) and master is not None:
+        raise UsageError(
+            "a session of Spark is there already, and another master cannot be chosen in it",
+            remedy="Leave out the master, or give it to spark-submit",
+        )
+    if active is not None:
+        for key, value in (settings or {}).items():
+            active.conf.set(key, value)
+        yield active
+        return
+    with starting():
+        session = _new_session(name, master, dict(settings or {}), scratch)
+    try:
+        yield session
+    finally:
+        session.stop()
+
+
+def _new_session(
+    name: str, master: str | None, settings: dict[str, str], scratch: str | None
+) -> SparkSession:
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(name)
+    if master is not None and master.startswith("sc://"):
+        for key, value in settings.items():
+            builder = builder.config(key, value)
+        return register(builder.remote(master).getOrCreate())
+    given: dict[str, str] = {"spark.ui.showConsoleProgress": "false"}
+    if SUBMITTED not in os.environ:
+        need_java()
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        master = master or "local[*]"
+        builder = builder.master(master)
+        if master.startswith("local"):
+            os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+            given |= OF_THIS_MACHINE
+            given["spark.sql.shuffle.partitions"] = str(os.cpu_count() or 1)
+        if scratch is not None:
+            given["spark.local.dir"] = scratch
+            given["spark.sql.warehouse.dir"] = os.path.join(scratch, "warehouse")
+    for key, value in {**given, **settings}.items():
+        builder = builder.config(key, value)
+    session = configure(builder).getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    return register(session)
+
+
+def need_spark() -> None:
+    """UsageError: something is not installed. Nothing is imported for this."""
+    for module in ("pyspark", "pyarrow", "pandas"):
+        if importlib.util.find_spec(module) is None:
+            raise _without(f"No module named {module!r}")
+
+
+def need_java() -> None:
+    """UsageError: there is none."""
+    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
+        raise UsageError(
+            "Spark needs Java 17 or later, and there is no java on the PATH",
+            remedy="Install it, for example with: apt-get install openjdk-17-jre-headless",
+        )
+
+
 def sweep_orphans(
     client: blocking.Client,
     older_than_s: float,
@@ -124,11 +219,13 @@ def lag_listener(spark: SparkSession) -> LagListener:
 
 
 def _import(module: str) -> Any:
-    import importlib
-
     try:
         return importlib.import_module(f"quire.spark.{module}")
     except ImportError as error:
-        raise UsageError(
-            f"Spark cannot be used: {error}", remedy='Install it with: pip install "quire[spark]"'
-        ) from None
+        raise _without(str(error)) from None
+
+
+def _without(why: str) -> UsageError:
+    return UsageError(
+        f"Spark cannot be used: {why}", remedy='Install it with: pip install "quire[spark]"'
+    )

@@ -110,7 +110,7 @@ class StreamReadOptions:
             namespace=_namespace(given, environ),
             streams=streams,
             pattern=pattern,
-            password=given.password(),
+            password=given.password(environ),
             start=given.take("start", _places(streams, EARLIEST), Places(EARLIEST)),
             end=end,
             columns=given.columns(COLUMNS),
@@ -149,7 +149,7 @@ class TableOptions:
             table,
             given.metadata(environ),
             given.take("namespace", namespace_path, None),
-            given.password(),
+            given.password(environ),
             given.tls(environ),
         )
 

@@ -124,7 +124,7 @@ class StreamTasks:
 
     def _runs(self, client: blocking.Client, piece: Piece) -> Iterator[Any]:
         try:
-            with self._open(client, piece) as ledger:
+            with self.open(client, piece) as ledger:
                 yield from ledger.read_runs(piece.first, piece.last)
         except NoSuchLedgerError:
             error = StreamGapError(
@@ -138,7 +138,8 @@ class StreamTasks:
                 raise error from None
             logger.warning("going on without them: %s", error)
 
-    def _open(self, client: blocking.Client, piece: Piece) -> blocking.LedgerReader:
+    def open(self, client: blocking.Client, piece: Piece) -> blocking.LedgerReader:
+        """The ledger of a piece, once the bookies know all of it. NoSuchLedgerError."""
         segment = piece.origin.segment
         ledger = client.open_ledger(segment.ledger_id, password=self.options.password)
         if not ledger.ledger_closed and not segment.in_progress:

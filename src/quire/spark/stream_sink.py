@@ -129,7 +129,7 @@ async def check_streams(
             names += [name for name in await streams.streams() if fnmatchcase(name, given)]
         else:
             names.append(stream_name(given))
-            await _make_sure(streams, names[-1], options.create_stream)
+            await make_sure(streams, names[-1], options.create_stream)
     names = list(dict.fromkeys(names))
     if not 1 <= len(names) <= STREAMS_MAX:
         raise UsageError(
@@ -151,7 +151,8 @@ async def check_streams(
     return names
 
 
-async def _make_sure(streams: Namespace, name: str, create: bool) -> None:
+async def make_sure(streams: Namespace, name: str, create: bool) -> None:
+    """That the stream is there. NoSuchStreamError."""
     if await streams.exists(name):
         return
     if not create:

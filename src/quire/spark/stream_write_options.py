@@ -67,7 +67,7 @@ class StreamWriteOptions:
             namespace=_namespace(given, environ),
             streams=_streams(given, column),
             stream_column=column,
-            password=given.password(),
+            password=given.password(environ),
             value_column=given.take("valueColumn", parse_name, None),
             txid_column=given.take("txidColumn", parse_name, None),
             order_by=given.take("orderBy", parse_name, None),

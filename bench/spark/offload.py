@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""How fast a stream is offloaded, beside the client's own read of it, in rounds of one run; and how
+fast the files are read again.
+
+    .venv/bin/python bench/spark/offload.py
+    .venv/bin/python bench/spark/offload.py --mib 256 --record-bytes 100 --tasks 1 2 4
+
+Prints a table in Markdown: medians with the lowest and the highest round behind them. "client" is
+one process that reads the stream once, in batches; "offload" is the whole job with so many tasks at
+once: read, written, synced, read back and compared; "history" counts the values of the files. A
+first round warms everything up and does not count. Records are random bytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from quire.client import blocking
+from quire.spark import local_session
+from quire.spark.jobs import ClusterOptions, history, offload
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+NAMESPACE = "/bench/offload"
+STREAM = "s"
+SEGMENTS = 8
+APPEND_BYTES = 1024 * 1024
+MB = 1e6
+
+
+def write(streams: Namespace, size_bytes: int, record_bytes: int) -> int:
+    """The number of records."""
+    chance = random.Random(1)
+    payloads = [chance.randbytes(record_bytes) for _ in range(APPEND_BYTES // record_bytes)]
+    each = max(1, size_bytes // SEGMENTS // APPEND_BYTES)
+    with streams.open_writer(STREAM, create=True) as writer:
+        for _ in range(SEGMENTS):
+            for _ in range(each):
+                writer.append_many(payloads)
+            writer.roll()
+    return SEGMENTS * each * len(payloads)
+
+
+def client_reads(streams: Namespace) -> int:
+    reader = streams.open_reader(STREAM)
+    return sum(len(batch) for batch in reader.batches())  # type: ignore[arg-type]
+
+
+def offloads(spark: SparkSession, uri: str, directory: Path, file_bytes: int) -> int:
+    with tempfile.TemporaryDirectory(dir=directory) as target:
+        result = offload(
+            spark, ClusterOptions(uri), NAMESPACE, STREAM, target, file_bytes=file_bytes
+        )
+    return result.records
+
+
+def history_reads(spark: SparkSession, uri: str, target: str) -> int:
+    frame = history(spark, ClusterOptions(uri), NAMESPACE, STREAM, target)
+    row = frame.agg(F.count("value"), F.sum(F.crc32("value"))).collect()[0]
+    return int(row[0])
+
+
+def measured(work: Callable[[], int], expected: int, record_bytes: int, rounds: int) -> str:
+    rates = []
+    for number in range(rounds + 1):
+        began = time.perf_counter()
+        assert work() == expected
+        if number:
+            rates.append(expected / (time.perf_counter() - began))
+    middle = statistics.median(rates)
+    low, high = min(rates) * record_bytes / MB, max(rates) * record_bytes / MB
+    return f"{middle * record_bytes / MB:.0f} ({low:.0f}-{high:.0f}) | {middle:,.0f} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--mib", type=int, default=512, help="payload that is written")
+    parser.add_argument("--record-bytes", type=int, default=1024)
+    parser.add_argument("--file-mib", type=int, default=64)
+    parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    how = (given.record_bytes, given.rounds)
+    with (
+        LocalCluster(bookies=3) as cluster,
+        blocking.connect(cluster.uri) as client,
+        Namespace.create(client, NAMESPACE) as streams,
+        tempfile.TemporaryDirectory() as scratch,
+    ):
+        records = write(streams, given.mib << 20, given.record_bytes)
+        print(f"{records:,} records of {given.record_bytes} bytes in {SEGMENTS} segments, E=W=3\n")
+        print("| | MB/s (low-high) | records/s |\n|---|---|---|")
+        print(f"| client, 1 process | {measured(partial(client_reads, streams), records, *how)}")
+        for tasks in given.tasks:
+            spark = local_session("offload", master=f"local[{tasks}]")
+            try:
+                job = partial(offloads, spark, cluster.uri, Path(scratch), given.file_mib << 20)
+                row = measured(job, records, *how)
+                print(f"| offload, {tasks} tasks at once | {row}", flush=True)
+                with tempfile.TemporaryDirectory(dir=scratch) as target:
+                    offload(spark, ClusterOptions(cluster.uri), NAMESPACE, STREAM, target)
+                    read = partial(history_reads, spark, cluster.uri, target)
+                    row = measured(read, records, *how)
+                print(f"| history, {tasks} tasks at once | {row}", flush=True)
+            finally:
+                spark.stop()
+
+
+if __name__ == "__main__":
+    main()

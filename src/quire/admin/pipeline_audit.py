@@ -1,0 +1,120 @@
+"""`quire pipeline audit`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.admin.groups import EXIT_ERROR
+from quire.admin.options import LEDGER_ID_MAX
+from quire.admin.pipeline import Bar, Job, job_options
+from quire.admin.stream_options import namespace_option
+
+if TYPE_CHECKING:
+    from quire.replication import Finding
+    from quire.spark.jobs.audit import AuditResult
+
+LINES_MAX = 100
+"""Findings that are printed; with --json all are."""
+
+
+def bytes_per_second(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> float | None:
+    from quire.spark.options import parse_size
+
+    try:
+        return None if value is None else float(parse_size(value))
+    except ValueError as error:
+        raise click.BadParameter(str(error), context, parameter) from None
+
+
+@click.command()
+@click.option(
+    "--ledger",
+    "ledgers",
+    metavar="ID",
+    type=click.IntRange(0, LEDGER_ID_MAX),
+    multiple=True,
+    help="This ledger only. May be repeated. [default: all of the cluster]",
+)
+@click.option(
+    "--streams",
+    metavar="PATTERN",
+    help="The ledgers of these streams only: names as of a shell; * matches / too.",
+)
+@namespace_option
+@click.option(
+    "--rate",
+    metavar="SIZE",
+    callback=bytes_per_second,
+    help="Read at most so many bytes a second of each bookie: 20m. [default: no bound]",
+)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Write back what is wrong, from replicas that are right; replace bookies that do not "
+    "answer.",
+)
+@job_options
+def audit(
+    job: Job,
+    path: str,
+    ledgers: tuple[int, ...],
+    streams: str | None,
+    rate: float | None,
+    repair: bool,
+) -> int:
+    """Read every replica of every entry from the bookie that should have it.
+
+    Digests are checked, and replicas compared. Prints a line for each range of entries that is
+    missing, short (an ack quorum has it, this bookie never got it), damaged, different, or on a
+    bookie that does not answer. Exit status 1 if there is one; with --repair, if one could not be
+    repaired.
+    """
+    if ledgers and streams is not None:
+        raise click.UsageError("--ledger and --streams exclude each other")
+
+    def work(spark: Any, progress: Bar) -> AuditResult:
+        from quire.spark.jobs.audit import audit as run
+
+        return run(
+            spark,
+            job.cluster,
+            ledgers=ledgers or None,
+            streams=streams,
+            namespace=path,
+            bytes_per_second_per_bookie=rate,
+            repair=repair,
+            progress=progress,
+        )
+
+    result = job.run(work)
+    job.show(result.as_json(), _text(result))
+    left = result.findings if result.repair is None else result.repair.left
+    return EXIT_ERROR if left else 0
+
+
+def _text(result: AuditResult) -> str:
+    lines = [_line(one) for one in result.findings[:LINES_MAX]]
+    if len(result.findings) > LINES_MAX:
+        lines.append(f"... and {len(result.findings) - LINES_MAX} more (--json has all)")
+    read = f"{result.ledgers} ledgers, {result.entries} replicas of entries ({result.bytes} bytes)"
+    if result.clean:
+        return f"{read}: all right"
+    kinds = ", ".join(f"{count} {kind}" for kind, count in result.kinds.items())
+    lines.append(f"{read} are right; ranges that are not: {kinds}")
+    repair = result.repair
+    if repair is not None:
+        lines += [f"left: {_line(one)}" for one in repair.left[:LINES_MAX]]
+        lines.append(
+            f"repaired: {repair.written_back} entries written back, {repair.moved} segments moved "
+            f"to other bookies; {len(repair.left)} ranges left"
+        )
+    return "\n".join(lines)
+
+
+def _line(one: Finding) -> str:
+    detail = f" ({one.detail})" if one.detail else ""
+    return f"ledger {one.ledger}, {one.first}-{one.last}, {one.bookie}: {one.kind}{detail}"

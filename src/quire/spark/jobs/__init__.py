@@ -1,0 +1,72 @@
+"""Jobs on Spark, as functions; the command `quire pipeline` runs the same. `docs/pipelines.md` is
+the guide.
+
+    from quire.spark.jobs import ClusterOptions, offload
+    cluster = ClusterOptions("zk+hierarchical://zk:2181/ledgers")
+    result = offload(spark, cluster, "/shop", "orders", "/archive")
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.spark.jobs.audit import audit
+    from quire.spark.jobs.compact import compact
+    from quire.spark.jobs.history import history
+    from quire.spark.jobs.ingest import follow, ingest
+    from quire.spark.jobs.offload import offload
+    from quire.spark.jobs.recover import recover
+    from quire.spark.jobs.replicate import replicate
+    from quire.spark.jobs.tasks import ClusterOptions, Progress, silent
+
+_WHERE = {
+    "audit": "audit",
+    "compact": "compact",
+    "follow": "ingest",
+    "history": "history",
+    "ingest": "ingest",
+    "offload": "offload",
+    "recover": "recover",
+    "replicate": "replicate",
+    "ClusterOptions": "tasks",
+    "Progress": "tasks",
+    "silent": "tasks",
+}
+"""The module of each name; imported when the name is asked for."""
+
+__all__ = [
+    "ClusterOptions",
+    "Progress",
+    "audit",
+    "compact",
+    "follow",
+    "history",
+    "ingest",
+    "offload",
+    "recover",
+    "replicate",
+    "silent",
+]
+
+
+class _Jobs(ModuleType):
+    """Importing a submodule sets it as an attribute of its package. Most jobs are called like the
+    module that they stand in, and the name shall mean the job, whatever was imported first."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, ModuleType) and _WHERE.get(name) == name:
+            value = getattr(value, name)
+        super().__setattr__(name, value)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_WHERE[name]}"), name)
+
+
+sys.modules[__name__].__class__ = _Jobs

@@ -1,0 +1,198 @@
+"""Every replica of every entry, read from the bookie that should have it, and compared.
+
+A first pass reads: each task one bookie; its answer is a sum for each block of entries. Blocks
+whose replicas have different sums are read again from all their bookies, and compared entry by
+entry. Findings are checked against the metadata once more in the end: what was deleted, or moved
+away, while the audit ran is not one.
+
+The pieces are those of `quire.replication.audit_pieces`; what counts as wrong, and as what, is in
+`quire.core.replicas`.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from quire.client import Client
+from quire.client.blocking import call
+from quire.errors import NoSuchLedgerError, NoSuchStreamError, UsageError
+from quire.replication import Audit, Finding, audit_pieces
+from quire.spark.jobs.repair import RepairResult, repair_findings
+from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.streams import Namespace
+from quire.tasks import each
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NAMESPACE = "/streams"
+DEFAULT_SLOTS = 4
+"""Tasks at once, where Spark does not say."""
+SCHEMA = "ledger bigint, first bigint, last bigint, bookie string, kind string, detail string"
+
+Work = Callable[[Client, Piece, bytes], Coroutine[Any, Any, Piece]]
+
+
+@dataclass(frozen=True, slots=True)
+class AuditResult:
+    ledgers: int
+    """That were looked at."""
+    entries: int
+    """Replicas of entries that were read and are right."""
+    bytes: int
+    """Their payload."""
+    findings: tuple[Finding, ...]
+    """By ledger, bookie and entry. After a repair: what was found before it."""
+    repair: RepairResult | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Nothing was found: every replica that should be there is there, and right."""
+        return not self.findings
+
+    @property
+    def kinds(self) -> dict[str, int]:
+        """How many findings there are of each kind."""
+        return dict(sorted(Counter(one.kind.value for one in self.findings).items()))
+
+    def frame(self, spark: SparkSession) -> DataFrame:
+        """The findings: ledger, first, last, bookie, kind, detail. Of what the bookie should hold
+        of entries first..last, all is like this."""
+        rows = [
+            (one.ledger, one.first, one.last, one.bookie, one.kind.value, one.detail)
+            for one in self.findings
+        ]
+        return spark.createDataFrame(rows, SCHEMA)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ledgers": self.ledgers,
+            "entries": self.entries,
+            "bytes": self.bytes,
+            "clean": self.clean,
+            "kinds": self.kinds,
+            "findings": [asdict(one) for one in self.findings],
+            "repair": None if self.repair is None else self.repair.as_json(),
+        }
+
+
+def audit(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    *,
+    ledgers: Iterable[int] | None = None,
+    streams: str | None = None,
+    namespace: str = NAMESPACE,
+    bytes_per_second_per_bookie: float | None = None,
+    repair: bool = False,
+    progress: Progress = silent,
+) -> AuditResult:
+    """Read every replica of the ledgers with these ids, of the streams of `namespace` whose names
+    match the pattern `streams`, or of all ledgers of the cluster. Open ledgers are read up to what
+    is acknowledged; they stay open.
+
+    `bytes_per_second_per_bookie` bounds what is read of a bookie (and, with `repair`, what is
+    written by each task). With `repair` what was found is written back from replicas that are right
+    (see `repair_findings`). Without it nothing is changed.
+
+    Raises UsageError, NoSuchLedgerError for an id that is given and is not there, JobError, and
+    MetadataUnavailableError. Interrupted it leaves nothing behind; a repair may be done in part.
+    """
+    if ledgers is not None and streams is not None:
+        raise UsageError("ledgers and streams exclude each other: audit one, then the other")
+    if bytes_per_second_per_bookie is not None and bytes_per_second_per_bookie <= 0:
+        raise UsageError("a bound of 0 bytes per second would let the audit wait for ever")
+    rate = bytes_per_second_per_bookie
+    wanted = _wanted(cluster, ledgers, streams, namespace)
+    record = Audit()
+    found = _read_all(spark, cluster, record, wanted, rate, progress)
+    if ledgers is not None and (gone := sorted(set(wanted) - record.ledgers.keys())):
+        raise NoSuchLedgerError(f"there is no ledger {gone[0]}")
+    result = AuditResult(len(record.ledgers), record.entries, record.bytes, tuple(found))
+    if not repair or result.clean:
+        return result
+    repaired = repair_findings(spark, cluster, found, bytes_per_second=rate, progress=progress)
+    return replace(result, repair=repaired)
+
+
+def _wanted(
+    cluster: ClusterOptions, ledgers: Iterable[int] | None, streams: str | None, namespace: str
+) -> list[int]:
+    if ledgers is not None:
+        return sorted(set(ledgers))
+    with cluster.client() as client:
+        if streams is None:
+            return client.list_ledgers()
+        return call(stream_ledgers(client.aio, namespace, streams, cluster.password))
+
+
+def _read_all(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    record: Audit,
+    wanted: Sequence[int],
+    rate: float | None,
+    progress: Progress,
+) -> list[Finding]:
+    def run(pieces: Sequence[Piece], do: Work, what: str, told: Progress = progress) -> list[Piece]:
+        if not pieces:
+            return []
+        return run_pieces(spark, pieces, _task(cluster, do), what=what, progress=told)
+
+    for answer in run(record.looking(wanted), audit_pieces.look, "looking at ledgers"):
+        record.saw(answer)
+    with cluster.client() as client:
+        call(record.probe(client.aio))
+    turns = record.reading(rate)
+    total, before = sum(map(len, turns)), 0
+    for turn in turns:
+        told = _Turn(progress, before, total)
+        for answer in run(turn, audit_pieces.read, "reading replicas", told):
+            record.has_read(answer)
+        before += len(turn)
+    share = None if rate is None else rate / slots(spark)
+    for answer in run(record.comparing(share), audit_pieces.compare_blocks, "comparing replicas"):
+        record.has_compared(answer)
+    with cluster.client() as client:
+        return call(record.findings(client.aio))
+
+
+def _task(cluster: ClusterOptions, do: Work) -> Callable[[Piece], Piece]:
+    def task(piece: Piece) -> Piece:
+        with cluster.client() as client:
+            return call(do(client.aio, piece, cluster.password))
+
+    return task
+
+
+class _Turn:
+    """The progress of one turn, as part of the whole."""
+
+    def __init__(self, progress: Progress, before: int, total: int) -> None:
+        self._progress, self._before, self._total = progress, before, total
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        self._progress(what, self._before + done, self._total)
+
+
+def slots(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    if not hasattr(spark, "_jsc"):  # Spark Connect
+        return DEFAULT_SLOTS
+    return max(int(spark.sparkContext.defaultParallelism), 1)
+
+
+async def stream_ledgers(
+    client: Client, namespace: str, pattern: str, password: bytes
+) -> list[int]:
+    """The ledgers of the streams of `namespace` that match. NoSuchStreamError where none does."""
+    async with await Namespace.open(client, namespace, password=password) as streams:
+        names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
+        if not names:
+            raise NoSuchStreamError(f"no stream of {namespace} matches {pattern!r}")
+        segments = await each(names, streams.segments)
+    return sorted({segment.ledger_id for one in segments for segment in one})

@@ -1,0 +1,472 @@
+"""A keyed stream to the latest record of each key: as a table, or as another stream.
+
+A table is a directory of versions (`versions`). Each holds the whole table and the position up to
+which the stream is in it; a run reads the former version and what came since, and adds the next
+one. Another stream gets, with each run, the latest records of the keys that changed, in one
+transaction whose id says from where to where: so the stream itself knows how far it is.
+
+Records are compared by position (segment, entry, slot), which is the order of the stream.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from quire import blocking
+from quire.client import Client
+from quire.client.blocking import call
+from quire.errors import MetadataError, StreamGapError, UsageError
+from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
+from quire.spark.jobs.versions import Version, Versions
+from quire.spark.stream_offsets import Reached
+from quire.spark.stream_plan import lay_out
+from quire.spark.stream_view import StreamView, lost
+from quire.streams import DLSN, Namespace
+from quire.streams.published import read_published
+from quire.streams.publishing import BatchKey
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+NAMESPACE = "/streams"
+COLUMNS = ("segment", "entry", "slot", "sequence", "txid", "time", "value")
+POSITION = COLUMNS[:3]
+TRANSACTION = re.compile(
+    r"compact:([0-9a-f]{16}):([\d-]+:[\d-]+:[\d-]+)>([\d-]+:[\d-]+:[\d-]+):(.*)"
+)
+
+
+# -- what is asked for ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the key of a record is, and what says that the key is gone. One of `field` (of a JSON
+    object: "id", "customer.id" or a path "$['a b']"), `prefix` (the value up to this text) and
+    `sql` (an expression of the stream's columns: "txid", "get_json_object(string(value), ...)")."""
+
+    field: str | None = None
+    prefix: str | None = None
+    sql: str | None = None
+    tombstone_field: str | None = None
+    """A record in which this field is missing, or null, removes its key."""
+    tombstone_sql: str | None = None
+    """A record for which this is true removes its key. With `prefix` and neither of the two: a
+    record with nothing behind the prefix."""
+
+    def __post_init__(self) -> None:
+        given = [one for one in (self.field, self.prefix, self.sql) if one]
+        if len(given) != 1:
+            raise UsageError(
+                "nothing says what the key of a record is"
+                if not given
+                else "a key is a field, a prefix or an expression: one of them"
+            )
+        if self.tombstone_field is not None and self.tombstone_sql is not None:
+            raise UsageError("a tombstone is told by a field or by an expression: one of them")
+
+    def column(self) -> Column:
+        """Of a record of the stream; null: it has none."""
+        from pyspark.sql import functions as f
+
+        text = f.col("value").cast("string")
+        if self.field is not None:
+            return f.get_json_object(text, _path(self.field))
+        if self.prefix is not None:
+            return f.when(f.instr(text, self.prefix) > 0, f.substring_index(text, self.prefix, 1))
+        return f.expr(self.sql or "").cast("string")
+
+    def tombstone(self) -> Column | None:
+        """None: nothing removes a key."""
+        from pyspark.sql import functions as f
+
+        text = f.col("value").cast("string")
+        if self.tombstone_field is not None:
+            return f.get_json_object(text, _path(self.tombstone_field)).isNull()
+        if self.tombstone_sql is not None:
+            return f.coalesce(f.expr(self.tombstone_sql), f.lit(False))
+        if self.prefix is not None:
+            return f.length(text) == f.length(f.col("key")) + len(self.prefix)
+        return None
+
+
+def _path(field: str) -> str:
+    return field if field.startswith("$") else f"$.{field}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompactResult:
+    stream: str
+    target: str
+    start: str
+    end: str
+    """The position behind the last record that is in the target."""
+    records: int
+    """Of the stream that were read."""
+    rows: int
+    """Of the table now; records that were appended to the stream."""
+    version: str | None = None
+    """Of the table."""
+    changed: bool = True
+    """There was something new."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# -- the operator -----------------------------------------------------------------------------
+
+
+def latest(frame: DataFrame, key: Key, *, skip_keyless: bool = False) -> DataFrame:
+    """The latest record of each key among rows of the stream source (of one stream): `key`, then
+    the columns of the record. Tombstones are records here: `living` leaves them out.
+
+    A record without key fails the query that uses this, unless it is to be skipped."""
+    from pyspark.sql import functions as f
+
+    keyed = frame.withColumn("key", key.column())
+    if skip_keyless:
+        keyed = keyed.where("key IS NOT NULL")
+    else:
+        named = f.concat_ws(":", *POSITION)
+        told = f.concat(f.lit("record "), named, f.lit(" has no key"))
+        keyed = keyed.withColumn("key", f.coalesce("key", f.raise_error(told).cast("string")))
+    return _newest(keyed)
+
+
+def _newest(keyed: DataFrame) -> DataFrame:
+    from pyspark.sql import functions as f
+
+    newest = f.max_by(f.struct(*COLUMNS), f.struct(*POSITION)).alias("newest")
+    return keyed.groupBy("key").agg(newest).select("key", "newest.*")
+
+
+def living(frame: DataFrame, key: Key) -> DataFrame:
+    """Without the keys whose latest record removes them."""
+    gone = key.tombstone()
+    return frame if gone is None else frame.where(~gone)
+
+
+def compacted(spark: SparkSession, directory: str) -> DataFrame:
+    """The table that `compact` keeps in a directory, as it is now: `key`, and the columns of the
+    record. Two later runs of `compact` leave the files of this version where they are."""
+    current = Versions(directory).newest()
+    if current is None or current.name is None:
+        raise UsageError(f"{directory} holds no compacted stream")
+    return spark.read.parquet(Versions(directory).spark_path(current))
+
+
+# -- the job ----------------------------------------------------------------------------------
+
+
+def compact(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    stream: str,
+    key: Key,
+    *,
+    to: str | None = None,
+    to_stream: str | None = None,
+    namespace: str = NAMESPACE,
+    full: bool = False,
+    skip_keyless: bool = False,
+    progress: Progress = silent,
+) -> CompactResult:
+    """Bring a table (`to`, a directory or URI of a store), or another stream of the namespace
+    (`to_stream`, which must exist), up to what is acknowledged in `stream` now.
+
+    What was read before is not read again, unless `full`. On return the new version is durable, and
+    whoever opens the table sees it, or else the former one; a run that is killed leaves the former
+    one, and the next run goes on from there.
+
+    UsageError: the target belongs to something else, or was made with another key; StreamGapError:
+    records were truncated before they were read; HistoryError: another run has begun meanwhile.
+    Inside of Spark's errors: what the source and the sink raise, and records without key."""
+    if (to is None) == (to_stream is None):
+        raise UsageError("a stream is compacted to a directory, or to another stream: name one")
+    with cluster.client() as client:
+        made = Source(client, cluster, namespace, stream, key)
+    if to is not None:
+        return _to_table(spark, made, to, full, skip_keyless, progress)
+    assert to_stream is not None
+    if to_stream == stream:
+        raise UsageError(f"stream {stream} cannot be compacted into itself")
+    return _to_stream(spark, made, to_stream, full, skip_keyless, progress)
+
+
+class Source:
+    """The stream that is compacted."""
+
+    def __init__(
+        self,
+        client: blocking.Client,
+        cluster: ClusterOptions,
+        namespace: str,
+        stream: str,
+        key: Key,
+    ) -> None:
+        self.cluster = cluster
+        self.namespace = namespace
+        self.stream = stream
+        self.key = key
+        self.made_of = {
+            "cluster": call(client.aio.metadata.instance_id()),
+            "namespace": namespace,
+            "stream": stream,
+            "key": {name: value for name, value in asdict(key).items() if value is not None},
+        }
+        """What a target was made of."""
+        self.life = call(self._life(client.aio))
+        """Another one, if the stream was deleted and made again."""
+
+    async def _life(self, aio: Client) -> str:
+        async with await Namespace.open(
+            aio, self.namespace, password=self.cluster.password
+        ) as streams:
+            metadata = streams.metadata(self.stream)
+            await metadata.require()
+            return (await metadata.life()).path
+
+    @property
+    def id(self) -> str:
+        text = json.dumps([self.made_of, self.life], sort_keys=True).encode()
+        return hashlib.sha256(text).hexdigest()[:16]
+
+    def span(self, since: Reached | None) -> Span:
+        with self.cluster.client() as client:
+            return call(self._span(client.aio, since))
+
+    async def _span(self, aio: Client, since: Reached | None) -> Span:
+        async with await Namespace.open(
+            aio, self.namespace, password=self.cluster.password
+        ) as streams:
+            view = StreamView(streams, self.stream)
+            try:
+                await view.open()
+                return await _span(view, since)
+            finally:
+                view.close()
+
+    def rows(self, spark: SparkSession, span: Span) -> DataFrame:
+        reader = spark.read.format("quire").options(**self.cluster.options())
+        return reader.options(
+            namespace=self.namespace,
+            stream=self.stream,
+            columns=",".join(COLUMNS),
+            start=str(span.start),
+            end=str(span.end.position),
+        ).load()
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a run reads."""
+
+    start: DLSN
+    end: Reached
+    records: int
+
+    @property
+    def empty(self) -> bool:
+        return self.end.position <= self.start
+
+
+async def _span(view: StreamView, since: Reached | None) -> Span:
+    start = view.oldest
+    if since is not None:
+        start = since.position
+        if not view.same_stream(since):
+            raise remade(view.name)
+    frontier = await view.frontier(start)
+    if frontier.position <= start:
+        return Span(start, since or view.reached(frontier), 0)
+    if since is not None:
+        gaps = lay_out(view.segments, start, frontier.position, since.sequence, reached=True)[1]
+        if gaps:
+            raise lost(view.name, gaps)
+        start = max(start, view.oldest)
+    records = view.records_between(await view.mark(start), frontier)
+    return Span(start, view.reached(frontier), records)
+
+
+def remade(stream: str) -> StreamGapError:
+    return StreamGapError(
+        f"stream {stream} is not the one that was compacted: it was deleted and made again",
+        remedy="Compact it anew (full), or to another target",
+    )
+
+
+# -- to a table -------------------------------------------------------------------------------
+
+
+def _to_table(
+    spark: SparkSession,
+    source: Source,
+    directory: str,
+    full: bool,
+    skip_keyless: bool,
+    progress: Progress,
+) -> CompactResult:
+    versions = Versions(directory)
+    former = None if full else versions.newest()
+    since = None
+    if former is not None and former.name is not None:
+        _check_made_of(directory, former.state["of"], source.made_of)
+        if former.state["life"] != source.life:
+            raise remade(source.stream)
+        since = _reached(former.state["reached"])
+    span = source.span(since)
+    if since is not None and span.empty:
+        assert former is not None
+        return _table_result(source, directory, span, former, changed=False)
+    claim = versions.claim()
+    if not full and claim.former != former:
+        raise UsageError(
+            f"{directory} was compacted meanwhile", remedy="Run it again: it goes on behind that"
+        )
+    frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
+    if since is not None:
+        assert former is not None
+        frame = _newest(spark.read.parquet(versions.spark_path(former)).unionByName(frame))
+    frame = living(frame, source.key).sortWithinPartitions("key")
+    with watched(spark, f"compacting {source.stream}", progress):
+        frame.write.parquet(claim.output)
+    rows = spark.read.parquet(claim.output).count()
+    state = {"of": source.made_of, "life": source.life, "reached": _as_json(span.end), "rows": rows}
+    return _table_result(source, directory, span, claim.commit(state), changed=True)
+
+
+def _table_result(
+    source: Source, directory: str, span: Span, version: Version, *, changed: bool
+) -> CompactResult:
+    return CompactResult(
+        source.stream,
+        directory,
+        str(span.start),
+        str(span.end.position),
+        span.records,
+        version.state["rows"],
+        version.name,
+        changed,
+    )
+
+
+def _check_made_of(target: str, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for what, value in wanted.items():
+        if found.get(what) != value:
+            raise UsageError(
+                f"{target} was compacted with {what} {found.get(what)}, this is {value}",
+                remedy="Choose another target, or compact it anew (full)",
+            )
+
+
+def _as_json(reached: Reached) -> dict[str, Any]:
+    return {
+        "position": str(reached.position),
+        "ledger": reached.ledger_id,
+        "sequence": reached.sequence,
+    }
+
+
+def _reached(value: Mapping[str, Any]) -> Reached:
+    return Reached(DLSN.parse(value["position"]), value["ledger"], value["sequence"])
+
+
+# -- to a stream ------------------------------------------------------------------------------
+
+
+def _to_stream(
+    spark: SparkSession,
+    source: Source,
+    target: str,
+    full: bool,
+    skip_keyless: bool,
+    progress: Progress,
+) -> CompactResult:
+    since = None if full else _published(source, target)
+    span = source.span(since)
+    if span.empty:
+        return _stream_result(source, target, span, 0, changed=False)
+    frame = latest(source.rows(spark, span), source.key, skip_keyless=skip_keyless)
+    sequence = "" if span.end.sequence is None else str(span.end.sequence)
+    ledger = "" if span.end.ledger_id is None else str(span.end.ledger_id)
+    txn = f"compact:{source.id}:{span.start}>{span.end.position}:{ledger},{sequence}"
+    writer = frame.orderBy(*POSITION).select("value").write.format("quire").mode("append")
+    with watched(spark, f"compacting {source.stream}", progress):
+        writer.options(
+            **source.cluster.options(), namespace=source.namespace, stream=target, txnId=txn
+        ).save()
+    rows = _records(source, target, txn)
+    return _stream_result(source, target, span, rows, changed=True)
+
+
+def _stream_result(
+    source: Source, target: str, span: Span, rows: int, *, changed: bool
+) -> CompactResult:
+    return CompactResult(
+        source.stream,
+        target,
+        str(span.start),
+        str(span.end.position),
+        span.records,
+        rows,
+        changed=changed,
+    )
+
+
+def _published(source: Source, target: str) -> Reached | None:
+    """How far the target is, by what it remembers of its jobs."""
+    found = None
+    for name, _, _ in _jobs(source, target):
+        told = TRANSACTION.fullmatch(name)
+        if told is None or told[1] != source.id:
+            continue
+        ledger, _, sequence = told[4].partition(",")
+        reached = Reached(
+            DLSN.parse(told[3]),
+            int(ledger) if ledger else None,
+            int(sequence) if sequence else None,
+        )
+        if found is None or reached.position > found.position:
+            found = reached
+    return found
+
+
+def _records(source: Source, target: str, txn: str) -> int:
+    segments = next(((first, n) for name, first, n in _jobs(source, target) if name == txn), (0, 0))
+    with source.cluster.client() as client:
+
+        async def count(aio: Client) -> int:
+            async with await Namespace.open(
+                aio, source.namespace, password=source.cluster.password
+            ) as streams:
+                return sum(
+                    one.record_count
+                    for one in await streams.segments(target)
+                    if segments[0] <= one.lssn < segments[0] + segments[1]
+                )
+
+        return call(count(client.aio))
+
+
+def _jobs(source: Source, target: str) -> list[tuple[str, int, int]]:
+    async def look(aio: Client) -> list[tuple[str, int, int]]:
+        async with await Namespace.open(
+            aio, source.namespace, password=source.cluster.password
+        ) as streams:
+            metadata = streams.metadata(target)
+            await metadata.require()
+            await metadata.tree.sync()
+            found = await read_published(metadata, BatchKey.of_job("any"))
+            return [(name, first, count) for name, first, count in found.values.get("jobs", ())]
+
+    with source.cluster.client() as client:
+        try:
+            return call(look(client.aio))
+        except (KeyError, ValueError) as error:
+            raise MetadataError(f"what stream {target} remembers cannot be read: {error}") from None

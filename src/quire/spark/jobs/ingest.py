@@ -1,0 +1,489 @@
+"""Files, tables and DataFrames into streams.
+
+A batch (`ingest`) is published once for each transaction id; a rerun with the same id adds nothing.
+Of files the id can be derived (`content_id`): the same files, unchanged, read in the same way, are
+the same batch. New files of a directory (`follow`) go through Spark's file source, whose checkpoint
+knows what was read, and the sink, which publishes each micro-batch once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from quire import blocking
+from quire.client import Client
+from quire.client.blocking import call
+from quire.errors import JobError, UsageError
+from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
+from quire.streams import Namespace, publishing
+from quire.streams.publishing import BatchKey
+from quire.tasks import each
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+NAMESPACE = "/streams"
+VALUE, STREAM, ORDER = "value", "stream", "__order"
+STREAMS_MAX = 100
+"""Of one ingest: the sink writes so many at once."""
+FORMATS = ("csv", "json", "orc", "parquet", "text")
+SUFFIXES = {
+    "csv": "csv", "tsv": "csv", "json": "json", "jsonl": "json", "ndjson": "json", "orc": "orc",
+    "parquet": "parquet", "pq": "parquet", "txt": "text", "text": "text", "log": "text",
+}  # fmt: skip
+COMPRESSED = frozenset(("bz2", "deflate", "gz", "lz4", "snappy", "xz", "zst"))
+FORMAT_OPTIONS = {"csv": {"header": "true"}}
+"""What is set unless the caller says otherwise."""
+WATCH_S = 0.5
+"""Between two looks at a query that runs."""
+STOPPED_BY = "stopped"
+
+
+# -- what is asked for ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Which streams, and how rows become their records."""
+
+    stream: str | None = None
+    namespace: str = NAMESPACE
+    stream_column: str | None = None
+    """Instead of `stream`: the column that says where a row goes."""
+    streams: Sequence[str] = ()
+    """With `stream_column`: those that may be written, names or patterns; none: those that occur in
+    the column."""
+    value_column: str | None = None
+    """The column that becomes the record. None: the only column, if it is text or binary, else all
+    columns as one JSON object, those that are null left out."""
+    order_by: str | None = None
+    create: bool = False
+    """Streams that are missing."""
+    token: str = field(default="", repr=False)
+
+    def __post_init__(self) -> None:
+        if (self.stream is None) == (self.stream_column is None):
+            raise UsageError(
+                "nothing says which stream to write"
+                if self.stream is None
+                else f"stream {self.stream} and column {self.stream_column!r} exclude each other",
+                remedy="Give a stream, or a column that says which",
+            )
+        if self.streams and self.stream_column is None:
+            raise UsageError("several streams need a column that says which of them a row goes to")
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """What is read. Paths as Spark knows them."""
+
+    paths: Sequence[str]
+    format: str | None = None
+    """None: by the suffixes of the files."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    schema: str | None = None
+    """As of CREATE TABLE; None: what Spark finds out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """One stream, as far as this batch goes."""
+
+    stream: str
+    records: int
+    bytes: int
+    repeated: bool
+    """It had been published before: nothing was added now."""
+
+
+@dataclass(frozen=True, slots=True)
+class IngestResult:
+    namespace: str
+    txn_id: str
+    streams: tuple[Written, ...]
+
+    @property
+    def records(self) -> int:
+        """That this run has added."""
+        return sum(one.records for one in self.streams if not one.repeated)
+
+    @property
+    def repeated(self) -> bool:
+        """Nothing was added: all of it was there."""
+        return bool(self.streams) and all(one.repeated for one in self.streams)
+
+    def as_json(self) -> dict[str, Any]:
+        return {**asdict(self), "records": self.records, "repeated": self.repeated}
+
+
+@dataclass(frozen=True, slots=True)
+class FollowResult:
+    namespace: str
+    checkpoint: str
+    records: int
+    """That this run has written."""
+    batches: int
+    ended: str
+    """ "available": all that was there is written; "stopped": by an interrupt."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+# -- a batch ----------------------------------------------------------------------------------
+
+
+def ingest(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    frame: DataFrame,
+    target: Target,
+    *,
+    txn_id: str | None = None,
+    progress: Progress = silent,
+) -> IngestResult:
+    """Append the rows of a DataFrame to streams. All of them are durable on return, and each stream
+    got its rows in one step.
+
+    With a `txn_id` (of files: `content_id`) a stream takes the batch once, whoever runs it how
+    often; without one, running it again appends the rows again. `order_by` sorts all rows;
+    otherwise they come as Spark reads them, which for several files is no promise.
+
+    What the sink raises: UsageError, NoSuchStreamError, StreamFencedError and others, inside of
+    Spark's own error. A job that is killed publishes nothing, or is published."""
+    txn_id = txn_id or f"ingest:{uuid.uuid4().hex}"
+    wanted = _streams(frame, target, progress)
+    with cluster.client() as client:
+        _make_namespace(client, cluster, target)
+        before = _published(client, cluster, target, wanted, txn_id)
+    if frame_order := target.order_by:
+        frame = frame.orderBy(_column(frame, frame_order))
+    writer = shaped(frame, target).write.format("quire").mode("append")
+    options = {**sink_options(cluster, target, wanted), "txnId": txn_id}
+    with watched(spark, "writing", progress):
+        writer.options(**options).save()
+    with cluster.client() as client:
+        after = _published(client, cluster, target, wanted, txn_id)
+    written = [
+        Written(name, *after[name], repeated=name in before) for name in sorted(after)
+    ]  # fmt: skip
+    return IngestResult(target.namespace, txn_id, tuple(written))
+
+
+def _published(
+    client: blocking.Client,
+    cluster: ClusterOptions,
+    target: Target,
+    names: Sequence[str],
+    txn_id: str,
+) -> dict[str, tuple[int, int]]:
+    """(records, bytes) of the batch in each stream that has it."""
+
+    async def look(aio: Client) -> dict[str, tuple[int, int]]:
+        found: dict[str, tuple[int, int]] = {}
+        async with await Namespace.open(
+            aio, target.namespace, password=cluster.password
+        ) as streams:
+            there = set(await streams.streams())
+            names_of = [name for name in _named(names, there) if name in there]
+
+            async def of(name: str) -> None:
+                metadata = streams.metadata(name)
+                segments = await publishing.published_segments(metadata, BatchKey.of_job(txn_id))
+                if segments is not None:
+                    sizes = await each(segments, lambda one: aio.ledger_metadata(one.ledger_id))
+                    records = sum(one.record_count for one in segments)
+                    found[name] = (records, sum(size.length for size in sizes))
+
+            await each(names_of, of)
+        return found
+
+    return call(look(client.aio))
+
+
+def _named(names: Sequence[str], there: set[str]) -> list[str]:
+    from fnmatch import fnmatchcase
+
+    found: list[str] = []
+    for given in names:
+        if any(sign in given for sign in "*?["):
+            found += sorted(name for name in there if fnmatchcase(name, given))
+        else:
+            found.append(given)
+    return list(dict.fromkeys(found))
+
+
+def _streams(frame: DataFrame, target: Target, progress: Progress) -> list[str]:
+    """The streams that rows are for."""
+    if target.stream is not None:
+        return [target.stream]
+    if target.streams:
+        return list(target.streams)
+    assert target.stream_column is not None
+    if frame.isStreaming:
+        raise UsageError(
+            "which streams the rows to come are for cannot be known",
+            remedy="Name the streams that may be written, or patterns of them",
+        )
+    column = _column(frame, target.stream_column)
+    with watched(frame.sparkSession, "looking for streams", progress):
+        rows = frame.select(column.cast("string")).distinct().limit(STREAMS_MAX + 1).collect()
+    names = [row[0] for row in rows]
+    if None in names:
+        raise UsageError(f"column {target.stream_column!r} is null in some rows: they are for none")
+    if len(names) > STREAMS_MAX:
+        raise UsageError(
+            f"column {target.stream_column!r} has more than {STREAMS_MAX} values, each a stream",
+            remedy="Choose another column, or ingest in several parts",
+        )
+    if not names:
+        raise UsageError("there are no rows, and so no streams to write")
+    return sorted(names)
+
+
+def _make_namespace(client: blocking.Client, cluster: ClusterOptions, target: Target) -> None:
+    """The default one: its name cannot be a typing error."""
+    if target.create and target.namespace == NAMESPACE:
+
+        async def make(aio: Client) -> None:
+            async with await Namespace.create(aio, NAMESPACE, password=cluster.password):
+                pass
+
+        call(make(client.aio))
+
+
+async def _make_sure(
+    aio: Client, cluster: ClusterOptions, target: Target, names: Sequence[str]
+) -> None:
+    """That the streams are there: a query that waits for files would not tell."""
+    from quire.spark.stream_sink import make_sure
+
+    async with await Namespace.open(aio, target.namespace, password=cluster.password) as streams:
+        for name in names:
+            if not any(sign in name for sign in "*?["):
+                await make_sure(streams, name, target.create)
+
+
+# -- rows to records --------------------------------------------------------------------------
+
+
+def shaped(frame: DataFrame, target: Target) -> DataFrame:
+    """The columns that the sink takes: `value`, and what says stream and order."""
+    columns = [_value(frame, target).alias(VALUE)]
+    if target.stream_column is not None:
+        columns.append(_column(frame, target.stream_column).cast("string").alias(STREAM))
+    if target.order_by is not None and frame.isStreaming:
+        columns.append(_column(frame, target.order_by).alias(ORDER))
+    return frame.select(*columns)
+
+
+def _value(frame: DataFrame, target: Target) -> Column:
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructType
+
+    fields = {field.name: field.dataType for field in frame.schema.fields}
+    name = target.value_column
+    if name is None and len(fields) == 1:
+        (only,) = fields
+        name = only if isinstance(fields[only], BinaryType | StringType) else None
+    if name is None:
+        return f.to_json(f.struct(*(frame[f"`{column}`"] for column in fields)))
+    column = _column(frame, name)
+    kind = frame.select(column).schema.fields[0].dataType
+    if isinstance(kind, BinaryType | StringType):
+        return column
+    if isinstance(kind, ArrayType | MapType | StructType):
+        return f.to_json(column)
+    return column.cast("string")
+
+
+def _column(frame: DataFrame, name: str) -> Column:
+    import difflib
+
+    known = {column.lower(): column for column in frame.columns}
+    if name.lower() not in known:
+        near = difflib.get_close_matches(name, frame.columns, 1)
+        raise UsageError(
+            f"there is no column {name!r}",
+            remedy=f"Did you mean {near[0]!r}?"
+            if near
+            else f"There are: {', '.join(frame.columns)}",
+        )
+    return frame[f"`{known[name.lower()]}`"]
+
+
+def sink_options(cluster: ClusterOptions, target: Target, streams: Sequence[str]) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        **cluster.options(), "namespace": target.namespace, "valueColumn": VALUE,
+        "createStream": str(target.create).lower(),
+    }  # fmt: skip
+    if target.token:
+        options["token"] = target.token
+    if target.stream is not None:
+        return {**options, "stream": target.stream}
+    return {**options, "streams": ",".join(streams), "streamColumn": STREAM}
+
+
+# -- files ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files behind some paths, when they were looked at."""
+
+    files: tuple[tuple[str, int, str], ...]
+    """(path, bytes, modification time)."""
+
+    @property
+    def bytes(self) -> int:
+        return sum(size for _, size, _ in self.files)
+
+
+def list_files(spark: SparkSession, files: Files) -> Listing:
+    """What Spark would read; no content is read for this. UsageError: nothing is there."""
+    frame = spark.read.format("binaryFile").load(list(files.paths))
+    rows = frame.selectExpr("path", "length", "string(modificationTime)").collect()
+    if not rows:
+        raise UsageError(f"there are no files in {', '.join(files.paths)}")
+    return Listing(tuple(sorted((row[0], row[1], row[2]) for row in rows)))
+
+
+def format_of(files: Files, listing: Listing) -> str:
+    """UsageError where the suffixes do not tell, or disagree."""
+    if files.format is not None:
+        return files.format
+    found = {_by_suffix(path) for path, _, _ in listing.files}
+    if len(found) != 1 or None in found:
+        paths = ", ".join(path.rpartition("/")[2] for path, _, _ in listing.files[:3])
+        raise UsageError(
+            f"the names of the files do not tell one format: {paths}",
+            remedy=f"Name it: {', '.join(FORMATS)}",
+        )
+    (name,) = found
+    assert name is not None
+    return name
+
+
+def _by_suffix(path: str) -> str | None:
+    parts = [part.lstrip(".").lower() for part in PurePosixPath(path).suffixes]
+    while parts and parts[-1] in COMPRESSED:
+        parts.pop()
+    return SUFFIXES.get(parts[-1]) if parts else None
+
+
+def read_files(spark: SparkSession, files: Files, listing: Listing) -> DataFrame:
+    reader = spark.read.format(format_of(files, listing)).options(**_options(files, listing))
+    if files.schema is not None:
+        reader = reader.schema(files.schema)
+    return reader.load(list(files.paths))
+
+
+def _options(files: Files, listing: Listing) -> dict[str, str]:
+    name = format_of(files, listing)
+    options = dict(FORMAT_OPTIONS.get(name, {}))
+    tabs = [".tsv" in path.lower() for path, _, _ in listing.files]
+    if name == "csv" and tabs and all(tabs):
+        options["sep"] = "\t"
+    given = {key.lower() for key in files.options}
+    return {**{k: v for k, v in options.items() if k not in given}, **files.options}
+
+
+def content_id(files: Files, listing: Listing, target: Target) -> str:
+    """A transaction id of these files, read and written in this way: path, size and time of each
+    count. The content itself is not read."""
+    how = {
+        "files": listing.files,
+        "format": format_of(files, listing),
+        "options": sorted(_options(files, listing).items()),
+        "schema": files.schema,
+        "value": target.value_column,
+        "stream": target.stream_column,
+    }
+    text = json.dumps(how, sort_keys=True).encode()
+    return f"files:{hashlib.sha256(text).hexdigest()[:40]}"
+
+
+# -- files that come --------------------------------------------------------------------------
+
+
+def follow(
+    spark: SparkSession,
+    cluster: ClusterOptions,
+    files: Files,
+    target: Target,
+    *,
+    checkpoint: str,
+    writer_id: str | None = None,
+    takeover: bool = False,
+    available_now: bool = False,
+    interval_s: float | None = None,
+    progress: Progress = silent,
+) -> FollowResult:
+    """Append the rows of the files in one directory, and of those that are put there, each file
+    once: `checkpoint` knows which. Until all that is there is written (`available_now`), or for
+    ever; an interrupt (KeyboardInterrupt) stops it between two micro-batches.
+
+    A file must be complete when it appears (write it elsewhere and move it there), and is not
+    looked at again when it changes. `order_by` sorts the rows of each task.
+
+    Run again with the same checkpoint it goes on. With a new one all files are new: the sink
+    refuses that for a `writer_id` that has published before, unless `takeover` is given."""
+    if len(files.paths) != 1:
+        raise UsageError("one directory can be followed at a time")
+    source = _source(spark, files)
+    wanted = _streams(source, target, progress)
+    with cluster.client() as client:
+        _make_namespace(client, cluster, target)
+        call(_make_sure(client.aio, cluster, target, wanted))
+    writer = shaped(source, target).writeStream.format("quire")
+    writer = writer.options(**sink_options(cluster, target, wanted))
+    writer = writer.option("checkpointLocation", checkpoint).option("takeover", takeover)
+    if target.order_by is not None:
+        writer = writer.option("orderBy", ORDER)
+    if writer_id is not None:
+        writer = writer.option("writerId", writer_id)
+    if available_now:
+        writer = writer.trigger(availableNow=True)
+    elif interval_s is not None:
+        writer = writer.trigger(processingTime=f"{round(interval_s * 1000)} milliseconds")
+    return _watch(writer.start(), target, checkpoint, progress)
+
+
+def _source(spark: SparkSession, files: Files) -> DataFrame:
+    listing = Listing(())
+    schema: Any = files.schema
+    if files.format is None or schema is None:
+        listing = list_files(spark, files)
+    if schema is None:
+        schema = read_files(spark, files, listing).schema
+    reader = spark.readStream.format(format_of(files, listing)).options(**_options(files, listing))
+    return reader.schema(schema).load(files.paths[0])
+
+
+def _watch(
+    query: StreamingQuery, target: Target, checkpoint: str, progress: Progress
+) -> FollowResult:
+    batches: dict[int, int] = {}
+    ended = "available"
+    try:
+        while True:
+            over = query.awaitTermination(WATCH_S)  # raises what the query failed with
+            for one in query.recentProgress:
+                if one["numInputRows"]:
+                    batches[one["batchId"]] = one["numInputRows"]
+            progress("records written", sum(batches.values()), None)
+            if over:
+                break
+    except KeyboardInterrupt:
+        ended = STOPPED_BY
+        query.stop()
+    if (failure := query.exception()) is not None and ended != STOPPED_BY:
+        raise JobError(f"the query failed: {failure}")
+    return FollowResult(target.namespace, checkpoint, sum(batches.values()), len(batches), ended)

@@ -1,0 +1,349 @@
+"""Parquet files of offloaded records: written by tasks, straight from ledgers, and read back.
+
+The columns are those of `quire.streams.arrow`. A file holds records of whole segments, or of a part
+of one. What is written is digested on the way (`Digest`), and after the file is on its disk it is
+read again as a whole and digested again: both must be equal.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import crc32c
+
+from quire import blocking
+from quire.errors import (
+    HistoryDamagedError,
+    HistoryError,
+    NoSuchLedgerError,
+    StreamDamagedError,
+    StreamGapError,
+)
+from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile
+from quire.spark.jobs.tasks import ClusterOptions, Piece
+from quire.streams import DLSN, StreamSegment
+from quire.streams.arrow import COLUMNS, NO_TIME, Origin, RecordColumns, schema
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+BATCH_ROWS = 128 * 1024
+BATCH_BYTES = 16 * 1024 * 1024
+"""Of a row group: it is full when it has so many rows, or payload bytes."""
+READ_ROWS = 64 * 1024
+NUMBERS = ("segment", "ledger", "entry", "slot", "txid", "time", "sequence", "size")
+DICTIONARY = ["stream", "segment", "ledger"]
+DELTA = ("entry", "slot", "txid", "time", "sequence", "size")
+"""Numbers that grow, or stay: stored as differences."""
+COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
+FILE_VERSION = "2.6"
+
+
+# -- what a file is to hold -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Entries first..last of a completed segment."""
+
+    segment: StreamSegment
+    first: int
+    last: int
+    size_bytes: int = 0
+    """Of its entries, about."""
+
+    def as_json(self) -> list[Any]:
+        return [self.segment.to_bytes().decode("ascii"), self.first, self.last]
+
+    @classmethod
+    def from_json(cls, value: Sequence[Any]) -> Part:
+        segment, first, last = value
+        return cls(StreamSegment.from_bytes(str(segment).encode("ascii")), int(first), int(last))
+
+    @property
+    def start(self) -> DLSN | None:
+        """Before it nothing is delivered."""
+        at = self.segment.min_active_dlsn
+        return at if at > self.segment.first_dlsn else None
+
+
+# -- digests ----------------------------------------------------------------------------------
+
+
+class Digest:
+    """Of records in their order, however they are cut into batches: the CRC-32C of each column's
+    values, laid end to end. Checks on the way that records follow each other: positions ascend, and
+    in each segment sequences count by one, so that none is missing or there twice."""
+
+    def __init__(self, stream: str) -> None:
+        self.rows = 0
+        self.segments: dict[int, list[int]] = {}
+        """By number: rows, first and last sequence."""
+        self.first = self.last = DLSN(-1, -1, -1)
+        self.txids: tuple[int, int] | None = None
+        self.times_us: tuple[int, int] | None = None
+        self._stream = stream
+        self._crcs = dict.fromkeys((*NUMBERS, "value"), 0)
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """StreamDamagedError where the records do not follow each other."""
+        if not len(batch):
+            return
+        columns = {name: _numbers(batch.column(name)) for name in NUMBERS}
+        self._follow(batch, columns)
+        for name, values in columns.items():
+            self._crcs[name] = crc32c.crc32c(values, self._crcs[name])
+        payloads, sizes = _payloads(batch.column("value"))
+        if (sizes != columns["size"]).any():
+            raise self._wrong("a size is not that of the value beside it")
+        self._crcs["value"] = crc32c.crc32c(payloads, self._crcs["value"])
+        self.txids = _wider(self.txids, columns["txid"])
+        times = columns["time"]
+        self.times_us = _wider(self.times_us, times[times != NO_TIME])
+
+    def _follow(self, batch: pa.RecordBatch, columns: Mapping[str, Any]) -> None:
+        import numpy
+
+        names = batch.column("stream").unique().to_pylist()
+        if names != [self._stream]:
+            raise self._wrong(f"records of {names}")
+        segments, sequences = columns["segment"], columns["sequence"]
+        cuts = numpy.flatnonzero(numpy.diff(segments)) + 1
+        bounds = [0, *cuts.tolist(), len(segments)]
+        positions = [columns["entry"], columns["slot"]]
+        for first, end in pairwise(bounds):
+            here = sequences[first:end]
+            entry, slot = (values[first:end] for values in positions)
+            steps, slots = numpy.diff(entry), numpy.diff(slot)
+            start = DLSN(int(segments[first]), int(entry[0]), int(slot[0]))
+            ascending = ((steps > 0) | ((steps == 0) & (slots > 0))).all() and start > self.last
+            known = self.segments.get(start.lssn)
+            counted = (numpy.diff(here) == 1).all() and (
+                known is None or int(here[0]) == known[2] + 1
+            )
+            if not ascending or not counted:
+                raise self._wrong(f"records behind {max(self.last, start)} do not follow")
+            self.last = DLSN(start.lssn, int(entry[-1]), int(slot[-1]))
+            rows, since = (known[0], known[1]) if known else (0, int(here[0]))
+            self.segments[start.lssn] = [rows + end - first, since, int(here[-1])]
+            if not self.rows:
+                self.first = start
+            self.rows += end - first
+
+    def _wrong(self, why: str) -> StreamDamagedError:
+        return StreamDamagedError(f"stream {self._stream}: {why}: nothing of it was offloaded")
+
+    def texts(self) -> dict[str, str]:
+        return {name: f"{crc:08x}" for name, crc in self._crcs.items()}
+
+    def as_file(self, name: str, size_bytes: int, crc: int) -> HistoryFile:
+        assert self.rows
+        assert self.txids is not None
+        tallies = list(self.segments.values())
+        return HistoryFile(
+            name=name,
+            size_bytes=size_bytes,
+            rows=self.rows,
+            first=self.first,
+            last=self.last,
+            sequences=(tallies[0][1], tallies[-1][2]),
+            txids=self.txids,
+            times_us=self.times_us,
+            digests=self.texts(),
+            crc=crc,
+        )
+
+
+def _numbers(column: pa.Array) -> Any:
+    """In one piece, nulls as NO_TIME."""
+    import numpy
+    import pyarrow as pa
+
+    values = column if column.type == pa.int64() else column.cast(pa.int64())
+    if values.null_count:
+        values = values.fill_null(NO_TIME)
+    return numpy.ascontiguousarray(values.to_numpy(zero_copy_only=False))
+
+
+def _payloads(column: pa.Array) -> tuple[Any, Any]:
+    """The bytes of all values, and their sizes."""
+    import numpy
+
+    _, offsets, data = column.buffers()
+    cuts = numpy.frombuffer(offsets, numpy.int32, len(column) + 1, 4 * column.offset)
+    first, end = int(cuts[0]), int(cuts[-1])
+    payloads = memoryview(data)[first:end] if data is not None else b""
+    return payloads, numpy.diff(cuts)
+
+
+def _wider(known: tuple[int, int] | None, values: Any) -> tuple[int, int] | None:
+    if not len(values):
+        return known
+    least, greatest = int(values.min()), int(values.max())
+    return (least, greatest) if known is None else (min(known[0], least), max(known[1], greatest))
+
+
+# -- writing ----------------------------------------------------------------------------------
+
+
+def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
+    """What a task does: one file, verified. The answer is that file and what is in each segment;
+    no file, where there are no records. What an attempt leaves that fails is swept later."""
+    history = History(piece["directory"], piece["stream"])
+    parts = [Part.from_json(part) for part in piece["parts"]]
+    at = parts[0]
+    attempt = uuid.uuid4().hex[:8]
+    name = f"{at.segment.lssn:010d}-{at.first:010d}-{piece['label']}-{attempt}.parquet"
+    written = Digest(piece["stream"])
+    with cluster.client() as client:
+        batches = _batches(client, cluster.password, piece, parts)
+        _write(history, name, batches, written, piece)
+    if not written.rows:
+        history.store.remove(f"{DATA}/{name}")
+        return {"file": None, "segments": {}}
+    history.store.settle(f"{DATA}/{name}")
+    path = f"{DATA}/{name}"
+    file = written.as_file(name, history.store.size(path) or 0, history.store.crc(path))
+    verify_file(history, file)
+    tallies = {str(number): tally for number, tally in written.segments.items()}
+    return {"file": file.as_json(), "segments": tallies}
+
+
+def _batches(
+    client: blocking.Client, password: bytes, piece: Piece, parts: Sequence[Part]
+) -> Iterator[pa.RecordBatch]:
+    gathered = RecordColumns()
+    for part in parts:
+        origin = Origin(piece["stream"], part.segment, bool(piece["txid_is_time"]))
+        try:
+            with open_completed(client, part.segment.ledger_id, password) as ledger:
+                for run in ledger.read_runs(part.first, part.last):
+                    gathered.add(origin, run, part.start)
+                    if gathered.rows >= BATCH_ROWS or gathered.size_bytes >= BATCH_BYTES:
+                        yield gathered.batch()
+        except NoSuchLedgerError:
+            raise StreamGapError(
+                f"stream {origin.stream}: segment {part.segment.lssn} (ledger "
+                f"{part.segment.ledger_id}) went while it was offloaded: truncated, or deleted",
+                remedy="Run the job again",
+            ) from None
+    if gathered.rows:
+        yield gathered.batch()
+
+
+def open_completed(
+    client: blocking.Client, ledger_id: int, password: bytes
+) -> blocking.LedgerReader:
+    """Closed: recovered, if the writer of its segment died before it closed it."""
+    ledger = client.open_ledger(ledger_id, password=password)
+    if not ledger.ledger_closed:
+        ledger.close()
+        ledger = client.open_ledger(ledger_id, password=password, recover=True)
+    return ledger
+
+
+def _write(
+    history: History, name: str, batches: Iterator[pa.RecordBatch], digest: Digest, piece: Piece
+) -> None:
+    from pyarrow import parquet
+
+    about = {"quire.stream": piece["stream"], "quire.written": piece["label"]}
+    compression = piece["compression"]
+    try:
+        with parquet.ParquetWriter(
+            history.store.path(f"{DATA}/{name}"),
+            schema().with_metadata(about),
+            filesystem=history.store.filesystem,
+            version=FILE_VERSION,
+            compression=compression,
+            compression_level=1 if compression == "zstd" else None,
+            use_dictionary=DICTIONARY,
+            column_encoding=dict.fromkeys(DELTA, "DELTA_BINARY_PACKED"),
+            write_statistics=[column for column in COLUMNS if column != "value"],
+            write_page_checksum=True,
+        ) as writer:
+            for batch in batches:
+                digest.add(batch)
+                writer.write_batch(batch, row_group_size=BATCH_ROWS)
+            writer.add_key_value_metadata({"quire.digests": str(digest.texts())})
+    except OSError as error:
+        raise HistoryError(
+            f"file {name} of stream {history.stream} cannot be written: {error}"
+        ) from error
+
+
+# -- reading ----------------------------------------------------------------------------------
+
+
+def read_file(
+    history: History, name: str, columns: Sequence[str] = COLUMNS, filters: Any = None
+) -> Iterator[pa.RecordBatch]:
+    """The records of a file, in order; those that `filters` (of pyarrow) leave.
+    HistoryDamagedError."""
+    import pyarrow as pa
+    from pyarrow import dataset, parquet
+
+    path = history.store.path(f"{DATA}/{name}")
+    filesystem = history.store.filesystem
+    try:
+        if filters is None:
+            with parquet.ParquetFile(
+                path, filesystem=filesystem, page_checksum_verification=True
+            ) as file:
+                yield from file.iter_batches(READ_ROWS, columns=list(columns))
+            return
+        found = dataset.dataset(path, filesystem=filesystem, format="parquet")
+        yield from found.scanner(
+            columns=list(columns), filter=filters, batch_size=READ_ROWS
+        ).to_batches()
+    except (OSError, pa.ArrowException) as error:
+        raise HistoryDamagedError(
+            f"file {history.store.uri}/{DATA}/{name} cannot be read: {error}",
+            remedy="Restore it from a backup",
+        ) from error
+
+
+def verify_file(history: History, file: HistoryFile) -> None:
+    """Read all of it, and compare it with what is known of it. HistoryDamagedError."""
+    if history.store.crc(f"{DATA}/{file.name}") != file.crc:
+        raise _changed(history, file, "other bytes")
+    found = Digest(history.stream)
+    try:
+        for batch in read_file(history, file.name):
+            found.add(batch)
+    except StreamDamagedError as error:
+        raise _changed(history, file, str(error)) from error
+    if not found.rows:
+        raise _changed(history, file, "it has no records")
+    again = found.as_file(file.name, file.size_bytes, file.crc)
+    if again.digests != file.digests:
+        columns = [name for name in file.digests if again.digests[name] != file.digests[name]]
+        raise _changed(history, file, f"other values in {', '.join(columns)}")
+    facts = (file.rows, file.first, file.last, file.sequences, file.txids, file.times_us)
+    if facts != (
+        again.rows, again.first, again.last, again.sequences, again.txids, again.times_us
+    ):  # fmt: skip
+        raise _changed(history, file, "other records")
+
+
+def _changed(history: History, file: HistoryFile, why: str) -> HistoryDamagedError:
+    return HistoryDamagedError(
+        f"file {os.path.join(history.store.uri, DATA, file.name)} is not what was read from the "
+        f"ledgers: {why}",
+        remedy="Offload it again if the bookies have it still, else restore it from a backup",
+    )
+
+
+def verify_piece(piece: Piece) -> Piece:
+    """What a task does: verify one file of a manifest. The answer says what is wrong."""
+    history = History(piece["directory"], piece["stream"])
+    try:
+        verify_file(history, HistoryFile.from_json(piece["file"]))
+    except HistoryDamagedError as error:
+        return {"wrong": str(error)}
+    return {"wrong": None}

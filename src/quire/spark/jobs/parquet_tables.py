@@ -1,0 +1,132 @@
+"""Offloaded files as tables: Delta and Iceberg, through their own libraries.
+
+A table follows the manifest: each file counts since a numbered commit of it, and the table says up
+to which one it has the files, in the transaction that adds them (Delta: of an application; Iceberg:
+a property of the table). What a job that was killed has left out the next one adds, and nothing is
+added twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from typing import Any
+
+from quire.errors import HistoryError, UsageError
+from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile, Manifest
+from quire.streams.arrow import schema
+
+APPLICATION = "quire-offload"
+COMMIT_PROPERTY = "quire.commit"
+"""With the stream's life behind it: several streams may share a table."""
+FILES_PER_COMMIT = 1_000
+
+
+def to_delta(history: History, manifest: Manifest) -> int:
+    """Add what the Delta table beside the files has not yet; how many files. Durable on return.
+    HistoryError: it could not be changed; what is missing is added by the next job."""
+    deltalake: Any = _import("deltalake", "deltalake")
+    transaction: Any = import_module("deltalake.transaction")
+    uri = history.store.uri.partition("?")[0]
+    application = f"{APPLICATION}:{manifest.life}"
+    try:
+        deltalake.DeltaTable.create(
+            uri, schema(), mode="ignore", name=manifest.stream.replace("/", "_")
+        )
+        table = deltalake.DeltaTable(uri)
+        known = table.transaction_version(application)
+        missing = _behind(manifest, -1 if known is None else known)
+        for files in _in_turns(missing):
+            table.create_write_transaction(
+                [_added(transaction, file) for file in files],
+                "append",
+                schema(),
+                commit_properties=deltalake.CommitProperties(
+                    app_transactions=[deltalake.Transaction(application, files[-1].commit)]
+                ),
+            )
+    except (deltalake.exceptions.DeltaError, OSError) as error:
+        raise HistoryError(
+            f"the Delta table {uri} could not be brought up to date: {error}",
+            remedy="Run the job again; the files themselves are safe",
+        ) from error
+    return len(missing)
+
+
+def _added(transaction: Any, file: HistoryFile) -> Any:
+    least: dict[str, Any] = {"segment": file.first.lssn, "txid": file.txids[0]}
+    greatest: dict[str, Any] = {"segment": file.last.lssn, "txid": file.txids[1]}
+    if file.sequences[0] >= 0:
+        least["sequence"], greatest["sequence"] = file.sequences
+    stats = {"numRecords": file.rows, "minValues": least, "maxValues": greatest}
+    return transaction.AddAction(
+        path=f"{DATA}/{file.name}",
+        size=file.size_bytes,
+        partition_values={},
+        modification_time=0 if file.times_us is None else file.times_us[1] // 1_000,
+        data_change=True,
+        stats=json.dumps(stats),
+    )
+
+
+def to_iceberg(history: History, manifest: Manifest, table: str, catalog: Mapping[str, str]) -> int:
+    """Add what the Iceberg table has not yet; how many files. It is made where it is missing, with
+    its namespace. `catalog`: properties of pyiceberg (`name`: of a catalog in its configuration).
+    Durable on return; HistoryError as for Delta."""
+    above = table.rpartition(".")[0]
+    if not above:
+        raise UsageError(f"{table} is no table of Iceberg", remedy="Such as NAMESPACE.NAME")
+    load_catalog: Any = _import("pyiceberg.catalog", "'pyiceberg[pyarrow]'").load_catalog
+    properties = dict(catalog)
+    name = properties.pop("name", None)
+    mark = f"{COMMIT_PROPERTY}.{manifest.life.rpartition('/')[2]}"
+    try:
+        opened = load_catalog(name, **properties)
+        opened.create_namespace_if_not_exists(above)
+        found = opened.create_table_if_not_exists(table, schema())
+        missing = _behind(manifest, int(found.properties.get(mark, -1)))
+        for files in _in_turns(missing):
+            with found.transaction() as change:
+                change.add_files([_iceberg_path(history, file) for file in files])
+                change.set_properties({mark: str(files[-1].commit)})
+    except Exception as error:
+        # Its errors have no root of their own.
+        if not (type(error).__module__.startswith("pyiceberg") or isinstance(error, OSError)):
+            raise
+        raise HistoryError(
+            f"the Iceberg table {table} could not be brought up to date: {error}",
+            remedy="Run the job again; the files themselves are safe",
+        ) from error
+    return len(missing)
+
+
+def _iceberg_path(history: History, file: HistoryFile) -> str:
+    path = f"{DATA}/{file.name}"
+    store = history.store
+    return f"file://{store.path(path)}" if store.is_local else f"{store.uri}/{path}"
+
+
+def _behind(manifest: Manifest, commit: int) -> list[HistoryFile]:
+    return [file for file in manifest.files if file.commit > commit]
+
+
+def _in_turns(files: Sequence[HistoryFile]) -> list[list[HistoryFile]]:
+    """Whole commits of the manifest together, about FILES_PER_COMMIT at once."""
+    turns: list[list[HistoryFile]] = []
+    for file in files:
+        last = turns[-1] if turns else []
+        if not last or (len(last) >= FILES_PER_COMMIT and file.commit != last[-1].commit):
+            turns.append([file])
+        else:
+            last.append(file)
+    return turns
+
+
+def _import(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        raise UsageError(
+            f"this format needs {module}: {error}", remedy=f"Install it: pip install {package}"
+        ) from None

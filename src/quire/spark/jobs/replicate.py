@@ -1,0 +1,400 @@
+"""Streams copied to another cluster, once or continuously: the same segments with the same entries,
+byte for byte, at the same positions.
+
+    result = replicate(spark, ClusterOptions(here), ClusterOptions(there), "/team")
+    replicate(spark, ClusterOptions(here), ClusterOptions(there), "/team", continuous=True,
+              stop=threading.Event())
+
+The bytes of sealed segments go through Spark's tasks, those of the segments that are being written
+through the driver, and none through the JVM. What is copied is in the copy once, whatever is
+killed: run it again, and it goes on. `docs/pipelines.md` says what "the same" means.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from quire import blocking
+from quire.client import Client
+from quire.client.blocking import call
+from quire.config import ClientConfig
+from quire.errors import (
+    NoSuchKeyError,
+    NoSuchNamespaceError,
+    NoSuchStreamError,
+    QuireError,
+    UsageError,
+)
+from quire.spark.jobs.replicate_copy import Copier, copy_piece
+from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
+from quire.streams import Namespace
+from quire.streams.mirror import PASSING, Mirror
+from quire.streams.mirror_lag import Lag
+from quire.streams.mirror_left import Leftovers
+from quire.streams.namespace import namespace_path
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+GAP_CHOICES = ("raise", "skip")
+PATIENCE_S = 60.0
+REPORT_S = 1.0
+KEEP_S = 5.0
+"""Between two looks for what the source gave up, and for streams that are new."""
+EXPLICIT_LAC_MS = 200
+"""A record at the end of the source can be read in the copy this much later, at most."""
+STREAMS_AT_ONCE = 64
+"""Of a run that ends; one that goes on follows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamReplica:
+    """What a run has done for one stream, and what is left."""
+
+    stream: str
+    segments: int = 0
+    """That were completed in the copy."""
+    entries: int = 0
+    bytes: int = 0
+    """Payload of these entries."""
+    lag_records: int | None = None
+    """Acknowledged in the source and not in the copy; None: not known."""
+    lag_bytes: int | None = None
+    lag_seconds: float | None = None
+    """For how long this run has known of the oldest of them."""
+    error: str = ""
+    """Why it was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicateResult:
+    namespace: str
+    target_namespace: str
+    streams: tuple[StreamReplica, ...]
+    seconds: float
+
+    @property
+    def failed(self) -> tuple[StreamReplica, ...]:
+        return tuple(one for one in self.streams if one.error)
+
+    def total(self, name: str) -> int:
+        """Of a number of the streams, such as "bytes" or "lag_records"."""
+        return sum(getattr(one, name) or 0 for one in self.streams)
+
+    @property
+    def lag_seconds(self) -> float:
+        return max((one.lag_seconds or 0.0 for one in self.streams), default=0.0)
+
+    def as_json(self) -> dict[str, Any]:
+        names = ("segments", "entries", "bytes", "lag_records", "lag_bytes")
+        return {
+            "namespace": self.namespace,
+            "target_namespace": self.target_namespace,
+            "seconds": round(self.seconds, 3),
+            **{name: self.total(name) for name in names},
+            "lag_seconds": round(self.lag_seconds, 3),
+            "streams": [asdict(one) for one in self.streams],
+        }
+
+
+def replicate(
+    spark: SparkSession,
+    source: ClusterOptions,
+    target: ClusterOptions,
+    namespace: str,
+    *,
+    streams: str = "*",
+    target_namespace: str | None = None,
+    continuous: bool = False,
+    stop: threading.Event | None = None,
+    for_s: float | None = None,
+    truncation: bool = True,
+    on_gap: str = "raise",
+    settings: Mapping[str, Any] | None = None,
+    patience_s: float = PATIENCE_S,
+    report: Callable[[ReplicateResult], object] | None = None,
+    progress: Progress = silent,
+) -> ReplicateResult:
+    """Copy the streams of a namespace whose names match `streams` (as of a shell; `*` matches `/`
+    too) to the same namespace, or to `target_namespace`, of another cluster.
+
+    Once: what is acknowledged when it begins. With `continuous` it goes on, with streams that are
+    new too, until `stop` is set or `for_s` are over; `report` is told each second. On return what
+    is counted is durable in the target; what was not copied yet is the lag.
+
+    The namespace is made in the target with the settings that the source has (where there is none
+    yet), streams with theirs; `settings` go before both: a smaller cluster needs other quorums.
+    `truncation`: what the source gives up, the copy gives up. Without it the copy keeps what it
+    has, and segments that the source gave up before they were copied are an error unless `on_gap`
+    is "skip".
+
+    Streams fail one by one: the others go on, and the result tells. Raises the error where all
+    have failed: StreamDivergedError (the target's stream is no copy, or another writer was there;
+    nothing was changed), StreamFencedError (another writer took it), StreamGapError,
+    NoSuchStreamError; what ledgers and metadata raise, once nothing has gone on for `patience_s`.
+    """
+    if on_gap not in GAP_CHOICES:
+        raise UsageError(f"on_gap {on_gap!r} is none of {', '.join(GAP_CHOICES)}")
+    if for_s is not None and not continuous:
+        raise UsageError("'for_s' is for a continuous run: without it, a run ends by itself")
+    path = namespace_path(namespace)
+    to_path = namespace_path(target_namespace or namespace)
+
+    def run(pieces: Sequence[Piece]) -> list[Piece]:
+        do = functools.partial(copy_piece, source, target)
+        return run_pieces(spark, pieces, do, what="copying segments")
+
+    config = ClientConfig(tls=target.tls, explicit_lac_interval_ms=EXPLICIT_LAC_MS)
+    with source.client() as read, blocking.connect(target.metadata, config=config) as written:
+        job = _Job(
+            _Ends(read.aio, source.password, path), _Ends(written.aio, target.password, to_path),
+            streams, truncation, on_gap, dict(settings or {}), patience_s,
+            stop or threading.Event(), for_s, report, progress,
+        )  # fmt: skip
+        call(job.check())
+        try:
+            result: ReplicateResult = call(job.run(run, continuous=continuous))
+        except BaseExceptionGroup as errors:
+            raise _first(errors) from None
+    return result
+
+
+def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
+    error = errors.exceptions[0]
+    return _first(error) if isinstance(error, BaseExceptionGroup) else error
+
+
+@dataclass(frozen=True, slots=True)
+class _Ends:
+    """Where streams come from, or go to."""
+
+    client: Client
+    password: bytes
+    path: str
+
+    async def open(self) -> Namespace:
+        return await Namespace.open(self.client, self.path, password=self.password)
+
+
+class _Job:
+    """One run."""
+
+    def __init__(
+        self,
+        source: _Ends,
+        target: _Ends,
+        pattern: str,
+        truncation: bool,
+        on_gap: str,
+        settings: dict[str, Any],
+        patience_s: float,
+        stop: threading.Event,
+        for_s: float | None,
+        report: Callable[[ReplicateResult], object] | None,
+        progress: Progress,
+    ) -> None:
+        self._source = source
+        self._target = target
+        self._pattern = pattern
+        self._truncation = truncation
+        self._on_gap = on_gap
+        self._settings = settings
+        self._patience_s = patience_s
+        self._stop = stop
+        self._for_s = for_s
+        self._report = report
+        self._progress = progress
+        self._mirrors: dict[str, Mirror] = {}
+        self._running: dict[str, asyncio.Task[None]] = {}
+        self._failed: dict[str, QuireError] = {}
+        self._lags: dict[str, Lag] = {}
+        self._leftovers = Leftovers(target.client)
+        self._began = time.monotonic()
+
+    async def check(self) -> None:
+        """UsageError where a stream would be copied onto itself."""
+        ids = [await end.client.metadata.instance_id() for end in (self._source, self._target)]
+        if ids[0] == ids[1] and self._source.path == self._target.path:
+            raise UsageError(
+                f"namespace {self._source.path} would be replicated onto itself: source and target "
+                "are one cluster",
+                remedy="Name another cluster, or another namespace for the target",
+            )
+
+    async def run(
+        self, run: Callable[[Sequence[Piece]], list[Piece]], *, continuous: bool
+    ) -> ReplicateResult:
+        source = await self._source.open()
+        target = await self._open_target(source)
+        copier, ending = Copier(run), asyncio.Event()
+        if not continuous:
+            ending.set()
+        try:
+            async with asyncio.TaskGroup() as group:
+                serving = group.create_task(copier.serve())
+                if continuous:
+                    await self._continuously(group, source, target, copier, ending)
+                else:
+                    await self._once(group, source, target, copier, ending)
+                await asyncio.gather(*self._running.values(), return_exceptions=True)
+                serving.cancel()
+            result = await self._result()
+        finally:
+            await target.close()
+            await source.close()
+        if self._failed and len(self._failed) == len(self._mirrors):
+            raise next(iter(self._failed.values()))
+        return result
+
+    async def _open_target(self, source: Namespace) -> Namespace:
+        """Made with what the source was given, where there is none."""
+        try:
+            return await self._target.open()
+        except NoSuchNamespaceError:
+            given = {**source.given_settings, **self._settings}
+            return await Namespace.create(
+                self._target.client, self._target.path, settings=given,
+                password=self._target.password,
+            )  # fmt: skip
+
+    # -- streams ------------------------------------------------------------------------------
+
+    async def _once(
+        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: Copier,
+        ending: asyncio.Event,
+    ) -> None:  # fmt: skip
+        names = await self._names(source)
+        if not names:
+            raise NoSuchStreamError(
+                f"no stream of namespace {self._source.path} is called {self._pattern}"
+            )
+        turns = asyncio.Semaphore(STREAMS_AT_ONCE)
+        for name in names:
+            self._start(group, self._mirror(source, target, name, copier, ending), turns)
+        await self._watch(ending, lambda: None)
+
+    async def _continuously(
+        self, group: asyncio.TaskGroup, source: Namespace, target: Namespace, copier: Copier,
+        ending: asyncio.Event,
+    ) -> None:  # fmt: skip
+        async def look() -> None:
+            for name in await self._names(source):
+                if name not in self._mirrors:
+                    mirror = self._mirror(source, target, name, copier, ending)
+                    self._start(group, mirror, None)
+
+        await look()
+        await self._watch(ending, look)
+
+    async def _names(self, source: Namespace) -> list[str]:
+        return [name for name in await source.streams() if fnmatchcase(name, self._pattern)]
+
+    def _mirror(
+        self, source: Namespace, target: Namespace, name: str, copier: Copier, ending: asyncio.Event
+    ) -> Mirror:
+        return Mirror(
+            source, target, name, copier.copy, self._leftovers,
+            overrides=self._settings, truncation=self._truncation, on_gap=self._on_gap,
+            stop=ending, patience_s=self._patience_s,
+        )  # fmt: skip
+
+    def _start(
+        self, group: asyncio.TaskGroup, mirror: Mirror, turns: asyncio.Semaphore | None
+    ) -> None:
+        async def run() -> None:
+            if turns is not None:
+                async with turns:
+                    await self._guarded(mirror, mirror.run())
+            else:
+                await self._guarded(mirror, mirror.run())
+            await mirror.close()
+
+        self._mirrors[mirror.name] = mirror
+        self._lags[mirror.name] = Lag(mirror)
+        self._running[mirror.name] = group.create_task(run())
+
+    async def _guarded(self, mirror: Mirror, work: Any) -> None:
+        """One stream's error is its own."""
+        try:
+            await work
+        except QuireError as error:
+            self._failed.setdefault(mirror.name, error)
+
+    # -- while it runs ------------------------------------------------------------------------
+
+    async def _watch(self, ending: asyncio.Event, look: Callable[[], Any]) -> None:
+        """Tell how far it is, until it is over."""
+        keep_at = time.monotonic() + KEEP_S
+        while any(not task.done() for task in self._running.values()) or not ending.is_set():
+            await self._rest(ending)
+            over = self._for_s is not None and time.monotonic() - self._began >= self._for_s
+            if self._stop.is_set() or over:
+                ending.set()
+            if not ending.is_set() and self._mirrors and len(self._failed) == len(self._mirrors):
+                ending.set()
+            if not ending.is_set() and time.monotonic() >= keep_at:
+                keep_at = time.monotonic() + KEEP_S
+                await self._keep()
+                try:
+                    await look()
+                except PASSING:
+                    pass  # the next time
+            if self._report is not None or self._progress is not silent:
+                await self._tell()
+
+    async def _rest(self, ending: asyncio.Event) -> None:
+        """Until something ends, or it is time to tell."""
+        until = time.monotonic() + REPORT_S
+        while time.monotonic() < until and not (self._stop.is_set() and not ending.is_set()):
+            tasks = [task for task in self._running.values() if not task.done()]
+            if ending.is_set() and not tasks:
+                return
+            await asyncio.sleep(min(0.1, until - time.monotonic()))
+
+    async def _keep(self) -> None:
+        for name, mirror in self._mirrors.items():
+            if name in self._failed:
+                continue
+            try:
+                await mirror.keep()
+            except PASSING:
+                pass
+            except (QuireError, NoSuchKeyError) as error:
+                self._failed.setdefault(name, error)
+                self._running[name].cancel()
+
+    async def _tell(self) -> None:
+        result = await self._result()
+        if self._report is not None:
+            self._report(result)
+        what = f"replicating, {result.total('lag_records'):,} records behind: entries"
+        self._progress(what, result.total("entries"), None)
+
+    async def _result(self) -> ReplicateResult:
+        replicas = [await self._replica(name) for name in sorted(self._mirrors)]
+        return ReplicateResult(
+            self._source.path, self._target.path, tuple(replicas), time.monotonic() - self._began
+        )
+
+    async def _replica(self, name: str) -> StreamReplica:
+        copied = self._mirrors[name].copied
+        done = StreamReplica(name, copied.segments, copied.entries, copied.size_bytes)
+        error = self._failed.get(name)
+        if error is not None:
+            return _with(done, error=str(error))
+        try:
+            records, size_bytes, seconds = await self._lags[name].measure()
+        except QuireError:
+            return done
+        return _with(done, lag_records=records, lag_bytes=size_bytes, lag_seconds=seconds)
+
+
+def _with(replica: StreamReplica, **values: Any) -> StreamReplica:
+    return StreamReplica(**{**asdict(replica), **values})

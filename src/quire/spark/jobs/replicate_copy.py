@@ -1,0 +1,95 @@
+"""What a task of `replicate` does, and how the segments of many streams come together in jobs of
+Spark."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from quire import errors
+from quire.client.blocking import call
+from quire.errors import JobError, QuireError
+from quire.spark.jobs.tasks import ClusterOptions
+from quire.streams.mirror_copy import Piece, copy_ledger
+
+PIECES_MAX = 256
+"""Of one job of Spark."""
+GATHER_S = 0.02
+"""How long the first piece waits for those of other streams."""
+
+
+def copy_piece(source: ClusterOptions, target: ClusterOptions, piece: Piece) -> Piece:
+    """In a task: a sealed ledger as another one. Errors are answers, so that the driver can tell
+    what may be tried again; Spark's own attempts are for workers that die."""
+    try:
+        with source.client() as read, target.client() as written:
+            passwords = source.password, target.password
+            return call(copy_ledger(read.aio, written.aio, piece, *passwords))
+    except QuireError as error:
+        return {"error": type(error).__name__, "says": error.args[0], "remedy": error.remedy}
+
+
+def error_of(answer: Piece) -> QuireError | None:
+    """What a task has answered in the place of numbers."""
+    if "error" not in answer:
+        return None
+    kind: Any = getattr(errors, answer["error"], JobError)
+    found: QuireError = kind(answer["says"], remedy=answer["remedy"])
+    return found
+
+
+class Copier:
+    """Gathers the pieces of all streams into jobs of Spark, one job at a time."""
+
+    def __init__(self, run: Callable[[Sequence[Piece]], list[Piece]]) -> None:
+        """`run` blocks until the answers are there."""
+        self._run = run
+        self._waiting: deque[tuple[Piece, asyncio.Future[Piece]]] = deque()
+        self._work = asyncio.Event()
+
+    async def copy(self, pieces: Sequence[Piece]) -> list[Piece]:
+        """The answers, in order. Raises what the task has told, or what Spark says."""
+        loop = asyncio.get_running_loop()
+        futures = []
+        for piece in pieces:
+            future: asyncio.Future[Piece] = loop.create_future()
+            self._waiting.append((piece, future))
+            futures.append(future)
+        self._work.set()
+        answers = await asyncio.gather(*futures)
+        for answer in answers:
+            error = error_of(answer)
+            if error is not None:
+                raise error
+        return answers
+
+    async def serve(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._work.wait()
+            await asyncio.sleep(GATHER_S)
+            self._work.clear()
+            while self._waiting:
+                taken = [self._waiting.popleft() for _ in range(self._next_count())]
+                await self._answer(taken)
+
+    def _next_count(self) -> int:
+        return min(len(self._waiting), PIECES_MAX)
+
+    async def _answer(self, taken: list[tuple[Piece, asyncio.Future[Piece]]]) -> None:
+        wanted = [(piece, future) for piece, future in taken if not future.done()]
+        if not wanted:
+            return
+        try:
+            answers = await asyncio.to_thread(self._run, [piece for piece, _ in wanted])
+        except Exception as error:  # noqa: BLE001 - Spark's; whoever waits raises it
+            for _, future in wanted:
+                if not future.done():
+                    future.set_exception(error)
+                    future.exception()
+            return
+        for (_, future), answer in zip(wanted, answers, strict=True):
+            if not future.done():
+                future.set_result(answer)

@@ -1,0 +1,149 @@
+"""Work cut into pieces that Spark's tasks do, where the payload never enters the JVM: a piece says
+what to do (ledger, first, last, bookie), and its task answers with a few numbers."""
+
+from __future__ import annotations
+
+import json
+import threading
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from quire import blocking
+from quire.config import TlsClientConfig
+from quire.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
+
+Piece = Mapping[str, Any]
+"""What JSON can say. So is an answer."""
+
+PIECES_MAX = 20_000
+"""Of one Spark job: planning more costs more than it brings. Larger work goes in turns."""
+POLL_S = 0.2
+
+
+class Progress(Protocol):
+    """Told of a job's progress, from any thread: units done, of how many (None: not known)."""
+
+    def __call__(self, what: str, done: int, total: int | None) -> None: ...
+
+
+def silent(what: str, done: int, total: int | None) -> None:
+    """Progress that nobody wants to see."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterOptions:
+    """A cluster, as the driver and its tasks reach it. The password shows nowhere."""
+
+    metadata: str
+    password: bytes = field(default=b"", repr=False)
+    tls: TlsClientConfig | None = None
+    """Its files must be there on every machine that runs tasks."""
+
+    def options(self) -> dict[str, str]:
+        """Of the data source, for this cluster. UsageError: it has no option for one of ours."""
+        given = {"metadata": self.metadata}
+        if self.password:
+            given["password"] = self.password.decode()
+        if self.tls is not None:
+            if self.tls.key_password_file is not None or not self.tls.verify_host_name:
+                raise UsageError(
+                    "Spark's data source takes no encrypted keys and no certificates without names"
+                )
+            given["tlsCa"] = self.tls.ca or "system"
+            files = {"tlsCert": self.tls.certificate, "tlsKey": self.tls.private_key}
+            given |= {name: str(file) for name, file in files.items() if file is not None}
+        return given
+
+    @contextmanager
+    def client(self) -> Iterator[blocking.Client]:
+        """The client of this process for the cluster: one for all tasks and calls."""
+        from quire.spark import worker
+
+        with worker.client(self.metadata, self.tls) as client:
+            yield client
+
+
+def run_pieces(
+    spark: SparkSession,
+    pieces: Sequence[Piece],
+    do: Callable[[Piece], Piece],
+    *,
+    what: str,
+    progress: Progress = silent,
+) -> list[Piece]:
+    """One task for each piece; their answers, in the order of the pieces.
+
+    `do` runs in a Python worker, perhaps twice (a retry, or speculation), perhaps twice at the same
+    time: what it leaves behind must be as good then. Whatever it raises fails the job, once
+    Spark's retries are used up."""
+    answers: list[Piece] = []
+    for at in range(0, len(pieces), PIECES_MAX):
+        turn = [json.dumps(piece) for piece in pieces[at : at + PIECES_MAX]]
+        with watched(spark, what, progress, before=at, total=len(pieces)):
+            answers += _run(spark, turn, do)
+        progress(what, at + len(turn), len(pieces))
+    return answers
+
+
+def _run(spark: SparkSession, pieces: list[str], do: Callable[[Piece], Piece]) -> list[Piece]:
+    def task(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import pyarrow as pa
+
+        from quire.spark.worker import prepare
+
+        prepare()
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                answer = json.dumps(do(json.loads(pieces[number])))
+                yield pa.RecordBatch.from_pydict({"piece": [number], "answer": [answer]})
+
+    numbers = spark.range(0, len(pieces), 1, numPartitions=len(pieces))
+    rows = numbers.mapInArrow(task, "piece bigint, answer string").collect()
+    # Speculation gives one answer for each piece too: Spark takes one attempt of a task.
+    return [json.loads(row.answer) for row in sorted(rows, key=lambda row: int(row.piece))]
+
+
+@contextmanager
+def watched(
+    spark: SparkSession,
+    what: str,
+    progress: Progress,
+    *,
+    before: int = 0,
+    total: int | None = None,
+) -> Iterator[None]:
+    """Tell of finished tasks of what this thread does meanwhile. `total` None: of as many as Spark
+    has planned up to now. Spark Connect has no tracker: nothing is told there."""
+    if progress is silent or not hasattr(spark, "_jsc"):
+        yield
+        return
+    context = spark.sparkContext
+    group, stop = f"quire-{uuid.uuid4()}", threading.Event()
+    context.setJobGroup(group, what)
+
+    def watch() -> None:
+        tracker = context.statusTracker()
+        while not stop.wait(POLL_S):
+            done = planned = 0
+            for job in tracker.getJobIdsForGroup(group):
+                for stage in getattr(tracker.getJobInfo(job), "stageIds", ()):
+                    info = tracker.getStageInfo(stage)
+                    done += getattr(info, "numCompletedTasks", 0)
+                    planned += getattr(info, "numTasks", 0)
+            progress(what, before + done, planned if total is None else total)
+
+    watcher = threading.Thread(target=watch, name="quire-progress", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", None)

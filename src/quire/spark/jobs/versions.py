@@ -1,0 +1,169 @@
+"""A directory that holds one table, version after version.
+
+    DIRECTORY/
+      manifest/00000003-1f0c9a2be4d7.claim     the third job that wrote here
+      manifest/00000003-1f0c9a2be4d7-1.json    what it found, under its own name
+      manifest/00000003-1f0c9a2be4d7-2.json    what it made of it
+      data/00000003-1f0c9a2be4d7/*.parquet     the table
+
+The version that counts is the manifest whose name is the greatest. It names a directory of files
+and holds the state of whoever wrote it: what they say belongs together, always. Names are never
+used twice, so that neither a rename nor a conditional put has to be atomic.
+
+Two jobs at once: a job first writes its claim, and then the manifest that it found again, under its
+own claim. So a later claim outranks all that a former one may still write; the former job finds the
+later claim behind its last step, and tells that its version does not count.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import uuid
+from dataclasses import dataclass, field
+from typing import Any
+
+from quire.errors import HistoryDamagedError, HistoryError
+from quire.spark.jobs.parquet_store import Store
+
+FORMAT = 1
+KEPT = 2
+"""Versions whose files stay: the newest, and the one that readers may have opened."""
+READ_ATTEMPTS = 5
+"""While manifests are replaced faster than they can be read."""
+MANIFESTS, DATA = "manifest", "data"
+_NAME = re.compile(r"(\d{8})-([0-9a-f]{12})(?:\.claim|-(\d)\.json)", re.ASCII)
+_PATTERN_SIGN = re.compile(r"\\([*?\[\]{}\\])")
+
+Name = tuple[int, str, int]
+"""Number of the claim, who made it, and the number of a manifest of it (0: the claim itself)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    name: str | None
+    """Of its directory; None: there was none yet."""
+    state: dict[str, Any] = field(default_factory=dict)
+    former: tuple[str, ...] = ()
+    """Directories of the versions before it whose files stay."""
+
+    def to_bytes(self) -> bytes:
+        values = {"v": FORMAT, "data": self.name, "former": self.former, "state": self.state}
+        return json.dumps(values, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes, where: str) -> Version:
+        try:
+            values = json.loads(data)
+            if values["v"] != FORMAT:
+                raise ValueError(f"it is of format {values['v']}, known here is {FORMAT}")
+            return cls(values["data"], values["state"], tuple(values["former"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise HistoryDamagedError(f"{where} cannot be understood: {error!r}") from None
+
+
+class Versions:
+    def __init__(self, directory: str) -> None:
+        self.store = Store(directory)
+
+    def newest(self) -> Version | None:
+        """None: nothing was ever written here. HistoryError, HistoryDamagedError."""
+        for _ in range(READ_ATTEMPTS):
+            names = [name for name in self.names() if name[2]]
+            if not names:
+                return None
+            file = f"{MANIFESTS}/{_text(names[-1])}"
+            data = self.store.read(file)
+            if data is not None:
+                return Version.from_bytes(data, f"{self.store.uri}/{file}")
+        raise HistoryError(f"the versions in {self.store.uri} are replaced all the time")
+
+    def spark_path(self, version: Version) -> str:
+        return self.store.spark_path(f"{DATA}/{version.name}")
+
+    def claim(self) -> Claim:
+        """Become the one that writes here."""
+        self.store.make(MANIFESTS)
+        self.store.make(DATA)
+        names = self.names()
+        number = names[-1][0] + 1 if names else 1
+        owner = uuid.uuid4().hex[:12]
+        self.store.write(f"{MANIFESTS}/{_text((number, owner, 0))}", b"")
+        return Claim(self, number, owner)
+
+    def names(self) -> list[Name]:
+        return sorted(
+            (int(match[1]), match[2], int(match[3] or 0))
+            for match in map(_NAME.fullmatch, self.store.files(MANIFESTS))
+            if match is not None
+        )
+
+
+class Claim:
+    """The right to add the next version, until a later claim."""
+
+    def __init__(self, versions: Versions, number: int, owner: str) -> None:
+        self._versions = versions
+        self._store = versions.store
+        self._number, self._owner = number, owner
+        self._directory = f"{number:08d}-{owner}"
+        found = versions.newest()
+        self.former = found
+        """What was there; None: nothing."""
+        self._found = found or Version(None)
+        self._write(1, self._found)
+        self._check()
+        self._sweep(self._found)
+
+    @property
+    def output(self) -> str:
+        """Where Spark writes the files of the new version."""
+        return _PATTERN_SIGN.sub(r"\1", self._store.spark_path(f"{DATA}/{self._directory}"))
+
+    def commit(self, state: dict[str, Any]) -> Version:
+        """The files count, durably. HistoryError: another job has claimed the directory, and its
+        version counts; or the store fails, and this one may count or not."""
+        directory = f"{DATA}/{self._directory}"
+        self._check()
+        if self._store.is_local:
+            for name in self._store.files(directory):
+                self._store.settle(f"{directory}/{name}")
+            self._store.settle(directory)
+        self._check()
+        found = self._found
+        former = (*found.former, found.name) if found.name is not None else ()
+        made = Version(self._directory, state, former[-(KEPT - 1) :])
+        self._write(2, made)
+        self._check()
+        self._sweep(made)
+        return made
+
+    def _write(self, number: int, version: Version) -> None:
+        name = _text((self._number, self._owner, number))
+        self._store.write(f"{MANIFESTS}/{name}", version.to_bytes())
+
+    def _check(self) -> None:
+        if self._versions.names()[-1][:2] > (self._number, self._owner):
+            raise HistoryError(
+                f"another job has begun to write to {self._store.uri}; this one ends",
+                remedy="Run one at a time",
+            )
+
+    def _sweep(self, version: Version) -> None:
+        """Remove what neither this version needs nor those that it keeps."""
+        from pyarrow import fs
+
+        kept = {version.name, *version.former, self._directory}
+        selector = fs.FileSelector(self._store.path(DATA), allow_not_found=True)
+        for info in self._store.filesystem.get_file_info(selector):
+            if info.type == fs.FileType.Directory and info.base_name not in kept:
+                self._store.filesystem.delete_dir(info.path)
+        mine = (self._number, self._owner)
+        for name in self._versions.names():
+            if name[:2] < mine:
+                self._store.remove(f"{MANIFESTS}/{_text(name)}")
+
+
+def _text(name: Name) -> str:
+    number, owner, manifest = name
+    return f"{number:08d}-{owner}" + (f"-{manifest}.json" if manifest else ".claim")

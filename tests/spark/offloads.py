@@ -1,0 +1,67 @@
+"""What the tests of offload and history share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from quire.spark.jobs import ClusterOptions
+from quire.spark.jobs.parquet_files import read_file
+from quire.spark.jobs.parquet_manifest import DATA, History
+from quire.streams import DLSN
+from quire.streams.blocking import Namespace
+
+NAMESPACE = "/spark/offload"
+
+Fact = tuple[DLSN, int, int, bytes]
+"""Position, txid, sequence and value of a record."""
+
+
+def facts(streams: Namespace, name: str, **how: Any) -> list[Fact]:
+    """As the reader of streams gives them."""
+    return [(r.position, r.txid, r.sequence, r.payload) for r in streams.open_reader(name, **how)]
+
+
+def facts_of_rows(rows: Any) -> list[Fact]:
+    return [
+        (DLSN(row["segment"], row["entry"], row["slot"]), row["txid"], row["sequence"],
+         bytes(row["value"]))
+        for row in rows
+    ]  # fmt: skip
+
+
+def offloaded(directory: Path, name: str) -> list[Fact]:
+    """All that counts in the files, in their order."""
+    history = History(str(directory), name)
+    manifest = history.newest()
+    files = manifest.files if manifest else ()
+    return facts_of_rows(
+        row for f in files for b in read_file(history, f.name) for row in b.to_pylist()
+    )
+
+
+def data_files(directory: Path, name: str) -> set[str]:
+    return set(History(str(directory), name).store.files(DATA))
+
+
+def counted_files(directory: Path, name: str) -> set[str]:
+    manifest = History(str(directory), name).newest()
+    return {file.name for file in manifest.files} if manifest else set()
+
+
+def cluster_options(uri: str) -> ClusterOptions:
+    return ClusterOptions(uri)
+
+
+def growing(
+    streams: Namespace, name: str, total: int, per_segment: int, **settings: Any
+) -> Iterator[int]:
+    """Writes as it is asked for more: a segment each time, the last one left in progress."""
+    streams.create_stream(name, settings=settings)
+    with streams.open_writer(name) as writer:
+        for at in range(0, total, per_segment):
+            writer.append_many([b"%08d" % n for n in range(at, min(at + per_segment, total))])
+            if at + per_segment < total:
+                writer.roll()
+            yield at

@@ -1,0 +1,229 @@
+"""A query that follows a writer for long: across segments that roll, a truncation and a restart
+nothing is missing and nothing is twice, the lag is told and stays small; with the trigger
+availableNow it stops where it should, though the writer goes on.
+
+QUIRE_FOLLOW_S says for how many seconds (300 for the long run).
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+from quire.client import blocking
+from quire.codec.stream_segment import Truncation
+from quire.spark import lag_listener
+from quire.spark.stream_lag import LagListener, StreamLag
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+FOLLOW_S = float(os.environ.get("QUIRE_FOLLOW_S", "12"))
+RATE_PER_S = 5_000
+APPENDS_PER_S = 50
+RECORD_BYTES = 100
+ROLL_BYTES = 1024 * 1024
+"""A segment every two seconds."""
+TRIGGER_RECORDS = 6 * RATE_PER_S
+"""What a trigger takes at most: behind a restart there is a lag to be told."""
+NAMESPACE = "/tests/follow"
+SUBSCRIPTION = "follow"
+LIMIT_S = 90.0
+"""For what has to come."""
+
+
+class Writer:
+    """Appends numbers at a steady rate until told to stop."""
+
+    def __init__(self, streams: Namespace, name: str) -> None:
+        self.written = 0
+        """Acknowledged."""
+        self.error: BaseException | None = None
+        self._streams, self._name = streams, name
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self._thread.start()
+
+    def _run(self) -> None:
+        try:
+            with self._streams.open_writer(self._name) as writer:
+                began, each = time.monotonic(), RATE_PER_S // APPENDS_PER_S
+                while not self._stop.wait(
+                    max(0.0, began + self.written / RATE_PER_S - time.monotonic())
+                ):
+                    numbers = range(self.written, self.written + each)
+                    writer.append_many([(b"%d " % n).ljust(RECORD_BYTES, b".") for n in numbers])
+                    self.written += each
+        except BaseException as error:  # noqa: BLE001 - raised by `close`
+            self.error = error
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+class Lags:
+    """What the listener told, and how far the sink was behind the writer at every look."""
+
+    def __init__(self, listener: LagListener) -> None:
+        self._listener = listener
+        self.told: list[StreamLag] = []
+        self.behind: list[int] = []
+        """Records that were acknowledged, and not in the sink as far as the query's progress
+        tells."""
+        self._batches: dict[int, int] = {}
+
+    def look(self, query: StreamingQuery, writer: Writer) -> None:
+        for lag in self._listener.lags():
+            if not self.told or lag != self.told[-1]:
+                self.told.append(lag)
+        written = writer.written
+        for progress in query.recentProgress:
+            self._batches[progress["batchId"]] = progress["numInputRows"]
+        self.behind.append(written - sum(self._batches.values()))
+
+    @property
+    def seconds(self) -> list[float]:
+        return [records / RATE_PER_S for records in self.behind]
+
+
+@pytest.fixture
+def streams(client: blocking.Client, name: str) -> Iterator[Namespace]:
+    with Namespace.create(client, NAMESPACE) as opened:
+        opened.create_stream(name, settings={"roll_bytes": ROLL_BYTES})
+        yield opened
+
+
+@pytest.fixture
+def lags(spark: SparkSession) -> Iterator[Lags]:
+    listener = lag_listener(spark)
+    yield Lags(listener)
+    spark.streams.removeListener(listener)
+
+
+Start = Callable[..., StreamingQuery]
+
+
+@pytest.fixture
+def start(spark: SparkSession, cluster: LocalCluster, name: str, tmp_path: Path) -> Iterator[Start]:
+    """The query, begun or gone on with."""
+    begun: list[StreamingQuery] = []
+
+    def started(*, available_now: bool = False) -> StreamingQuery:
+        rows = (
+            spark.readStream.format("quire")
+            .option("metadata", cluster.uri)
+            .option("namespace", NAMESPACE)
+            .option("stream", name)
+            .option("subscription", SUBSCRIPTION)
+            .option("maxRecordsPerTrigger", str(TRIGGER_RECORDS))
+            .load()
+            .selectExpr("CAST(split(decode(value, 'US-ASCII'), ' ')[0] AS BIGINT) AS number")
+        )
+        writer = rows.coalesce(1).writeStream.format("parquet")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        writer = writer.option("path", str(tmp_path / "found"))
+        if available_now:
+            writer = writer.trigger(availableNow=True)
+        else:
+            writer = writer.trigger(processingTime="0 seconds")
+        begun.append(writer.start())
+        return begun[-1]
+
+    yield started
+    for query in begun:
+        query.stop()
+
+
+def found(spark: SparkSession, tmp_path: Path) -> tuple[int, int, int | None]:
+    """How many rows, how many different ones, and the highest."""
+    rows = spark.read.parquet(str(tmp_path / "found"))
+    row = rows.selectExpr("count(*) n", "count(DISTINCT number) d", "max(number) m").collect()[0]
+    return row.n, row.d, row.m
+
+
+def watch(query: StreamingQuery, writer: Writer, lags: Lags, seconds: float) -> None:
+    """Follow for so long; a query that fails raises."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
+        lags.look(query, writer)
+
+
+def catch_up(query: StreamingQuery, writer: Writer, lags: Lags) -> None:
+    """A query that falls behind for good never does."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        lags.look(query, writer)
+        if lags.behind[-1] <= TRIGGER_RECORDS:
+            return
+        assert time.monotonic() < deadline, lags.behind[-20:]
+        assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
+
+
+def truncate_what_is_done(streams: Namespace, name: str, query: StreamingQuery) -> int:
+    """Once the query has done with a segment; how many segments went."""
+    deadline = time.monotonic() + LIMIT_S
+    while True:
+        position = streams.subscription(name, SUBSCRIPTION).position()
+        if position is not None and position.lssn > streams.segments(name)[0].lssn:
+            streams.truncate(name, position)
+            return sum(s.truncation is not Truncation.ACTIVE for s in streams.segments(name))
+        assert time.monotonic() < deadline, "the query does not get on"
+        assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
+
+
+def test_following_a_writer(
+    spark: SparkSession, streams: Namespace, name: str, start: Start, lags: Lags, tmp_path: Path
+) -> None:
+    writer = Writer(streams, name)
+    try:
+        query = start()
+        watch(query, writer, lags, FOLLOW_S * 0.4)
+        catch_up(query, writer, lags)
+        truncated = truncate_what_is_done(streams, name, query)
+        watch(query, writer, lags, FOLLOW_S * 0.3)
+        query.stop()
+        query = start()
+        watch(query, writer, lags, FOLLOW_S * 0.3)
+        catch_up(query, writer, lags)
+        query.stop()
+        before = writer.written
+        query = start(available_now=True)
+        assert query.awaitTermination(LIMIT_S)  # type: ignore[arg-type]
+        after = writer.written
+    finally:
+        writer.close()
+    rows, different, highest = found(spark, tmp_path)
+    assert rows == different, "some are there twice"
+    assert highest is not None
+    assert rows == highest + 1, "some are missing"
+    assert before <= rows <= after, "availableNow stops at what was there when it began"
+    query = start(available_now=True)
+    assert query.awaitTermination(LIMIT_S)  # type: ignore[arg-type]
+    assert found(spark, tmp_path) == (writer.written, writer.written, writer.written - 1)
+
+    rolled = streams.segments(name)[-1].lssn
+    assert truncated
+    assert rolled > 1
+    assert lags.told, "no lag was told"
+    assert all(lag.seconds is not None for lag in lags.told)
+    print(
+        f"\n{writer.written} records in {rolled} segments, {truncated} of them truncated "
+        f"meanwhile, 1 restart; the sink was behind by p50 {statistics.median(lags.seconds):.2f} s "
+        f"({statistics.median(lags.behind):,.0f} records), at most {max(lags.seconds):.2f} s "
+        f"({max(lags.behind):,}); left behind a trigger, as told: at most "
+        f"{max(lag.records for lag in lags.told):,} records, "
+        f"{max(lag.seconds or 0.0 for lag in lags.told):.2f} s, of {len(lags.told)} told"
+    )

@@ -1,0 +1,286 @@
+"""`quire pipeline compact` and its functions, on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from streams import append, values
+
+from quire.client import blocking
+from quire.errors import HistoryError, StreamGapError, UsageError
+from quire.spark.failures import one_error
+from quire.spark.jobs import ClusterOptions, compact
+from quire.spark.jobs.compact import Key, compacted
+from quire.spark.jobs.versions import Versions
+from quire.streams import DLSN
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+NAMESPACE = "/spark/compact"
+Command = Callable[..., tuple[int, str, str]]
+ID = Key("id", tombstone_field="v")
+
+
+@pytest.fixture
+def options(cluster: LocalCluster) -> ClusterOptions:
+    return ClusterOptions(cluster.uri)
+
+
+@pytest.fixture
+def streams(client: blocking.Client) -> Iterator[Namespace]:
+    with Namespace.create(client, NAMESPACE) as opened:
+        yield opened
+
+
+def changes(*pairs: tuple[Any, Any]) -> list[bytes]:
+    return [json.dumps({"id": key, "v": value}).encode() for key, value in pairs]
+
+
+def table(spark: SparkSession, directory: Path) -> dict[str, Any]:
+    rows = compacted(spark, str(directory)).collect()
+    found = {row.key: json.loads(row.value)["v"] for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+# -- to a table -------------------------------------------------------------------------------
+
+
+def test_a_table_follows_its_stream(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    """The latest of each key, over segments, runs and tombstones; each run reads what is new."""
+    expected: dict[str, Any] = {}
+    first = [(f"k{n % 40}", n) for n in range(1000)]
+    append(streams, "table", changes(*first), segments=3)
+    expected |= dict(first)
+    made = compact(spark, options, "table", ID, to=str(tmp_path), namespace=NAMESPACE)
+    assert (made.records, made.rows, made.changed) == (1000, 40, True)
+    assert table(spark, tmp_path) == expected
+
+    second = [("k3", None), ("new", 1), ("k5", 7), ("k4", None), ("k4", 8)]
+    append(streams, "table", changes(*second))
+    expected |= dict(second)
+    del expected["k3"]
+    made = compact(spark, options, "table", ID, to=str(tmp_path), namespace=NAMESPACE)
+    assert (made.records, made.rows) == (5, 40)
+    assert table(spark, tmp_path) == expected
+
+    again = compact(spark, options, "table", ID, to=str(tmp_path), namespace=NAMESPACE)
+    assert (again.records, again.rows, again.changed) == (0, 40, False)
+    assert again.version == made.version
+
+    # The position and the rows tell the same story as the stream as a whole.
+    anew = compact(spark, options, "table", ID, to=str(tmp_path), namespace=NAMESPACE, full=True)
+    assert (anew.records, anew.end) == (1005, made.end)
+    assert table(spark, tmp_path) == expected
+    assert len(list((tmp_path / "data").iterdir())) == 2  # the newest, and the one before
+
+
+def test_what_is_written_while_it_is_compacted(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    """The segment in progress counts as far as it is acknowledged."""
+    with streams.open_writer("live", create=True) as writer:
+        writer.append_many(changes(("a", 1), ("b", 1)))
+        compact(spark, options, "live", ID, to=str(tmp_path), namespace=NAMESPACE)
+        assert table(spark, tmp_path) == {"a": 1, "b": 1}
+        writer.append_many(changes(("a", 2)))
+        made = compact(spark, options, "live", ID, to=str(tmp_path), namespace=NAMESPACE)
+        assert made.records == 1
+        writer.append_many(changes(("c", 3)))
+    made = compact(spark, options, "live", ID, to=str(tmp_path), namespace=NAMESPACE)
+    assert made.records == 1
+    assert table(spark, tmp_path) == {"a": 2, "b": 1, "c": 3}
+
+
+def test_truncation_after_reading_is_no_loss(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "cut", changes(*[(f"k{n}", n) for n in range(30)]), segments=3)
+    compact(spark, options, "cut", ID, to=str(tmp_path), namespace=NAMESPACE)
+    append(streams, "cut", changes(("k0", 100)))
+    last = streams.segments("cut")[-1].lssn
+    streams.truncate("cut", DLSN(last, 0, 0))
+    made = compact(spark, options, "cut", ID, to=str(tmp_path), namespace=NAMESPACE)
+    assert made.records == 1
+    assert table(spark, tmp_path) == {**{f"k{n}": n for n in range(1, 30)}, "k0": 100}
+
+    append(streams, "cut", changes(("k1", 101)))
+    append(streams, "cut", changes(("k2", 102)))
+    streams.truncate("cut", DLSN(streams.segments("cut")[-1].lssn, 0, 0))
+    with pytest.raises(StreamGapError):
+        compact(spark, options, "cut", ID, to=str(tmp_path), namespace=NAMESPACE)
+    anew = compact(spark, options, "cut", ID, to=str(tmp_path), namespace=NAMESPACE, full=True)
+    assert anew.records == 1
+    assert table(spark, tmp_path) == {"k2": 102}
+
+
+def test_a_run_that_died_leaves_the_former_version(
+    spark: SparkSession,
+    options: ClusterOptions,
+    streams: Namespace,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quire.spark.jobs import versions
+
+    directory = tmp_path / "table"
+    append(streams, "dies", changes(("a", 1)))
+
+    class Died(Exception):
+        pass
+
+    def dies(*_: Any) -> None:
+        raise Died
+
+    for expected in ({"a": 1}, {"a": 2}):
+        with monkeypatch.context() as patched:
+            patched.setattr(versions.Claim, "commit", dies)
+            with pytest.raises(Died):
+                compact(spark, options, "dies", ID, to=str(directory), namespace=NAMESPACE)
+        left = len(list((directory / "data").iterdir()))
+        made = compact(spark, options, "dies", ID, to=str(directory), namespace=NAMESPACE)
+        assert made.records == 1
+        assert table(spark, directory) == expected
+        assert len(list((directory / "data").iterdir())) == left  # what died is gone
+        append(streams, "dies", changes(("a", 2)))
+
+
+def test_of_two_runs_at_once_one_counts(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "two", changes(("a", 1)))
+    compact(spark, options, "two", ID, to=str(tmp_path), namespace=NAMESPACE)
+    slow = Versions(str(tmp_path)).claim()
+    spark.range(1).write.parquet(slow.output)
+    append(streams, "two", changes(("b", 1)))
+    compact(spark, options, "two", ID, to=str(tmp_path), namespace=NAMESPACE)
+    with pytest.raises(HistoryError, match="another job has begun"):
+        slow.commit({})
+    assert table(spark, tmp_path) == {"a": 1, "b": 1}
+    shutil.rmtree(tmp_path / "manifest")
+    with pytest.raises(UsageError, match="holds no compacted stream"):
+        compacted(spark, str(tmp_path))
+
+
+def test_what_does_not_belong_together(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "mine", changes(("a", 1)))
+    append(streams, "other", changes(("a", 1)))
+    compact(spark, options, "mine", ID, to=str(tmp_path), namespace=NAMESPACE)
+    with pytest.raises(UsageError, match="was compacted with stream mine, this is other"):
+        compact(spark, options, "other", ID, to=str(tmp_path), namespace=NAMESPACE)
+    with pytest.raises(UsageError, match="was compacted with key"):
+        compact(spark, options, "mine", Key("v"), to=str(tmp_path), namespace=NAMESPACE)
+    streams.delete_stream("mine")
+    append(streams, "mine", changes(("b", 1), ("c", 1)))
+    with pytest.raises(StreamGapError, match="deleted and made again"):
+        compact(spark, options, "mine", ID, to=str(tmp_path), namespace=NAMESPACE)
+
+
+# -- keys -------------------------------------------------------------------------------------
+
+
+def test_keys_of_all_kinds(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "prefixed", [b"a=1", b"b=1", b"a=2=3", b"b=", b"c=\xff\x00"])
+
+    def rows(directory: str, stream: str, key: Key) -> dict[str, bytes]:
+        to = str(tmp_path / directory)
+        compact(spark, options, stream, key, to=to, namespace=NAMESPACE)
+        return {row.key: bytes(row.value) for row in compacted(spark, to).collect()}
+
+    assert rows("prefix", "prefixed", Key(prefix="=")) == {"a": b"a=2=3", "c": b"c=\xff\x00"}
+    keep = Key(prefix="=", tombstone_sql="false")
+    assert rows("all", "prefixed", keep)["b"] == b"b="
+    sql = Key(sql="substr(string(value), 1, 1)", tombstone_sql="length(value) > 4")
+    assert rows("sql", "prefixed", sql) == {"b": b"b=", "c": b"c=\xff\x00"}
+    nested = [b'{"a": {"b c": 1}, "n": 1}', b'{"a": {"b c": 1}, "n": 2}']
+    append(streams, "nested", nested)
+    assert rows("nested", "nested", Key("$.a['b c']")) == {"1": nested[1]}
+    for wrong in ({}, {"field": "a", "prefix": "b"}):
+        with pytest.raises(UsageError):
+            Key(**wrong)
+
+
+def test_records_without_key(
+    spark: SparkSession, options: ClusterOptions, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "keyless", [*changes(("a", 1)), b"no json"])
+    with pytest.raises(PySparkException) as caught:
+        compact(spark, options, "keyless", ID, to=str(tmp_path), namespace=NAMESPACE)
+    error = one_error(caught.value, "compact")
+    assert str(error).startswith("compact failed: record 1:0:1 has no key") or str(
+        error
+    ).startswith("compact failed: record 1:1:0 has no key")
+    made = compact(
+        spark, options, "keyless", ID, to=str(tmp_path), namespace=NAMESPACE, skip_keyless=True
+    )
+    assert (made.records, made.rows) == (2, 1)
+
+
+# -- to a stream ------------------------------------------------------------------------------
+
+
+def test_a_stream_gets_what_changed_once(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, streams: Namespace
+) -> None:
+    append(streams, "log", changes(*[(f"k{n % 3}", n) for n in range(10)]), segments=2)
+    streams.create_stream("log-latest")
+
+    def run() -> int:
+        return compact(spark, options, "log", ID, to_stream="log-latest", namespace=NAMESPACE).rows
+
+    assert run() == 3
+    found = [
+        json.loads(value) for value in values(cluster.uri, namespace=NAMESPACE, stream="log-latest")
+    ]
+    assert [(one["id"], one["v"]) for one in found] == [("k1", 7), ("k2", 8), ("k0", 9)]
+    assert run() == 0
+    append(streams, "log", changes(("k2", None), ("x", 1), ("x", 2)))
+    assert run() == 2
+    found = [
+        json.loads(value) for value in values(cluster.uri, namespace=NAMESPACE, stream="log-latest")
+    ][3:]
+    assert [(one["id"], one["v"]) for one in found] == [("k2", None), ("x", 2)]
+    assert run() == 0
+    with pytest.raises(UsageError, match="into itself"):
+        compact(spark, options, "log", ID, to_stream="log", namespace=NAMESPACE)
+
+
+# -- the command ------------------------------------------------------------------------------
+
+
+def test_the_command(
+    pipeline: Command, spark: SparkSession, streams: Namespace, tmp_path: Path
+) -> None:
+    append(streams, "command", changes(("a", 1), ("b", 2), ("a", 3)))
+    given = ["compact", "command", "-n", NAMESPACE, "--key", "id", "--to", str(tmp_path / "t")]
+    status, out, err = pipeline(*given)
+    assert (status, err) == (0, "")
+    assert out.startswith("3 records of command read, up to 2:0:0; 2 keys: ")
+    assert "is up to date" in pipeline(*given)[1]
+    status, out, err = pipeline(*given, "--json")
+    assert json.loads(out)["changed"] is False
+    assert table(spark, tmp_path / "t") == {"a": 3, "b": 2}
+    for wrong, code, told in (
+        (["--key-prefix", ":"], 2, "one of them"),
+        (["--to-stream", "x"], 2, "where to?"),
+        (["--tombstone", "gone"], 2, "was compacted with key"),
+    ):
+        status, out, err = pipeline(*given, *wrong)
+        assert (status, out) == (code, "")
+        assert told in err
+        assert len(err.splitlines()) == 1

@@ -1,0 +1,358 @@
+"""Offloaded history and live tail as one DataFrame: nothing missing, nothing twice, whatever is
+offloaded and truncated meanwhile. And the commands."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offloads import NAMESPACE, Fact, counted_files, facts, facts_of_rows
+from pyspark.sql import SparkSession
+from streams import append, numbered
+
+from quire.admin.main import cli
+from quire.client import blocking
+from quire.client.blocking import call
+from quire.errors import (
+    HistoryDamagedError,
+    NoSuchLedgerError,
+    NoSuchStreamError,
+    ReadError,
+    StreamGapError,
+    UsageError,
+)
+from quire.spark.jobs import ClusterOptions, history, offload
+from quire.spark.jobs.history import LiveTail, _planned, history_facts
+from quire.spark.jobs.parquet_files import read_file
+from quire.spark.jobs.parquet_manifest import DATA, History
+from quire.streams import DLSN
+from quire.streams.arrow import COLUMNS
+from quire.streams.blocking import Namespace
+from quire.streams.positions import parse_start
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+Read = Callable[..., Any]
+
+
+@pytest.fixture
+def streams(client: blocking.Client) -> Iterator[Namespace]:
+    with Namespace.create(client, NAMESPACE) as opened:
+        yield opened
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "a [b] {c}*"
+
+
+@pytest.fixture
+def move(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> Callable[..., Any]:
+    """Offload what is closed, and truncate."""
+
+    def moved(**options: Any) -> Any:
+        given = {"truncate": True, "wait_s": 0.0, **options}
+        return offload(spark, ClusterOptions(cluster.uri), NAMESPACE, name, str(target), **given)
+
+    return moved
+
+
+@pytest.fixture
+def frame(spark: SparkSession, cluster: LocalCluster, name: str, target: Path) -> Read:
+    def read(**options: Any) -> Any:
+        return history(spark, ClusterOptions(cluster.uri), NAMESPACE, name, str(target), **options)
+
+    return read
+
+
+def ordered(found: Any) -> list[Fact]:
+    rows = found.orderBy("segment", "entry", "slot").collect()
+    return facts_of_rows(row.asDict() for row in rows)
+
+
+# -- bounds -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("txids", ["time", "given"])
+def test_bounds(
+    streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
+    move: Callable[..., Any], frame: Read, txids: str,
+) -> None:  # fmt: skip
+    """As a reader of the stream would have understood them, had nothing been offloaded; in the
+    files, in the tail, and across."""
+    streams.create_stream(name, settings={"txids": txids, "entry_bytes": 1024})
+    chance = random.Random(5)
+
+    def batch(first: int, last: int) -> dict[str, Any]:
+        numbers = [10 * n for n in range(first, last)] if txids == "given" else None
+        return {"payloads": numbered(first, last), "txids": numbers}
+
+    with streams.open_writer(name) as writer:
+        for at in range(0, 600, 100):
+            writer.append_many(**batch(at, at + 100))
+            writer.roll()
+        writer.append_many(**batch(600, 650))
+        everything = facts(streams, name)
+        places = ["earliest", "latest", "9:0:0", "seq:650", "seq:-5", "txid:0"]
+        for at in (0, 99, 100, 250, 399, 400, 401, 555, 600, 649):
+            position, txid, sequence, _ = everything[at]
+            places += [str(position), f"seq:{sequence}", f"txid:{txid + chance.randrange(2)}"]
+        if txids == "time":
+            places += ["time:2000-01-01", "time:2101-01-01"]
+        meant = {place: streams.find(name, parse_start(place)) for place in places}
+        assert move(file_bytes=4_096).records == 600
+        pairs = [(place, None) for place in places]
+        pairs += [(chance.choice(places), chance.choice(places)) for _ in range(80)]
+        for start, end in pairs:
+            low, high = meant[start], meant[end] if end is not None else DLSN(99, 0, 0)
+            wanted = [fact for fact in everything if low <= fact[0] < high]
+            assert planned(client, cluster, name, target, start, end) == wanted, (start, end)
+        first, last = everything[399][0], everything[620][0]
+        for start, end in ((first, None), (None, first), (first, last), (first, "seq:250")):
+            low = start or DLSN(0, 0, 0)
+            high = everything[250][0] if isinstance(end, str) else end or DLSN(99, 0, 0)
+            found = ordered(frame(start=start or "earliest", end=end))
+            assert found == [fact for fact in everything if low <= fact[0] < high]
+
+
+def planned(
+    client: blocking.Client, cluster: LocalCluster, name: str, target: Path, start: str,
+    end: str | None,
+) -> list[Fact]:  # fmt: skip
+    """What `history` reads, without Spark."""
+    options, found = ClusterOptions(cluster.uri), History(str(target), name)
+    places = parse_start(start), None if end is None else parse_start(end)
+    plan = call(_planned(client.aio, options, NAMESPACE, found, *places, True))
+    rows = [r for f in plan.files for b in read_file(found, f.name) for r in b.to_pylist()]
+    facts = [
+        fact
+        for fact in facts_of_rows(rows)
+        if (plan.start is None or fact[0] >= plan.start)
+        and (plan.end is None or fact[0] < plan.end)
+    ]
+    tail = LiveTail(options, found.directory, COLUMNS)
+    for piece in plan.live:
+        for batch in tail.of_piece(client, piece):
+            facts += facts_of_rows(batch.to_pylist())
+    return facts
+
+
+def test_columns_and_union(
+    spark: SparkSession, streams: Namespace, cluster: LocalCluster, name: str,
+    move: Callable[..., Any], frame: Read,
+) -> None:  # fmt: skip
+    append(streams, name, numbered(0, 200), segments=2)
+    move()
+    append(streams, name, numbered(200, 300))
+    live = spark.read.format("quire").options(
+        metadata=cluster.uri, namespace=NAMESPACE, stream=name, start="3:0:0"
+    )
+    both = frame()
+    assert [(f.name, f.dataType) for f in both.schema] == [
+        (f.name, f.dataType) for f in live.load().schema
+    ]
+    assert frame(end="3:0:0").unionAll(live.load()).count() == 300
+    assert both.where("time is null").count() == 0
+    assert both.select("stream").distinct().collect()[0][0] == name
+    assert frame(columns=("value", "sequence")).columns == ["value", "sequence"]
+    with pytest.raises(UsageError, match="no column"):
+        frame(columns=("valu",))
+
+
+# -- meanwhile --------------------------------------------------------------------------------
+
+
+def test_offloaded_between_plan_and_read(
+    streams: Namespace, client: blocking.Client, name: str, move: Callable[..., Any], frame: Read
+) -> None:
+    """All that was live then is in files when it is read, the end of the open segment too; what
+    came later is not seen."""
+    append(streams, name, numbered(0, 100))
+    move()
+    append(streams, name, numbered(100, 300), segments=2)
+    with streams.open_writer(name) as writer:
+        writer.append_many(numbered(300, 400))
+        planned = frame()
+        planned_ledgers = [segment.ledger_id for segment in streams.segments(name)]
+        cut = frame(start="seq:205", end="seq:355")
+        writer.append_many(numbered(400, 450))
+        writer.roll()
+        writer.append(b"last")
+        writer.roll()
+        writer.append(b"live")
+        move()
+    for ledger_id in planned_ledgers:
+        with pytest.raises(NoSuchLedgerError):
+            client.ledger_metadata(ledger_id)
+    for _ in range(2):
+        assert [value for *_, value in ordered(planned)] == numbered(0, 400)
+    assert [value for *_, value in ordered(cut)] == numbered(205, 355)
+    assert frame().count() == 452
+
+
+@pytest.mark.parametrize("error", [NoSuchLedgerError, ReadError])
+def test_truncated_in_the_middle_of_a_task(
+    streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
+    move: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, error: type[Exception],
+) -> None:  # fmt: skip
+    """It goes on in the file, behind the entries that it has."""
+    streams.create_stream(name, settings={"entry_bytes": 1024})
+    append(streams, name, numbered(0, 1_000), segments=1, create=False)
+    append(streams, name, numbered(1_000, 1_010))
+    options = ClusterOptions(cluster.uri)
+    found = History(str(target), name)
+    args = (client.aio, options, NAMESPACE, found, parse_start("seq:7"), parse_start("seq:990"))
+    plan = call(_planned(*args, True))
+    [piece] = plan.live
+    tail = LiveTail(
+        options, found.directory, ("segment", "entry", "slot", "txid", "sequence", "value")
+    )
+    original = LiveTail._runs
+
+    def fails(self: LiveTail, *arguments: Any) -> Iterator[Any]:
+        for run in original(self, *arguments):
+            yield dataclasses.replace(run, offsets=run.offsets[:5], ends=run.ends[:5])
+            move()
+            raise error("gone")
+
+    monkeypatch.setattr(LiveTail, "_runs", fails)
+    rows = [row for batch in tail.of_piece(client, piece) for row in batch.to_pylist()]
+    assert [row["value"] for row in rows] == numbered(7, 990)
+    assert [row["sequence"] for row in rows] == list(range(7, 990))
+
+
+def test_an_error_of_a_ledger_that_is_there_is_one(
+    streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    append(streams, name, numbered(0, 100))
+    options, found = ClusterOptions(cluster.uri), History(str(target), name)
+    plan = call(_planned(client.aio, options, NAMESPACE, found, "earliest", None, True))
+
+    def fails(self: LiveTail, *arguments: Any) -> Iterator[Any]:
+        raise ReadError("bookies are down")
+        yield
+
+    monkeypatch.setattr(LiveTail, "_runs", fails)
+    tail = LiveTail(options, found.directory, ("value",))
+    with pytest.raises(ReadError, match="bookies are down"):
+        list(tail.of_piece(client, plan.live[0]))
+
+
+def test_truncated_and_not_offloaded(
+    streams: Namespace, client: blocking.Client, cluster: LocalCluster, name: str, target: Path
+) -> None:
+    append(streams, name, numbered(0, 200), segments=2)
+    options, found = ClusterOptions(cluster.uri), History(str(target), name)
+    plan = call(_planned(client.aio, options, NAMESPACE, found, "earliest", None, True))
+    streams.truncate(name, DLSN(2, 0, 0))
+    tail = LiveTail(options, found.directory, ("value",))
+    with pytest.raises(StreamGapError, match=r"segment 1 .* were not offloaded"):
+        list(tail.of_piece(client, plan.live[0]))
+
+
+# -- what is missing --------------------------------------------------------------------------
+
+
+def test_missing_parts(
+    streams: Namespace, name: str, target: Path, move: Callable[..., Any], frame: Read
+) -> None:
+    append(streams, name, numbered(0, 300), segments=3)
+    streams.truncate(name, DLSN(2, 0, 0))
+    move()
+    assert [value for *_, value in ordered(frame())] == numbered(100, 300)
+    with pytest.raises(StreamGapError, match="1:5:0 to before 2:0:0 are truncated"):
+        frame(start="1:5:0")
+    assert frame(start="1:5:0", fail_on_data_loss=False).count() == 200
+    append(streams, name, numbered(300, 500), segments=2)
+    streams.truncate(name, DLSN(5, 0, 0))
+    with pytest.raises(StreamGapError, match="4:0:0 to before 5:0:0 are truncated"):
+        frame()
+    assert frame(fail_on_data_loss=False).count() == 300
+    assert frame(end="4:0:0").count() == 200
+    [file] = counted_files(target, name)
+    Path(History(str(target), name).store.path(f"{DATA}/{file}")).unlink()
+    with pytest.raises(HistoryDamagedError, match=rf"{file} \(\d+ bytes\) is missing"):
+        frame(fail_on_data_loss=False)
+
+
+def test_nothing_offloaded(streams: Namespace, name: str, frame: Read) -> None:
+    with pytest.raises(NoSuchStreamError):
+        frame()
+    append(streams, name, numbered(0, 50))
+    assert [value for *_, value in ordered(frame())] == numbered(0, 50)
+    assert frame(start="latest").count() == 0
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+def test_commands(
+    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, target: Path,
+    tmp_path: Path, capfd: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    append(streams, name, numbered(0, 300), segments=3)
+    where = ["--metadata", cluster.uri, "-n", NAMESPACE, "--directory", str(target)]
+
+    def quire(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["pipeline", *arguments, *where])
+        told = capfd.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    status, out, err = quire("history", name)
+    assert (status, err) == (0, "")
+    assert "nothing is offloaded" in out
+    status, out, _ = quire("offload", name, "--truncate", "--json")
+    assert status == 0
+    result = json.loads(out)
+    assert (result["records"], result["freed_ledgers"], result["failed"]) == (300, 2, {})
+    append(streams, name, numbered(300, 340))
+    status, out, _ = quire("offload", name, "--older-than", "1h")
+    assert (status, out) == (0, "0 records of 1 stream offloaded to 0 files, 0 ledgers freed\n")
+    status, out, _ = quire("history", name, "--json")
+    told = json.loads(out)
+    assert (told["start"], told["boundary"], told["records"]) == ("1:0:0", "4:0:0", 300)
+    assert (told["live_segments"], told["live_start"]) == (1, "4:0:0")
+    assert quire("history", name, "--count")[:2] == (0, "340\n")
+    assert quire("history", name, "--count", "--from", "seq:290", "--to", "seq:310")[1] == "20\n"
+    output = tmp_path / "copy"
+    assert quire("history", name, "--output", str(output))[0] == 0
+    assert spark.read.parquet(str(output)).count() == 340
+    assert quire("history", name, "--check")[:2] == (
+        0, f"stream {name}: all files are as they were written\n"
+    )  # fmt: skip
+    # And what goes wrong, in one line each.
+    for arguments, status, message in (
+        (["offload", "absent"], 1, "stream absent does not exist"),
+        (["offload", name, "--larger-than", "much"], 2, "'much' is no size"),
+        (["history", "absent"], 1, "stream absent does not exist"),
+        (["history", name, "--check", "--from", "seq:1"], 2, "--from and --to are for"),
+        (["history", name, "--output", str(output)], 1, "already exists"),
+    ):
+        found = quire(*arguments)
+        assert found[0] == status, found
+        assert message in found[2]
+        assert found[2].count("\n") == 1, found[2]
+    [file] = counted_files(target, name)
+    path = Path(History(str(target), name).store.path(f"{DATA}/{file}"))
+    data = bytearray(path.read_bytes())
+    data[50] ^= 1
+    path.write_bytes(data)
+    status, out, err = quire("history", name, "--check")
+    assert (status, out) == (1, f"stream {name}: 1 damaged files\n")
+    assert file in err
+
+
+def test_facts_need_no_spark(
+    cluster: LocalCluster, streams: Namespace, name: str, target: Path
+) -> None:
+    append(streams, name, numbered(0, 10))
+    found = history_facts(ClusterOptions(cluster.uri), NAMESPACE, name, str(target))
+    assert (found.start, found.boundary, found.records) == (None, DLSN(1, 0, 0), 0)

@@ -1,0 +1,311 @@
+"""`quire pipeline ingest` and its functions, on a real cluster."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from streams import values as values_of
+
+from quire.client import blocking
+from quire.errors import NoSuchStreamError, UsageError
+from quire.spark.jobs import ClusterOptions, follow, ingest
+from quire.spark.jobs.ingest import (
+    Files,
+    Listing,
+    Target,
+    content_id,
+    format_of,
+    list_files,
+    read_files,
+)
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+NAMESPACE = "/spark/ingest"
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def options(cluster: LocalCluster, client: blocking.Client) -> ClusterOptions:
+    Namespace.create(client, NAMESPACE).close()
+    return ClusterOptions(cluster.uri)
+
+
+def target(stream: str, **more: Any) -> Target:
+    return Target(stream, NAMESPACE, create=True, **more)
+
+
+def write_csv(path: Path, first: int, last: int) -> None:
+    """Put there as a whole, as a directory that is followed wants it."""
+    rows = "".join(f"{n},n{n}\n" for n in range(first, last))
+    part = path.parent.parent / f"{path.name}.part"
+    part.write_text("id,name\n" + rows)
+    part.rename(path)
+
+
+def values(uri: str, stream: str) -> list[bytes]:
+    return values_of(uri, namespace=NAMESPACE, stream=stream)
+
+
+def records(cluster: LocalCluster, stream: str) -> list[Any]:
+    return [json.loads(value) for value in values(cluster.uri, stream=stream)]
+
+
+# -- the command ------------------------------------------------------------------------------
+
+
+def test_the_command_ingests_files_once(
+    pipeline: Command, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "a.csv", 0, 100)
+    given = ["ingest", str(tmp_path / "a.csv"), "--stream", "files", "-n", NAMESPACE, "--create"]
+    status, out, err = pipeline(*given, "--json")
+    assert (status, err) == (0, "")
+    result = json.loads(out)
+    assert result["records"] == 100
+    assert not result["repeated"]
+    assert result["txn_id"].startswith("files:")
+    assert records(cluster, "files") == [{"id": str(n), "name": f"n{n}"} for n in range(100)]
+
+    status, out, _ = pipeline(*given)
+    assert status == 0
+    assert out.startswith("nothing appended: files has had this batch before")
+    assert len(values(cluster.uri, stream="files")) == 100
+
+    status, out, _ = pipeline(*given, "--again")
+    assert out.startswith("100 records appended to files")
+    write_csv(tmp_path / "a.csv", 0, 3)  # another file of this name
+    status, out, _ = pipeline(*given)
+    assert out.startswith("3 records appended to files")
+    assert len(values(cluster.uri, stream="files")) == 203
+
+
+def test_the_command_reads_tables(
+    pipeline: Command, spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
+) -> None:
+    spark.range(5).selectExpr("id", "concat('s', id) AS text").createOrReplaceTempView("some_rows")
+    given = ["ingest", "--table", "some_rows", "--stream", "table", "-n", NAMESPACE, "--create"]
+    status, out, _ = pipeline(*given, "--value-column", "text", "--order-by", "id", "--txn-id", "x")
+    assert status == 0, out
+    assert values(cluster.uri, stream="table") == [b"s0", b"s1", b"s2", b"s3", b"s4"]
+    spark.catalog.dropTempView("some_rows")
+
+
+WRONG = {
+    "no stream": (["a.csv"], 2, "nothing says which stream to write"),
+    "no file": (["no.csv", "--stream", "s"], 1, "PATH_NOT_FOUND"),
+    "no source": (["--stream", "s"], 2, "what is to be ingested?"),
+    "no such stream": (["a.csv", "--stream", "filles"], 1, "stream filles does not exist"),
+    "no such column": (["a.csv", "--stream", "s", "--value-column", "nam"], 2, "mean 'name'"),
+    "no format": (["a.dat", "--stream", "s"], 2, "do not tell one format"),
+    "a checkpoint for nothing": (["a.csv", "--stream", "s", "--checkpoint", "c"], 2, "--follow"),
+    "two masters": (["a.csv", "--stream", "s", "--master", "local[1]"], 2, "another master"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_cannot_be_is_one_line(
+    case: str, pipeline: Command, options: ClusterOptions, tmp_path: Path
+) -> None:
+    write_csv(tmp_path / "a.csv", 0, 3)
+    write_csv(tmp_path / "a.dat", 0, 3)
+    arguments, wanted, told = WRONG[case]
+    given = [
+        str(tmp_path / one) if one in ("a.csv", "a.dat", "no.csv") else one for one in arguments
+    ]
+    status, out, err = pipeline("ingest", *given, "-n", NAMESPACE)
+    assert (status, out) == (wanted, "")
+    assert told in err
+    assert len(err.splitlines()) == 1
+
+
+def test_a_cluster_that_dies_is_one_line(pipeline: Command, tmp_path: Path) -> None:
+    """And an end: nobody waits for ever for bookies that are gone."""
+    write_csv(tmp_path / "a.csv", 0, 3)
+    given = ["ingest", str(tmp_path / "a.csv"), "--stream", "s", "--create", "--again"]
+    with LocalCluster(bookies=3, zookeeper=False, directory=tmp_path / "cluster") as dying:
+        assert pipeline(*given, uri=dying.uri)[0] == 0
+        for bookie in dying.bookies:
+            bookie.kill()
+        status, out, err = pipeline(*given, uri=dying.uri)
+    assert (status, out) == (1, "")
+    assert len(err.splitlines()) == 1
+    assert "bookie" in err
+
+
+# -- the functions ----------------------------------------------------------------------------
+
+
+def test_a_transaction_is_published_once(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
+) -> None:
+    frame = spark.range(0, 1000, 1, 4).selectExpr("id", "id % 3 AS shop")
+    first = ingest(spark, options, frame, target("once", order_by="id"), txn_id="night 1")
+    again = ingest(spark, options, frame, target("once", order_by="id"), txn_id="night 1")
+    assert (first.records, first.repeated) == (1000, False)
+    assert (again.records, again.repeated) == (0, True)
+    assert again.streams[0].records == 1000
+    # Sorted over all partitions: the stream has the rows in this order.
+    assert [one["id"] for one in records(cluster, "once")] == list(range(1000))
+
+
+def test_a_column_says_which_stream(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
+) -> None:
+    frame = spark.range(90).selectExpr("string(id) AS text", "concat('shop-', id % 3) AS shop")
+    given = Target(
+        None, NAMESPACE, stream_column="shop", value_column="text", order_by="text", create=True
+    )
+    result = ingest(spark, options, frame, given)
+    assert [(one.stream, one.records) for one in result.streams] == [
+        ("shop-0", 30), ("shop-1", 30), ("shop-2", 30),
+    ]  # fmt: skip
+    found = values(cluster.uri, stream="shop-1")
+    assert found == sorted(b"%d" % n for n in range(1, 90, 3))
+
+    with pytest.raises(UsageError, match="null in some rows"):
+        ingest(spark, options, frame.selectExpr("text", "nullif(shop, 'shop-2') AS shop"), given)
+    many = spark.range(200).selectExpr("string(id) AS text", "concat('many-', id) AS shop")
+    with pytest.raises(UsageError, match="more than 100 values"):
+        ingest(spark, options, many, given)
+
+
+def test_what_becomes_the_record(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions
+) -> None:
+    frame = spark.sql(
+        "SELECT 7 AS n, CAST(NULL AS STRING) AS gone, named_struct('a', 1) AS s, "
+        "X'00FF' AS b, DATE'2013-01-01' AS `a day.`"
+    )
+    for column, expected in (
+        ("n", b"7"), ("s", b'{"a":1}'), ("b", b"\x00\xff"), ("a day.", b"2013-01-01"),
+        (None, b'{"n":7,"s":{"a":1},"b":"AP8=","a day.":"2013-01-01"}'),
+    ):  # fmt: skip
+        name = f"record-{str(column).split()[0]}"
+        ingest(spark, options, frame, target(name, value_column=column))
+        assert values(cluster.uri, stream=name) == [expected]
+    ingest(spark, options, spark.sql("SELECT 'as it is' AS line"), target("record-line"))
+    assert values(cluster.uri, stream="record-line") == [b"as it is"]
+
+
+def test_the_identity_of_files(spark: SparkSession, tmp_path: Path) -> None:
+    write_csv(tmp_path / "a.csv", 0, 3)
+    files = Files([str(tmp_path)])
+    listing = list_files(spark, files)
+    here = content_id(files, listing, target("s"))
+    assert content_id(files, list_files(spark, files), target("t")) == here
+    assert content_id(files, listing, target("s", value_column="name")) != here
+    assert content_id(Files([str(tmp_path)], schema="id INT"), listing, target("s")) != here
+    write_csv(tmp_path / "b.csv", 0, 3)
+    assert content_id(files, list_files(spark, files), target("s")) != here
+    assert read_files(spark, files, listing).columns == ["id", "name"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("a.csv", "csv"), ("a.csv.gz", "csv"), ("a.tsv", "csv"), ("a.b.JSONL", "json"),
+        ("part-0.snappy.parquet", "parquet"), ("x.log", "text"), ("x.orc", "orc"),
+    ],
+)  # fmt: skip
+def test_formats_by_suffix(name: str, expected: str) -> None:
+    listing = Listing(((f"file:/d.ir/{name}", 1, "now"),))
+    assert format_of(Files(["/d.ir"]), listing) == expected
+    with pytest.raises(UsageError, match="one format"):
+        format_of(Files(["/d.ir"]), Listing((*listing.files, ("file:/d.ir/none", 1, "now"))))
+
+
+def test_passwords_are_not_shown(options: ClusterOptions) -> None:
+    secret = ClusterOptions(options.metadata, b"hunter2")
+    assert "hunter2" not in repr(secret) + repr(target("s", token="hunter2"))
+    assert secret.options()["password"] == "hunter2"
+
+
+# -- files that come --------------------------------------------------------------------------
+
+
+def test_what_is_available_is_appended_once(
+    pipeline: Command, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
+) -> None:
+    directory, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
+    directory.mkdir()
+    write_csv(directory / "1.csv", 0, 50)
+    given = [
+        "ingest", str(directory), "--stream", "incoming", "-n", NAMESPACE, "--create",
+        "--available-now", "--checkpoint", str(checkpoint), "--format", "csv",
+        "--writer-id", "incoming", "--json",
+    ]  # fmt: skip
+    status, out, err = pipeline(*given)
+    assert status == 0, err
+    assert json.loads(out)["records"] == 50
+    write_csv(directory / "2.csv", 50, 80)
+    assert json.loads(pipeline(*given)[1])["records"] == 30
+    assert json.loads(pipeline(*given)[1])["records"] == 0
+    assert sorted(int(one["id"]) for one in records(cluster, "incoming")) == list(range(80))
+
+    # A checkpoint that was lost does not append everything again by accident.
+    again = [str(tmp_path / "other") if one == str(checkpoint) else one for one in given]
+    status, out, err = pipeline(*again)
+    assert (status, out) == (2, "")
+    assert "writer 'incoming' of stream incoming has published up to batch" in err
+    assert len(err.splitlines()) == 1
+    assert len(records(cluster, "incoming")) == 80
+
+
+def test_a_directory_is_followed_until_it_is_interrupted(
+    spark: SparkSession, cluster: LocalCluster, options: ClusterOptions, tmp_path: Path
+) -> None:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    write_csv(directory / "1.csv", 0, 10)
+    seen = 0
+
+    def interrupt(what: str, done: int, total: int | None) -> None:
+        nonlocal seen
+        if done == 10 and seen < 10:
+            write_csv(directory / "2.csv", 10, 30)
+        seen = done
+        if done == 30:
+            raise KeyboardInterrupt
+
+    deadline = threading.Timer(120, lambda: [query.stop() for query in spark.streams.active])
+    deadline.start()
+    started_s = time.monotonic()
+    try:
+        result = follow(
+            spark,
+            options,
+            Files([str(directory)], "csv", schema="id INT, name STRING"),
+            target("followed", order_by="id"),
+            checkpoint=str(tmp_path / "checkpoint"),
+            progress=interrupt,
+        )
+    finally:
+        deadline.cancel()
+    assert time.monotonic() - started_s < 120, "it was not interrupted"
+    assert (result.records, result.ended) == (30, "stopped")
+    assert spark.streams.active == []
+    assert records(cluster, "followed") == [{"id": n, "name": f"n{n}"} for n in range(30)]
+
+
+def test_a_stream_that_is_missing_fails_a_query(
+    spark: SparkSession, options: ClusterOptions, tmp_path: Path
+) -> None:
+    with pytest.raises(NoSuchStreamError, match="stream nowhere does not exist"):
+        follow(
+            spark,
+            options,
+            Files([str(tmp_path)], "csv", schema="id INT"),
+            Target("nowhere", NAMESPACE),
+            checkpoint=str(tmp_path / "checkpoint"),
+            available_now=True,
+        )

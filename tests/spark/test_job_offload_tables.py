@@ -1,0 +1,120 @@
+"""Offloaded files as Delta and Iceberg tables. Where their libraries are not installed, that is
+what is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from offloads import NAMESPACE, facts, facts_of_rows
+from pyspark.sql import SparkSession
+from streams import append, numbered
+
+from quire.client import blocking
+from quire.errors import HistoryError, UsageError
+from quire.spark.jobs import ClusterOptions, offload, parquet_tables
+from quire.spark.jobs.parquet_manifest import History, HistoryFile
+from quire.streams import DLSN
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+LIBRARIES = {"delta": "deltalake", "iceberg": "pyiceberg"}
+
+
+@pytest.fixture
+def streams(client: blocking.Client) -> Iterator[Namespace]:
+    with Namespace.create(client, NAMESPACE) as opened:
+        yield opened
+
+
+def rows(kind: str, directory: Path, name: str, catalog: dict[str, str]) -> list[dict[str, Any]]:
+    if kind == "delta":
+        from deltalake import DeltaTable
+
+        table = DeltaTable(History(str(directory), name).store.uri)
+        found = table.to_pyarrow_dataset().to_table()
+    else:
+        from pyiceberg.catalog import load_catalog
+
+        found = load_catalog(None, **catalog).load_table("history.records").scan().to_arrow()
+    order = [("segment", "ascending"), ("entry", "ascending"), ("slot", "ascending")]
+    return list(found.sort_by(order).to_pylist())
+
+
+@pytest.mark.filterwarnings("ignore")  # of these libraries, about each other
+@pytest.mark.parametrize("kind", LIBRARIES)
+def test_tables(
+    spark: SparkSession, cluster: LocalCluster, streams: Namespace, name: str, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, kind: str,
+) -> None:  # fmt: skip
+    """What is offloaded is in the table once, also after jobs that ended before the table had it,
+    or before they knew that it has."""
+    target = tmp_path / "history"
+    catalog = {
+        "type": "sql", "uri": f"sqlite:///{tmp_path}/catalog.db",
+        "warehouse": f"file://{tmp_path}/warehouse",
+    }  # fmt: skip
+    options: dict[str, Any] = {"format": kind, "wait_s": 0.0, "truncate": True}
+    if kind == "iceberg":
+        options |= {"table": "history.records", "catalog": catalog}
+
+    def run() -> int:
+        cluster_options = ClusterOptions(cluster.uri)
+        return offload(spark, cluster_options, NAMESPACE, name, str(target), **options).records
+
+    append(streams, name, numbered(0, 200), segments=2)
+    everything = facts(streams, name)
+    if find_spec(LIBRARIES[kind]) is None:
+        with pytest.raises(UsageError, match=rf"needs {LIBRARIES[kind]}.*pip install"):
+            run()
+        assert facts(streams, name) == everything, "nothing is truncated"
+        return
+    assert run() == 200
+    append(streams, name, numbered(200, 300))
+    everything += facts(streams, name, start=DLSN(3, 0, 0))
+    publish = f"to_{kind}"
+    original = getattr(parquet_tables, publish)
+    calls: list[int] = []
+
+    def fails(*arguments: Any) -> int:
+        calls.append(1)
+        if len(calls) == 2:  # behind the manifest
+            raise HistoryError("the store is gone")
+        return int(original(*arguments))
+
+    monkeypatch.setattr(parquet_tables, publish, fails)
+    with pytest.raises(HistoryError, match="the store is gone"):
+        run()
+    monkeypatch.undo()
+    assert run() == 0
+    assert facts_of_rows(rows(kind, target, name, catalog)) == everything
+
+    def lost(*arguments: Any) -> int:
+        original(*arguments)
+        raise HistoryError("the answer was lost")
+
+    append(streams, name, numbered(300, 310))
+    everything += facts(streams, name, start=DLSN(4, 0, 0))
+    calls.clear()
+    monkeypatch.setattr(parquet_tables, publish, lambda *a: lost(*a) if calls else calls.append(1))
+    with pytest.raises(HistoryError, match="the answer was lost"):
+        run()
+    monkeypatch.undo()
+    assert run() == 0
+    assert facts_of_rows(rows(kind, target, name, catalog)) == everything
+
+
+def test_commits_are_added_as_a_whole() -> None:
+    place = DLSN(1, 0, 0)
+    files = [
+        HistoryFile(str(at), 1, 1, place, place, (0, 0), (0, 0), None, commit=at // 700)
+        for at in range(2_500)
+    ]
+    turns = parquet_tables._in_turns(files)
+    assert [file for turn in turns for file in turn] == files
+    assert [(turn[0].commit, turn[-1].commit) for turn in turns] == [(0, 1), (2, 3)]

@@ -1,0 +1,158 @@
+"""A lost bookie's ledgers replicated again by Spark's tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+
+import pytest
+from damage import (
+    BOOKIE_ARGS,
+    PASSWORD,
+    ensemble,
+    eventually,
+    payload,
+    process_of,
+    write,
+)
+from pyspark.sql import SparkSession
+
+from quire.client import blocking
+from quire.client.blocking import call
+from quire.errors import UsageError
+from quire.replication import ReplicationLocks
+from quire.spark import worker
+from quire.spark.jobs import ClusterOptions, audit, recover
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+SIZE = 900
+GRACE_S = 0.5
+
+
+@pytest.fixture
+def cluster() -> Iterator[LocalCluster]:
+    """Bookies that a test may kill."""
+    with LocalCluster(bookies=5, bookie_args=BOOKIE_ARGS) as made:
+        yield made
+        worker.close_clients()
+
+
+@pytest.fixture
+def options(cluster: LocalCluster) -> ClusterOptions:
+    return ClusterOptions(cluster.uri)
+
+
+def kill_for_good(cluster: LocalCluster, client: blocking.Client, bookie: str) -> None:
+    process_of(cluster, bookie).kill()
+    eventually(lambda: client.bookies().find(bookie) is None, f"{bookie} is known to be dead")
+
+
+def names(client: blocking.Client, ledger: int, bookie: str) -> bool:
+    return any(bookie in one.ensemble for one in client.ledger_metadata(ledger).segments)
+
+
+def check_entries(client: blocking.Client, ledger: int, entries: int) -> None:
+    with client.open_ledger(ledger, password=PASSWORD) as reader:
+        read = [entry.payload for entry in reader.read()]
+    assert read == [payload(ledger, entry, SIZE) for entry in range(entries)]
+
+
+def test_a_bookie_killed_for_good(
+    spark: SparkSession,
+    cluster: LocalCluster,
+    client: blocking.Client,
+    options: ClusterOptions,
+    pipeline: Callable[..., tuple[int, str, str]],
+) -> None:
+    shapes = [(3, 3, 2), (4, 2, 2), (4, 3, 2), (3, 3, 2)]
+    entries = {write(client, 400, SIZE, quorums=one).ledger_id: 400 for one in shapes}
+    entries[write(client, 0, 0).ledger_id] = 0
+    with blocking.connect(cluster.uri) as mortal:
+        writer = write(mortal, 120, SIZE, close=False)  # which is gone after this
+        orphan = writer.ledger_id
+        writer.append(payload(orphan, 120, SIZE))  # it tells that those before are acknowledged
+    entries[orphan] = 121
+    lost = ensemble(client, orphan)[1]
+    with pytest.raises(UsageError, match="is alive"):
+        recover(spark, options, lost)
+    kill_for_good(cluster, client, lost)
+    concerned = [ledger for ledger in entries if names(client, ledger, lost)]
+    before = {ledger: client.ledger_metadata(ledger) for ledger in entries}
+
+    status, out, err = pipeline("recover", lost, "--dry-run", "--json")
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert [one["ledger"] for one in told["moves"]] == concerned
+    assert {ledger: client.ledger_metadata(ledger) for ledger in entries} == before
+
+    # Somebody else has one of them: it is left, and named.
+    held = concerned[0]
+    locks = ReplicationLocks(client.aio.metadata, "another-host", client.aio.clock)
+    hold = locks.hold(held)
+    call(hold.__aenter__())
+    result = recover(spark, options, lost, open_grace_s=GRACE_S)
+    call(hold.__aexit__(None, None, None))
+    assert (result.locked, result.open, result.failed) == ((held,), (), ())
+    assert result.recovered == (orphan,)
+    assert result.ledgers == len(concerned) - 1
+    assert not result.complete
+    copied = {one.ledger: one for one in result.moves if one.ledger != held}
+    # What the place of the lost bookie holds, and not an entry more: of the open ledger recovery
+    # itself has written the end to another bookie.
+    orphans = result.entries - sum(one.entries for one in copied.values() if not one.open)
+    assert orphans == 120
+
+    status, out, _ = pipeline("recover", lost, "--grace", "0.5", "--json")
+    assert status == 0
+    told = json.loads(out)
+    assert (told["complete"], told["ledgers"], told["locked"]) == (True, 1, [])
+    again = recover(spark, options, lost)
+    assert (again.complete, again.moves, again.fragments) == (True, (), 0)
+
+    assert not any(names(client, ledger, lost) for ledger in entries)
+    assert audit(spark, options).clean
+    # One of those that are left may die as well.
+    next(one for one in cluster.bookies if one.id != lost).kill()
+    for ledger, count in entries.items():
+        check_entries(client, ledger, count)
+
+
+def test_a_ledger_that_is_written_is_left_to_its_writer(
+    spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
+) -> None:
+    writer = write(client, 100, SIZE, quorums=(5, 5, 3), close=False)
+    lost = ensemble(client, writer.ledger_id)[2]
+    kill_for_good(cluster, client, lost)
+    at = 100
+
+    def wait(seconds: float) -> None:
+        nonlocal at
+        assert seconds == GRACE_S
+        # No bookie can take the place: the writer goes on with four.
+        writer.append_many([payload(writer.ledger_id, n, SIZE) for n in range(at, at + 20)])
+        at += 20
+
+    result = recover(spark, options, lost, open_grace_s=GRACE_S, wait=wait)
+    assert at > 100
+    assert (result.open, result.recovered, result.complete) == ((writer.ledger_id,), (), False)
+    assert writer.append(payload(writer.ledger_id, at, SIZE)) == at  # nobody fenced it
+    writer.close()
+    # Closed, but there is no bookie left to copy to: said, and nothing is changed.
+    result = recover(spark, options, lost, open_grace_s=GRACE_S, wait=lambda seconds: None)
+    assert [one.ledger for one in result.failed] == [writer.ledger_id]
+    assert "Start more bookies" in result.failed[0].why
+    cluster.add_bookie()
+    result = recover(spark, options, lost)
+    assert result.complete
+    assert result.entries == at + 1
+    assert audit(spark, options).clean
+
+
+def test_a_name_that_is_mistyped_is_refused(
+    spark: SparkSession, cluster: LocalCluster, client: blocking.Client, options: ClusterOptions
+) -> None:
+    bookie = cluster.bookies[0].id
+    with pytest.raises(UsageError, match=f"Did you mean {bookie}"):
+        recover(spark, options, bookie + "9")

@@ -1,0 +1,612 @@
+"""`replicate`: two clusters, and at the end the streams of both are the same, byte for byte.
+
+QUIRE_REPLICATE_S says for how many seconds the source is written while things are killed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from pyspark.sql import SparkSession
+
+from quire import blocking
+from quire.admin.cluster_init import init as cluster_init
+from quire.admin.pipeline_replicate import replicate as command
+from quire.client.blocking import call
+from quire.codec.dlsn import DLSN
+from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.errors import (
+    NoSuchStreamError,
+    NotEnoughBookiesError,
+    QuireError,
+    StreamDivergedError,
+    StreamError,
+    StreamFencedError,
+    StreamGapError,
+    UsageError,
+)
+from quire.spark import worker
+from quire.spark.jobs import ClusterOptions
+from quire.spark.jobs.replicate import ReplicateResult, replicate
+from quire.streams import Namespace as AsyncNamespace
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+WRITE_S = float(os.environ.get("QUIRE_REPLICATE_S", "3"))
+BOOKIES = 4
+"""One more than an ensemble has: one may be dead."""
+DRIVERS_PER_BOOKIE = 3
+"""Killed: a bookie that is started again waits for its old registration to run out."""
+LIMIT_S = 60.0
+"""For what has to come."""
+DRIVER = Path(__file__).with_name("replicate_driver.py")
+STEPS = (
+    "after-name", "before-delete", "before-publish", "after-publish", "before-complete",
+    "after-change", "after-claim", "after-make", "after-allocate", "before-name", "after-name",
+    "after-delete", "before-copy", "after-copy", "before-change", "before-allocate",
+)  # fmt: skip
+"""At which drivers are killed, one after the other, as long as the time lasts."""
+
+
+class Side:
+    """One of the two clusters, and a client of it."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+        self.options = ClusterOptions(cluster.uri)
+        self.client = blocking.connect(cluster.uri)
+
+    def namespace(self, path: str, **settings: Any) -> Namespace:
+        return Namespace.create(self.client, path, settings=settings)
+
+
+@pytest.fixture(scope="module")
+def sides() -> Iterator[tuple[Side, Side]]:
+    with LocalCluster(bookies=BOOKIES) as one, LocalCluster(bookies=BOOKIES) as other:
+        made = Side(one), Side(other)
+        yield made
+        for side in made:
+            side.client.close()
+        worker.close_clients()
+
+
+@pytest.fixture
+def here(sides: tuple[Side, Side]) -> Side:
+    return sides[0]
+
+
+@pytest.fixture
+def there(sides: tuple[Side, Side]) -> Side:
+    return sides[1]
+
+
+@pytest.fixture
+def path(request: pytest.FixtureRequest) -> str:
+    return f"/replicas/{request.node.name}"
+
+
+@pytest.fixture
+def run(spark: SparkSession, here: Side, there: Side, path: str) -> Callable[..., ReplicateResult]:
+    def started(**how: Any) -> ReplicateResult:
+        return replicate(spark, here.options, there.options, path, **how)
+
+    return started
+
+
+# -- what the same means ----------------------------------------------------------------------
+
+
+def plain(segment: StreamSegment) -> StreamSegment:
+    return replace(segment, ledger_id=0)
+
+
+def given_up(segment: StreamSegment) -> bool:
+    return segment.truncation is Truncation.TRUNCATED
+
+
+def entries(side: Side, segment: StreamSegment) -> list[bytes]:
+    with side.client.open_ledger(segment.ledger_id) as reader:
+        return [bytes(entry.payload) for entry in reader.read()]
+
+
+def check_same(here: Side, there: Side, path: str) -> int:
+    """Streams, settings, segments, entries; how many entries there are."""
+    count = 0
+    with Namespace.open(here.client, path) as source, Namespace.open(there.client, path) as copy:
+        assert source.streams() == copy.streams()
+        for name in source.streams():
+            assert source.stream_settings(name) == copy.stream_settings(name)
+            segments = source.segments(name), copy.segments(name)
+            # Of what was given up before it was copied, the newest node at most.
+            first = min([s.lssn for s in segments[1]], default=0)
+            assert all(given_up(s) for s in segments[0] if s.lssn < first)
+            segments = [s for s in segments[0] if s.lssn >= first], segments[1]
+            assert [plain(s) for s in segments[0]] == [plain(s) for s in segments[1]], name
+            for one, other in zip(*segments, strict=True):
+                if given_up(one):
+                    continue
+                found = entries(here, one)
+                assert found == entries(there, other), (name, one.lssn)
+                count += len(found)
+            records = [list(side.open_reader(name)) for side in (source, copy)]
+            assert records[0] == records[1]
+    return count
+
+
+def check_nothing_left(there: Side, path: str) -> None:
+    """No ledger of an attempt that no stream names."""
+    with Namespace.open(there.client, path) as copy:
+        named = {s.ledger_id for name in copy.streams() for s in copy.segments(name)}
+    left = [
+        ledger_id
+        for ledger_id in there.client.list_ledgers()
+        if there.client.ledger_metadata(ledger_id)
+        .custom.get("stream", b"")
+        .decode()
+        .startswith(path)
+        and ledger_id not in named
+    ]
+    assert not left
+
+
+def stream_of(custom: Mapping[str, bytes]) -> str:
+    return custom.get("stream", b"").decode()
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def write(streams: Namespace, name: str, first: int, count: int, *, roll: bool = True) -> None:
+    with streams.open_writer(name, create=True) as writer:
+        for at in range(first, first + count, 50):
+            numbers = range(at, min(at + 50, first + count))
+            writer.append_many([b"%d" % n + b"." * 100 + os.urandom(100) for n in numbers])
+        if roll:
+            writer.roll()
+        writer.append(b"the last")
+
+
+# -- once -------------------------------------------------------------------------------------
+
+
+def test_once(here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]) -> None:
+    with here.namespace(path, roll_bytes=64 * 1024) as streams:
+        streams.create_stream("packed", settings={"compression": "lz4"})
+        streams.create_stream("empty")
+        write(streams, "packed", 0, 2_000)
+        write(streams, "deep/plain", 0, 1_000)
+        with streams.open_writer("marked", create=True) as writer:
+            producer = writer.producer("p")
+            for n in range(20):
+                producer.append(b"%d" % n, n)
+            writer.set_fencing_token("mine")
+        with streams.open_writer("ended", create=True) as writer:
+            writer.append(b"one")
+            writer.end_stream()
+        streams.truncate("packed", DLSN(3, 1, 0))
+    first = run()
+    assert first.total("lag_records") == 0
+    assert not first.failed
+    assert check_same(here, there, path) == first.total("entries")
+    check_nothing_left(there, path)
+    with Namespace.open(there.client, path) as copy:
+        assert copy.own_settings() == {"roll_bytes": 64 * 1024}
+        with pytest.raises(QuireError, match="ended"):
+            copy.open_writer("ended")
+    again = run()
+    assert (again.total("segments"), again.total("entries")) == (0, 0)
+    with Namespace.open(here.client, path) as streams:
+        write(streams, "deep/plain", 1_000, 300)
+    more = run(streams="deep/*")
+    assert [one.stream for one in more.streams] == ["deep/plain"]
+    assert more.total("segments") >= 2
+    check_same(here, there, path)
+    with Namespace.open(there.client, path) as copy:
+        # It goes on where the source was: producers and tokens are known.
+        writer = copy.open_writer("marked")
+        assert writer.producer("p").last_sequence == 19
+        with pytest.raises(QuireError, match="fencing token"):
+            writer.append(b"x")
+        writer.abandon()
+
+
+def test_a_task_that_dies(
+    here: Side,
+    there: Side,
+    path: str,
+    run: Callable[..., ReplicateResult],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    died = str(tmp_path / "died")
+
+    def dying(*given: Any) -> Any:
+        from quire.spark.jobs.replicate_copy import copy_piece
+
+        answer = copy_piece(*given)
+        if not os.path.exists(died):
+            os.close(os.open(died, os.O_CREAT))
+            os.kill(os.getpid(), signal.SIGKILL)  # its ledger is whole, and nobody hears of it
+        return answer
+
+    # By its name, `jobs.replicate` is the function.
+    monkeypatch.setattr(sys.modules["quire.spark.jobs.replicate"], "copy_piece", dying)
+    with here.namespace(path) as streams:
+        write(streams, "s", 0, 200)
+    assert run().total("segments") == 2
+    assert Path(died).exists()
+    check_same(here, there, path)
+    check_nothing_left(there, path)
+
+
+def test_what_is_being_written(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
+    with here.namespace(path) as streams, streams.open_writer("s", create=True) as writer:
+        writer.append_many([b"%d" % n for n in range(100)])
+        assert run().total("lag_records") == 0
+        with Namespace.open(there.client, path) as copy:
+            assert [r.payload for r in copy.open_reader("s")] == [b"%d" % n for n in range(100)]
+            assert run().total("entries") == 0
+            writer.append(b"more")
+            run()
+            assert [r.payload for r in copy.open_reader("s")][-1] == b"more"
+            assert copy.segments("s")[0].in_progress
+        writer.close()
+    run()
+    check_same(here, there, path)
+    check_nothing_left(there, path)
+
+
+def test_what_is_given_up(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
+    with here.namespace(path, roll_bytes=16 * 1024) as streams:
+        write(streams, "s", 0, 500)
+        run()
+        streams.truncate("s", DLSN(3, 1, 0))
+        run()
+        with Namespace.open(there.client, path) as copy:
+            assert next(iter(copy.open_reader("s"))).position.lssn == 3
+        # What goes before it was copied is no matter, if what is given up is not kept.
+        write(streams, "s", 500, 500)
+        newest = streams.segments("s")[-1].lssn
+        streams.truncate("s", DLSN(newest, 0, 0))
+        with pytest.raises(StreamGapError, match="before they were copied"):
+            run(truncation=False)
+        run()
+        with Namespace.open(there.client, path) as copy:
+            found = [list(side.open_reader("s")) for side in (streams, copy)]
+        assert found[0] == found[1]
+        assert found[0]
+
+
+# -- what cannot be a copy --------------------------------------------------------------------
+
+
+def test_another_writer_of_the_target(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
+    with here.namespace(path) as streams, there.namespace(path) as copy:
+        write(streams, "s", 0, 10)
+        write(copy, "s", 0, 10)
+        with pytest.raises(StreamDivergedError, match="not made by replication"):
+            run()
+        copy.delete_stream("s")
+        run()
+        write(copy, "s", 0, 10)
+        before = copy.segments("s")
+        with pytest.raises(StreamDivergedError, match="another writer has written"):
+            run()
+        assert copy.segments("s") == before
+        copy.delete_stream("s")
+        run()
+        streams.delete_stream("s")
+        write(streams, "s", 0, 20)
+        with pytest.raises(StreamDivergedError, match="deleted or renamed"):
+            run()
+        with pytest.raises(NoSuchStreamError, match="nothing"):
+            run(streams="nothing*")
+        # One that fails is no reason for the others to.
+        write(streams, "t", 0, 20)
+        result = run()
+        assert [one.stream for one in result.failed] == ["s"]
+        assert "deleted or renamed" in result.failed[0].error
+
+
+def test_a_writer_that_comes_while_it_is_followed(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
+    with (
+        here.namespace(path) as streams,
+        there.namespace(path) as copy,
+        streams.open_writer("s", create=True) as writer,
+    ):
+        writer.append(b"one")
+        with following(run) as followed:
+            until(lambda: copy.exists("s") and bool(copy.segments("s")), "no segment")
+            copy.open_writer("s").abandon()
+            writer.append(b"two")
+            followed.thread.join(LIMIT_S)
+            assert isinstance(followed.error, StreamFencedError), followed.error
+
+
+def test_onto_itself(here: Side, path: str, spark: SparkSession) -> None:
+    here.namespace(path).close()
+    with pytest.raises(UsageError, match="onto itself"):
+        replicate(spark, here.options, here.options, path)
+
+
+# -- from the command line, and where there is no cluster --------------------------------------
+
+
+def invoke(spark: SparkSession, here: Side, path: str, *arguments: str) -> Result:
+    given = ["--metadata", here.cluster.uri, "--namespace", path, *arguments]
+    return CliRunner().invoke(command, given, standalone_mode=False)
+
+
+def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) -> None:
+    with here.namespace(path) as streams:
+        write(streams, "s", 0, 100)
+        to = ("--to", there.cluster.uri, "--to-namespace", f"{path}/copy")
+        done = invoke(spark, here, path, *to, "--set", "write_quorum=2", "--json")
+        assert done.return_value is None, done.output
+        [one] = json.loads(done.stdout)["streams"]
+        assert (one["stream"], one["segments"], one["lag_records"]) == ("s", 2, 0)
+        with Namespace.open(there.client, f"{path}/copy") as copy:
+            assert copy.stream_settings("s").write_quorum == 2
+            write(copy, "s", 0, 10)
+        write(streams, "t", 0, 10)
+        failed = invoke(spark, here, path, *to, "--set", "write_quorum=2")
+        assert failed.return_value == 1
+        assert failed.stdout.startswith("1 streams: 2 segments completed")
+        assert failed.stderr.startswith("Error: stream s of the target has segment")
+        assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_target_without_bookies(
+    spark: SparkSession, here: Side, path: str, tmp_path: Path
+) -> None:
+    uri = f"sqlite:///{tmp_path}/empty.db"
+    assert CliRunner().invoke(cluster_init, ["--metadata", uri]).exit_code == 0
+    with here.namespace(path) as streams:
+        write(streams, "s", 0, 100)
+    with pytest.raises(NotEnoughBookiesError):
+        replicate(spark, here.options, ClusterOptions(uri), path, patience_s=0.5)
+
+
+# -- continuously -----------------------------------------------------------------------------
+
+
+class Followed:
+    def __init__(self, run: Callable[..., ReplicateResult]) -> None:
+        self.stop = threading.Event()
+        self.reports: list[ReplicateResult] = []
+        self.result: ReplicateResult | None = None
+        self.error: Exception | None = None
+        self._run = run
+        self.thread = threading.Thread(target=self._follow)
+
+    def _follow(self) -> None:
+        try:
+            self.result = self._run(continuous=True, stop=self.stop, report=self.reports.append)
+        except Exception as error:  # noqa: BLE001 - looked at by the test
+            self.error = error
+
+
+@contextmanager
+def following(run: Callable[..., ReplicateResult]) -> Iterator[Followed]:
+    followed = Followed(run)
+    followed.thread.start()
+    try:
+        yield followed
+    finally:
+        followed.stop.set()
+        followed.thread.join(LIMIT_S)
+        assert not followed.thread.is_alive()
+
+
+class Source:
+    """Somebody who writes a stream, in segments, until told to stop."""
+
+    PER_APPEND = 20
+
+    def __init__(self, side: Side, path: str, name: str, settings: dict[str, Any]) -> None:
+        self._side, self._path, self._name = side, path, name
+        with Namespace.open(side.client, path) as streams:
+            streams.create_stream(name, settings=settings)
+        self._stop = threading.Event()
+        self.count = 0
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._write)
+        self._thread.start()
+
+    def _write(self) -> None:
+        try:
+            with (
+                Namespace.open(self._side.client, self._path) as streams,
+                streams.open_writer(self._name) as writer,
+            ):
+                while not self._stop.wait(0.02):
+                    numbers = range(self.count, self.count + self.PER_APPEND)
+                    writer.append_many([b"%d " % n + os.urandom(60) for n in numbers])
+                    self.count += self.PER_APPEND
+        except BaseException as error:  # noqa: BLE001 - raised by `close`
+            self.error = error
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join()
+        if self.error is not None:
+            raise self.error
+
+
+class Reader:
+    """Somebody who follows the copy, all the time."""
+
+    def __init__(self, side: Side, path: str, name: str) -> None:
+        self.numbers: list[int] = []
+        self.error: BaseException | None = None
+        self._stopped = False
+        self._work = asyncio.run_coroutine_threadsafe(
+            self._read(side, path, name), loop_of(side.client)
+        )
+
+    async def _read(self, side: Side, path: str, name: str) -> None:
+        async with await AsyncNamespace.open(side.client.aio, path) as streams:
+            async for record in await streams.open_reader(name, follow=True):
+                self.numbers.append(int(record.payload.split()[0]))
+
+    def check(self) -> None:
+        if self._work.done():
+            self._work.result()
+
+    def close(self) -> None:
+        self._work.cancel()
+
+
+def loop_of(client: blocking.Client) -> asyncio.AbstractEventLoop:
+    async def running() -> asyncio.AbstractEventLoop:
+        return asyncio.get_running_loop()
+
+    return call(running())
+
+
+class Driver:
+    """A process that replicates."""
+
+    def __init__(self, here: Side, there: Side, path: str, scratch: Path, **more: Any) -> None:
+        given = {
+            "source": here.cluster.uri, "target": there.cluster.uri, "namespace": path,
+            "scratch": str(scratch), "kill": "", "continuous": True, **more,
+        }  # fmt: skip
+        self._log = (scratch / "driver.log").open("ab")
+        self.process = subprocess.Popen(
+            [sys.executable, str(DRIVER), json.dumps(given)],
+            stdout=self._log, stderr=self._log, cwd=scratch, start_new_session=True,
+        )  # fmt: skip
+
+    def wait(self) -> int:
+        """Its exit status."""
+        return self.process.wait(LIMIT_S)
+
+    def kill(self) -> None:
+        """All processes of its session, which is of our making."""
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self.process.wait()
+        self._log.close()
+
+
+def test_followed_while_everything_dies(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult], tmp_path: Path
+) -> None:
+    here.namespace(path, roll_bytes=64 * 1024).close()
+    sources = [
+        Source(here, path, "plain", {}),
+        Source(here, path, "packed", {"compression": "lz4"}),
+    ]
+    injected = killed = 0
+    reader: Reader | None = None
+    try:
+        ends = time.monotonic() + WRITE_S
+        steps = iter(STEPS)
+        while time.monotonic() < ends or not injected:
+            step = next(steps, "")
+            driver = Driver(here, there, path, tmp_path, kill=step)
+            try:
+                if step:
+                    assert driver.wait() == -signal.SIGKILL, (tmp_path / "driver.log").read_text()
+                else:
+                    enough = counted(there, path) + 2
+                    until(lambda: counted(there, path) >= enough, "nothing was copied")  # noqa: B023
+            finally:
+                driver.kill()
+            injected += 1
+            if injected % DRIVERS_PER_BOOKIE == 1:
+                for side in (here, there):
+                    replace_dead(side.cluster)
+                killed += 2
+            if reader is None and counted(there, path):
+                reader = Reader(there, path, "plain")
+            if reader is not None:
+                reader.check()
+        with following(run) as followed:
+            if reader is None:
+                until(lambda: bool(counted(there, path)), "nothing was copied")
+                reader = Reader(there, path, "plain")
+            for source in sources:
+                source.close()
+            until(
+                lambda: (
+                    followed.error is not None
+                    or (bool(followed.reports) and arrived(here, there, path))
+                ),
+                "the copy does not arrive",
+            )
+        assert followed.error is None
+        assert followed.result is not None
+        assert followed.result.total("lag_records") == 0
+        total = sources[0].count
+        until(lambda: len(reader.numbers) >= total, "the reader of the copy does not arrive")
+        reader.check()
+        assert reader.numbers == list(range(total))
+    finally:
+        for source in sources:
+            source.close()
+        if reader is not None:
+            reader.close()
+    entries_copied = check_same(here, there, path)
+    check_nothing_left(there, path)
+    print(
+        f"\n{total} records in {entries_copied} entries, {injected} drivers and {killed} bookies "
+        "killed"
+    )
+
+
+def replace_dead(cluster: LocalCluster) -> None:
+    """Kill a bookie, and start the one that was killed before."""
+    dead = [at for at, bookie in enumerate(cluster.bookies) if not bookie.alive]
+    for at in dead:
+        cluster.bookies[at].start()
+    cluster.bookies[(dead[0] + 1) % BOOKIES if dead else 0].kill()
+
+
+def counted(side: Side, path: str) -> int:
+    """Completed segments of the copies."""
+    try:
+        with Namespace.open(side.client, path) as copy:
+            segments = [s for name in copy.streams() for s in copy.segments(name)]
+    except StreamError:
+        return 0
+    return sum(not segment.in_progress for segment in segments)
+
+
+def arrived(here: Side, there: Side, path: str) -> bool:
+    with Namespace.open(here.client, path) as source, Namespace.open(there.client, path) as copy:
+        return all(
+            [plain(s) for s in source.segments(name)] == [plain(s) for s in copy.segments(name)]
+            for name in source.streams()
+        )

@@ -1,0 +1,124 @@
+"""Spark as people have it, in a process of its own: `python where.py '{"mode": "connect", ...}'`.
+The last line on standard output tells in JSON what was found."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from quire.errors import QuireError
+from quire.spark import configure, local_session, ship
+from quire.spark.failures import one_error
+from quire.spark.jobs import ClusterOptions, compact, ingest
+from quire.spark.jobs.compact import Key, compacted
+from quire.spark.jobs.ingest import Target
+from quire.spark.jobs.tasks import run_pieces
+
+RECORDS = 300
+KEYS = 7
+
+
+def main(arguments: dict[str, Any]) -> None:
+    mode = {"connect": connect, "executors": executors}[arguments["mode"]]
+    print(json.dumps(mode(arguments)), flush=True)
+
+
+def connect(arguments: dict[str, Any]) -> dict[str, Any]:
+    from pyspark.sql import SparkSession
+
+    spark = configure(SparkSession.builder.remote("local[2]").getOrCreate())
+    found = everything(spark, arguments)
+    found["session"] = type(spark).__module__
+    spark.stop()
+    return found
+
+
+def executors(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Executors are processes, and their Python does not have the package: it is shipped."""
+    events = Path(arguments["scratch"], "events")
+    events.mkdir()
+    spark = local_session(
+        "where",
+        master="local-cluster[2,1,1024]",
+        settings={
+            "spark.local.dir": arguments["scratch"],
+            "spark.executor.memory": "512m",
+            "spark.executorEnv.PYTHONPATH": "",  # the driver has one
+            "spark.sql.warehouse.dir": arguments["scratch"],
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",
+            "spark.eventLog.dir": events.as_uri(),
+        },
+    )
+    before = pythons_with_quire(spark)
+    ship(spark)
+    found = everything(spark, arguments)
+    found["before"], found["after"] = before, pythons_with_quire(spark)
+    spark.stop()
+    found["events"] = [str(path) for path in events.rglob("*") if path.is_file()]
+    return found
+
+
+def pythons_with_quire(spark: Any) -> list[str]:
+    """Where the tasks' Python has the package; "" where it has not."""
+
+    def look(batches: Any) -> Any:
+        import importlib.util
+
+        import pyarrow as pa
+
+        for batch in batches:
+            spec = importlib.util.find_spec("quire")
+            where = "" if spec is None else str(spec.origin)
+            yield pa.RecordBatch.from_pydict({"found": [where] * batch.num_rows})
+
+    rows = spark.range(4, numPartitions=4).mapInArrow(look, "found string").distinct().collect()
+    return sorted(row.found for row in rows)
+
+
+def everything(spark: Any, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Read, write, a streaming query, a table of metadata, jobs, and an error."""
+    cluster = ClusterOptions(arguments["metadata"], arguments["password"].encode())
+    options = {**cluster.options(), "stream": "where"}
+    frame = spark.range(0, RECORDS, 1, 3).selectExpr(f"id % {KEYS} AS key", "id AS number")
+    written = ingest(spark, cluster, frame, Target("where", create=True, order_by="number"))
+    rows = spark.read.format("quire").options(**options).load()
+    table = spark.read.format("quire").options(**cluster.options(), table="streams").load()
+    found = {
+        "written": written.records,
+        "values": [bytes(row.value).decode() for row in rows.select("value").collect()],
+        "table": [row.stream for row in table.collect()],
+        "pieces": run_pieces(spark, [{"a": n} for n in range(3)], doubled, what="pieces"),
+    }
+    target = str(Path(arguments["scratch"], "table"))
+    compact(spark, cluster, "where", Key("key"), to=target)
+    latest = compacted(spark, target).selectExpr(
+        "key", "get_json_object(string(value), '$.number')"
+    )
+    found["latest"] = {row[0]: int(row[1]) for row in latest.collect()}
+    source = spark.readStream.format("quire").options(**options, maxRecordsPerTrigger=100).load()
+    writer = source.select("value").writeStream.format("quire")
+    writer = writer.options(
+        **{**options, "stream": "copy"}, createStream="true", writerId="where"
+    ).option("checkpointLocation", str(Path(arguments["scratch"], "checkpoint")))
+    query = writer.trigger(availableNow=True).start()
+    found["ended"] = query.awaitTermination(60)
+    found["progress"] = json.dumps([json.loads(one.json) for one in query.recentProgress])
+    copied = spark.read.format("quire").options(**{**options, "stream": "copy"}).load()
+    found["copied"] = [bytes(row.value).decode() for row in copied.select("value").collect()]
+    try:
+        spark.read.format("quire").options(**{**options, "stream": "wheer"}).load().count()
+    except Exception as error:  # noqa: BLE001 - of whatever kind of session this is
+        told = one_error(error, "reading")
+        found["told"] = f"{isinstance(told, QuireError)} {told}"
+    return found
+
+
+def doubled(piece: Any) -> Any:
+    return {"b": piece["a"] * 2}
+
+
+if __name__ == "__main__":
+    main(json.loads(sys.argv[1]))
