@@ -22,8 +22,13 @@ cloudpickle.register_pickle_by_value(faults)
 
 
 PIPELINES = (
-    "test_job_", "test_exactly_once", "test_follow", "test_where", "test_elsewhere", "test_notebook",
-)  # fmt: skip
+    "test_job_",
+    "test_exactly_once",
+    "test_follow",
+    "test_where",
+    "test_elsewhere",
+    "test_notebook",
+)
 
 
 @pytest.hookimpl(tryfirst=True)
