@@ -201,7 +201,7 @@ def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     lost="fences and keys that stand in a sealed segment, when the bookie starts again",
     laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close", "quiet_heals"),
     workload="recovery",
-    seeds=80,
+    seeds=130,
     rule="rule 34",
 )
 def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
@@ -269,7 +269,7 @@ def a_dropped_segment_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     lost="an append to a ledger that was closed and deleted is acknowledged",
     laws=("nothing_acknowledged_beyond_the_close",),
     workload="idle",
-    seeds=20,
+    seeds=40,
     rule="bk#4462, rule 36",
 )
 def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
