@@ -49,6 +49,8 @@ class Measure:
     work: Work
     protocol: Literal["v2", "v3", "batch"] = "v2"
     """Of Apache's client. Quire's chooses for itself."""
+    settings: tuple[str, ...] = ()
+    """More for Apache's client, as KEY=VALUE."""
 
 
 @dataclass(frozen=True, slots=True)

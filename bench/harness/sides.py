@@ -115,6 +115,7 @@ def apache_command(measure: Measure, rounds: int) -> list[str]:
     ]  # fmt: skip
     if work.verb == "tail":
         command += [f"rate={work.appends_per_s}", f"readers={work.readers}"]
+    command += measure.settings
     return [*command, "batch=true"] if measure.protocol == "batch" else command
 
 

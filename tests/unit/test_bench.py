@@ -219,7 +219,8 @@ def test_streams_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     sides = module("sides")
     monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
     rows = {row.key: row for row in module("rows").all_rows()}
-    ours, theirs = rows["stream"].measures
+    ours, as_it_comes, theirs = rows["stream"].measures
+    assert "buf=1024" in sides.apache_command(as_it_comes, 2)
     assert " ".join(sides.quire_command(ours, "sqlite:////x", 2)) == (
         "quire bench stream write --metadata sqlite:////x --entries 1000000 --size 100 "
         "--streams 1 --ensemble 3 --write-quorum 3 --ack-quorum 2 --rounds 2 --json"
