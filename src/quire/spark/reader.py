@@ -25,10 +25,11 @@ from pyspark.sql.types import BinaryType, DataType, LongType, StructField, Struc
 from quire import EntryRun, QuireError, blocking
 from quire.client import arrow
 from quire.client.blocking_datasets import BlockingDatasets
-from quire.errors import NoSuchLedgerError, ReadError, UsageError
+from quire.errors import NoSuchLedgerError, ReadError
 from quire.spark import worker
 from quire.spark.options import ReadOptions
 from quire.spark.plan import Extent, Range, plan
+from quire.spark.schema import our_column
 
 BATCH_ROWS = 1_024
 BATCH_BYTES = 1024 * 1024
@@ -96,7 +97,7 @@ class QuireReader(DataSourceReader):  # type: ignore[misc]
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         self._options = options
         self._bounds = Bounds()
-        self._columns = tuple(_column(field) for field in schema.fields)
+        self._columns = tuple(our_column(field, TYPES) for field in schema.fields)
         self._schema = pa.schema(
             [
                 pa.field(field.name, arrow.schema([column]).field(0).type, field.nullable)
@@ -278,20 +279,3 @@ def cut(run: EntryRun, bytes_max: int) -> Iterator[EntryRun]:
 
 def _length_at_end(ledger: blocking.LedgerReader) -> int:
     return ledger.read_last().ledger_length
-
-
-def _column(field: StructField) -> str:
-    """The column of ours that a field of the schema names."""
-    name = str(field.name).lower()
-    if name not in TYPES:
-        raise UsageError(
-            f"there is no column {field.name!r}, only {', '.join(arrow.COLUMNS)}",
-            remedy="Leave it out of the schema",
-        )
-    if field.dataType != TYPES[name]:
-        raise UsageError(
-            f"column {field.name!r} is {TYPES[name].simpleString()}, the schema says "
-            f"{field.dataType.simpleString()}",
-            remedy="Cast it behind the read",
-        )
-    return name

@@ -35,8 +35,9 @@ from pyspark.sql.types import (
 
 from quire import QuireError, blocking
 from quire.client.blocking import call
-from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
+from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
+from quire.spark.schema import our_column
 from quire.spark.stream_options import StreamReadOptions
 from quire.spark.stream_plan import Piece, StreamPartition, partitions
 from quire.spark.stream_query import stream_names
@@ -79,7 +80,7 @@ class StreamTasks:
 
     def __init__(self, options: StreamReadOptions, schema: StructType) -> None:
         self.options = options
-        self.columns = tuple(_column(field) for field in schema.fields)
+        self.columns = tuple(our_column(field, TYPES, NULLABLE) for field in schema.fields)
         plain = arrow_schema(self.columns)
         self._schema = pa.schema(
             [
@@ -332,25 +333,3 @@ class QuireStreamPushdownReader(QuireStreamBatchReader):
         for condition in filters:
             self._bounds = narrowed(self._bounds, condition)
             yield condition
-
-
-def _column(field: StructField) -> str:
-    """The column of ours that a field of the schema names."""
-    name = str(field.name).lower()
-    if name not in TYPES:
-        raise UsageError(
-            f"there is no column {field.name!r}, only {', '.join(COLUMNS)}",
-            remedy="Leave it out of the schema",
-        )
-    if field.dataType != TYPES[name]:
-        raise UsageError(
-            f"column {field.name!r} is {TYPES[name].simpleString()}, the schema says "
-            f"{field.dataType.simpleString()}",
-            remedy="Cast it behind the read",
-        )
-    if name in NULLABLE and not field.nullable:
-        raise UsageError(
-            f"column {field.name!r} may be null, the schema says that it is not",
-            remedy="Make it nullable",
-        )
-    return name
