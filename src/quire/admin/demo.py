@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
-import os
-import shutil
 import sys
 import tempfile
 import threading
@@ -28,11 +26,12 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from quire.admin.output import diverted
 from quire.admin.progress import Progress
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets import OWNER_KEY
-from quire.errors import NoSuchLedgerError, QuireError, ReadError, StartError, UsageError
+from quire.errors import NoSuchLedgerError, QuireError, ReadError, UsageError
 from quire.testing.cluster import LocalCluster
 
 BOOKIES = 5
@@ -124,29 +123,13 @@ def delays_by_pandas(csv: Path) -> dict[str, Delays]:
 
 
 @contextmanager
-def quiet(log: Path) -> Iterator[None]:
-    """What a child that starts now says on standard error goes to a file."""
-    sys.stderr.flush()
-    kept = os.dup(2)
-    try:
-        with log.open("ab") as file:
-            os.dup2(file.fileno(), 2)
-        yield
-    finally:
-        os.dup2(kept, 2)
-        os.close(kept)
-
-
-@contextmanager
 def spark_session(directory: Path, input_bytes: int) -> Iterator[Any]:
-    if shutil.which("java") is None and "JAVA_HOME" not in os.environ:
-        raise StartError(
-            "Spark needs Java 17 or later, and there is no java on the PATH",
-            remedy="Install it, for example with: apt-get install openjdk-17-jre-headless",
-        )
     from quire.spark import local_session
+    from quire.spark.session import need_java
 
-    with quiet(directory / "spark.log"):
+    need_java()
+
+    with diverted(directory / "spark.log", (2,)):
         spark = local_session(
             "quire demo",
             settings={

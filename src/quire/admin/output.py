@@ -8,8 +8,10 @@ import os
 import queue
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -122,3 +124,20 @@ def _finish(written: asyncio.Future[None], failure: OSError | None) -> None:
         written.set_exception(failure)
     else:
         written.set_result(None)
+
+
+@contextmanager
+def diverted(log: Path, descriptors: Sequence[int] = (1, 2)) -> Iterator[None]:
+    """What a child that starts now says goes to a file, for as long as it lives."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [(descriptor, os.dup(descriptor)) for descriptor in descriptors]
+    try:
+        with log.open("ab") as file:
+            for descriptor, _ in kept:
+                os.dup2(file.fileno(), descriptor)
+        yield
+    finally:
+        for descriptor, copy in kept:
+            os.dup2(copy, descriptor)
+            os.close(copy)

@@ -33,7 +33,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from quire.admin.options import Command, json_option, metadata_option
-from quire.admin.output import print_json
+from quire.admin.output import diverted, print_json
 from quire.admin.tls import client_config, tls_options
 
 if TYPE_CHECKING:
@@ -180,23 +180,6 @@ def cluster_options(uri: str, password: bytes = b"") -> ClusterOptions:
 
 
 # -- what Spark says --------------------------------------------------------------------------
-
-
-@contextmanager
-def diverted(log: Path) -> Iterator[None]:
-    """What a child that starts now says goes to a file, for as long as it lives."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    kept = [(descriptor, os.dup(descriptor)) for descriptor in (1, 2)]
-    try:
-        with log.open("ab") as file:
-            for descriptor, _ in kept:
-                os.dup2(file.fileno(), descriptor)
-        yield
-    finally:
-        for descriptor, copy in kept:
-            os.dup2(copy, descriptor)
-            os.close(copy)
 
 
 @contextmanager
