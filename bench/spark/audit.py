@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
-import time
-from collections.abc import Callable
 
 from pyspark.sql import SparkSession
+from rates import measured
 
 from quire import connect
 from quire.client import blocking
@@ -28,7 +26,6 @@ from quire.testing.cluster import LocalCluster
 
 LEDGERS = 4
 APPEND_BYTES = 1024 * 1024
-MB = 1e6
 
 
 def write(uri: str, size_bytes: int, entry_bytes: int) -> int:
@@ -65,18 +62,6 @@ def audits(spark: SparkSession, uri: str, expected: int) -> int:
     # The end of a ledger may be short where a bookie was slow when it was closed.
     assert result.entries >= 2 * expected, result
     return result.entries
-
-
-def measured(work: Callable[[], int], entry_bytes: int, rounds: int) -> str:
-    rates = []
-    for number in range(rounds + 1):
-        began = time.perf_counter()
-        entries = work()
-        if number:
-            rates.append(entries / (time.perf_counter() - began))
-    middle = statistics.median(rates)
-    low, high = min(rates) * entry_bytes / MB, max(rates) * entry_bytes / MB
-    return f"{middle * entry_bytes / MB:.0f} ({low:.0f}-{high:.0f}) | {middle:,.0f} |"
 
 
 def main() -> None:

@@ -15,15 +15,13 @@ from __future__ import annotations
 
 import argparse
 import random
-import statistics
 import tempfile
-import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from rates import measured
 
 from quire.client import blocking
 from quire.spark import local_session
@@ -35,7 +33,6 @@ NAMESPACE = "/bench/offload"
 STREAM = "s"
 SEGMENTS = 8
 APPEND_BYTES = 1024 * 1024
-MB = 1e6
 
 
 def write(streams: Namespace, size_bytes: int, record_bytes: int) -> int:
@@ -70,18 +67,6 @@ def history_reads(spark: SparkSession, uri: str, target: str) -> int:
     return int(row[0])
 
 
-def measured(work: Callable[[], int], expected: int, record_bytes: int, rounds: int) -> str:
-    rates = []
-    for number in range(rounds + 1):
-        began = time.perf_counter()
-        assert work() == expected
-        if number:
-            rates.append(expected / (time.perf_counter() - began))
-    middle = statistics.median(rates)
-    low, high = min(rates) * record_bytes / MB, max(rates) * record_bytes / MB
-    return f"{middle * record_bytes / MB:.0f} ({low:.0f}-{high:.0f}) | {middle:,.0f} |"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--mib", type=int, default=512, help="payload that is written")
@@ -90,7 +75,6 @@ def main() -> None:
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
-    how = (given.record_bytes, given.rounds)
     with (
         LocalCluster(bookies=3) as cluster,
         blocking.connect(cluster.uri) as client,
@@ -98,19 +82,22 @@ def main() -> None:
         tempfile.TemporaryDirectory() as scratch,
     ):
         records = write(streams, given.mib << 20, given.record_bytes)
+        rate = partial(
+            measured, each_bytes=given.record_bytes, rounds=given.rounds, expected=records
+        )
         print(f"{records:,} records of {given.record_bytes} bytes in {SEGMENTS} segments, E=W=3\n")
         print("| | MB/s (low-high) | records/s |\n|---|---|---|")
-        print(f"| client, 1 process | {measured(partial(client_reads, streams), records, *how)}")
+        print(f"| client, 1 process | {rate(partial(client_reads, streams))}")
         for tasks in given.tasks:
             spark = local_session("offload", master=f"local[{tasks}]")
             try:
                 job = partial(offloads, spark, cluster.uri, Path(scratch), given.file_mib << 20)
-                row = measured(job, records, *how)
+                row = rate(job)
                 print(f"| offload, {tasks} tasks at once | {row}", flush=True)
                 with tempfile.TemporaryDirectory(dir=scratch) as target:
                     offload(spark, ClusterOptions(cluster.uri), NAMESPACE, STREAM, target)
                     read = partial(history_reads, spark, cluster.uri, target)
-                    row = measured(read, records, *how)
+                    row = rate(read)
                 print(f"| history, {tasks} tasks at once | {row}", flush=True)
             finally:
                 spark.stop()
