@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from quire.admin.main import cli
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.spark import local_session, worker
+from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 # The workers cannot import the modules of the tests.
@@ -67,6 +69,21 @@ def client(cluster: LocalCluster) -> Iterator[blocking.Client]:
     with blocking.connect(cluster.uri) as connected:
         yield connected
     worker.close_clients()
+
+
+@pytest.fixture
+def streams(client: blocking.Client, request: pytest.FixtureRequest) -> Iterator[Namespace]:
+    """The NAMESPACE of the test's module."""
+    with Namespace.create(client, request.module.NAMESPACE) as opened:
+        yield opened
+
+
+@pytest.fixture
+def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
+    """A stream of this test's own."""
+    name = re.sub(r"\W", "-", request.node.name)
+    streams.create_stream(name)
+    return name
 
 
 @pytest.fixture

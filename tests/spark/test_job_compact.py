@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from streams import append, values
 
-from quire.client import blocking
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact
@@ -33,12 +32,6 @@ ID = Key("id", tombstone_field="v")
 @pytest.fixture
 def options(cluster: LocalCluster) -> ClusterOptions:
     return ClusterOptions(cluster.uri)
-
-
-@pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
 
 
 def changes(*pairs: tuple[Any, Any]) -> list[bytes]:

@@ -42,12 +42,6 @@ Read = Callable[..., Any]
 
 
 @pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
-
-
-@pytest.fixture
 def target(tmp_path: Path) -> Path:
     return tmp_path / "a [b] {c}*"
 

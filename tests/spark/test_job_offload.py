@@ -6,7 +6,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +49,6 @@ from quire.testing.cluster import LocalCluster
 pytestmark = pytest.mark.spark
 
 Run = Callable[..., OffloadResult]
-
-
-@pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,19 +23,6 @@ NAMESPACE = "/tests/sink"
 WAIT_S = 120
 
 Run = Callable[..., None]
-
-
-@pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
-
-
-@pytest.fixture
-def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
-    name = re.sub(r"\W", "-", request.node.name)
-    streams.create_stream(name)
-    return name
 
 
 @pytest.fixture

@@ -40,12 +40,6 @@ Json = dict[str, Any]
 
 
 @pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
-
-
-@pytest.fixture
 def uri(cluster: LocalCluster) -> str:
     return cluster.uri
 

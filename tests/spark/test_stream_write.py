@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import re
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
@@ -21,20 +20,6 @@ pytestmark = pytest.mark.spark
 NAMESPACE = "/tests/write"
 
 Save = Callable[..., None]
-
-
-@pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
-
-
-@pytest.fixture
-def stream(streams: Namespace, request: pytest.FixtureRequest) -> str:
-    """A stream of this test's own."""
-    name = re.sub(r"\W", "-", request.node.name)
-    streams.create_stream(name)
-    return name
 
 
 @pytest.fixture

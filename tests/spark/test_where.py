@@ -6,7 +6,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,6 @@ from quire.testing.cluster import LocalCluster
 pytestmark = pytest.mark.spark
 
 SECRET = "hunter2-of-the-ledgers"
-
-
-@pytest.fixture
-def streams(client: blocking.Client) -> Iterator[Namespace]:
-    with Namespace.create(client, NAMESPACE) as opened:
-        yield opened
 
 
 # -- SQL --------------------------------------------------------------------------------------
