@@ -250,18 +250,19 @@ def test_nothing_is_truncated_where_files_are_missing(
 # -- what is verified -------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("at", [5, 700, -700])
 def test_a_file_that_is_not_what_was_written_does_not_count(
     cluster: LocalCluster, client: blocking.Client, streams: Namespace, name: str, target: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, at: int,
 ) -> None:  # fmt: skip
-    """The disk changes a byte between writing and reading back."""
+    """The disk changes a byte between writing and reading back; be it one that no column shows."""
     append(streams, name, numbered(0, 300, 50))
     claim = History(str(target), name).claim()
     settle = Store.settle
 
     def harmful(store: Store, what: str) -> None:
         settle(store, what)
-        flip(Path(store.path(what)), 700)
+        flip(Path(store.path(what)), at)
 
     monkeypatch.setattr(Store, "settle", harmful)
     [segment] = streams.segments(name)
@@ -269,7 +270,7 @@ def test_a_file_that_is_not_what_was_written_does_not_count(
         "directory": str(target), "stream": name, "label": claim.label, "txid_is_time": True,
         "compression": "none", "parts": [[segment.to_bytes().decode(), 0, segment.last_entry_id]],
     }  # fmt: skip
-    with pytest.raises(HistoryDamagedError, match=r"cannot be read|is not what was read"):
+    with pytest.raises(HistoryDamagedError, match="is not what was read"):
         write_piece(ClusterOptions(cluster.uri), piece)
     monkeypatch.undo()
     answer = write_piece(ClusterOptions(cluster.uri), piece)

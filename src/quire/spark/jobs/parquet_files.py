@@ -2,7 +2,8 @@
 
 The columns are those of `quire.streams.arrow`. A file holds records of whole segments, or of a part
 of one. What is written is digested on the way (`Digest`), and after the file is on its disk it is
-read again as a whole and digested again: both must be equal.
+read again as a whole and digested again: both must be equal. So must its bytes: what a reader's filter
+goes by (least and greatest of a row group) is in no column.
 """
 
 from __future__ import annotations
@@ -202,13 +203,12 @@ def write_piece(cluster: ClusterOptions, piece: Piece) -> Piece:
     written = Digest(piece["stream"])
     with cluster.client() as client:
         batches = _batches(client, cluster.password, piece, parts)
-        _write(history, name, batches, written, piece)
+        size_bytes, crc = _write(history, name, batches, written, piece)
     if not written.rows:
         history.store.remove(f"{DATA}/{name}")
         return {"file": None, "segments": {}}
     history.store.settle(f"{DATA}/{name}")
-    path = f"{DATA}/{name}"
-    file = written.as_file(name, history.store.size(path) or 0, history.store.crc(path))
+    file = written.as_file(name, size_bytes, crc)
     verify_file(history, file)
     tallies = {str(number): tally for number, tally in written.segments.items()}
     return {"file": file.as_json(), "segments": tallies}
@@ -247,30 +247,63 @@ def open_completed(
     return ledger
 
 
+class _Told:
+    """What goes to a file passes here, and is counted."""
+
+    def __init__(self, stream: pa.NativeFile) -> None:
+        self.stream = stream
+        self.size_bytes = 0
+        self.crc = 0
+        self.closed = False
+
+    def write(self, data: bytes) -> int:
+        self.crc = crc32c.crc32c(data, self.crc)
+        self.size_bytes += len(data)
+        self.stream.write(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.size_bytes
+
+    def flush(self) -> None:
+        self.stream.flush()
+
+    def close(self) -> None:
+        self.closed = True
+        self.stream.close()
+
+
 def _write(
     history: History, name: str, batches: Iterator[pa.RecordBatch], digest: Digest, piece: Piece
-) -> None:
+) -> tuple[int, int]:
+    """The size of the file, and the CRC-32C of what it should hold."""
     from pyarrow import parquet
 
     about = {"quire.stream": piece["stream"], "quire.written": piece["label"]}
     compression = piece["compression"]
     try:
-        with parquet.ParquetWriter(
-            history.store.path(f"{DATA}/{name}"),
-            schema().with_metadata(about),
-            filesystem=history.store.filesystem,
-            version=FILE_VERSION,
-            compression=compression,
-            compression_level=1 if compression == "zstd" else None,
-            use_dictionary=DICTIONARY,
-            column_encoding=dict.fromkeys(DELTA, "DELTA_BINARY_PACKED"),
-            write_statistics=[column for column in COLUMNS if column != "value"],
-            write_page_checksum=True,
-        ) as writer:
+        told = _Told(
+            history.store.filesystem.open_output_stream(history.store.path(f"{DATA}/{name}"))
+        )
+        with (
+            told.stream,
+            parquet.ParquetWriter(
+                told,
+                schema().with_metadata(about),
+                version=FILE_VERSION,
+                compression=compression,
+                compression_level=1 if compression == "zstd" else None,
+                use_dictionary=DICTIONARY,
+                column_encoding=dict.fromkeys(DELTA, "DELTA_BINARY_PACKED"),
+                write_statistics=[column for column in COLUMNS if column != "value"],
+                write_page_checksum=True,
+            ) as writer,
+        ):
             for batch in batches:
                 digest.add(batch)
                 writer.write_batch(batch, row_group_size=BATCH_ROWS)
             writer.add_key_value_metadata({"quire.digests": str(digest.texts())})
+        return told.size_bytes, told.crc
     except OSError as error:
         raise HistoryError(
             f"file {name} of stream {history.stream} cannot be written: {error}"
