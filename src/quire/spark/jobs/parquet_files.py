@@ -2,8 +2,8 @@
 
 The columns are those of `quire.streams.arrow`. A file holds records of whole segments, or of a part
 of one. What is written is digested on the way (`Digest`), and after the file is on its disk it is
-read again as a whole and digested again: both must be equal. So must its bytes: what a reader's filter
-goes by (least and greatest of a row group) is in no column.
+read again as a whole and digested again: both must be equal. So must its bytes: what a filter goes
+by (the least and greatest value of a row group) is in no column.
 """
 
 from __future__ import annotations
