@@ -37,7 +37,7 @@ check: $(STAMP) ## format, lint, types, import rule, documents
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
 	@MYPYPATH=bench $(BIN)/mypy bench/compare.py
-	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py
+	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
 	@$(BIN)/python scripts/check-docs
 

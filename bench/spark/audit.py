@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from functools import partial
 
 from pyspark.sql import SparkSession
 from rates import measured
@@ -81,7 +82,7 @@ def main() -> None:
             spark = local_session("audit", master=f"local[{tasks}]")
             try:
                 row = measured(
-                    lambda spark=spark: audits(spark, cluster.uri, entries),
+                    partial(audits, spark, cluster.uri, entries),
                     given.entry_bytes,
                     given.rounds,
                 )

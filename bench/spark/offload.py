@@ -26,6 +26,7 @@ from rates import measured
 from quire.client import blocking
 from quire.spark import local_session
 from quire.spark.jobs import ClusterOptions, history, offload
+from quire.streams import RecordBatch
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
@@ -49,8 +50,11 @@ def write(streams: Namespace, size_bytes: int, record_bytes: int) -> int:
 
 
 def client_reads(streams: Namespace) -> int:
-    reader = streams.open_reader(STREAM)
-    return sum(len(batch) for batch in reader.batches())  # type: ignore[arg-type]
+    rows = 0
+    for batch in streams.open_reader(STREAM).batches():
+        assert isinstance(batch, RecordBatch)  # nothing of it was truncated
+        rows += len(batch)
+    return rows
 
 
 def offloads(spark: SparkSession, uri: str, directory: Path, file_bytes: int) -> int:
