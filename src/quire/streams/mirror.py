@@ -289,10 +289,21 @@ class Mirror:
                 )
             copies.append(copy_of(segment, answer["ledger"]))
         await self._carry_marks()
-        await self._publish(copies)
+        try:
+            await self._publish(copies)
+        except StreamFencedError:
+            await self._delete_unnamed([copy.ledger_id for copy in copies])
+            raise
         for answer in answers:
             self._count(answer["last"] + 1, answer["bytes"])
         self.copied.segments += len(copies)
+
+    async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
+        """Nobody but this claim would ever name them, and it can name nothing any more."""
+        named = {segment.ledger_id for segment in await self._to.segments()}
+        for ledger_id in ledger_ids:
+            if ledger_id not in named:
+                await delete_insisting(self.target.client, ledger_id)
 
     async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
         """Of tasks; while the stream is followed, small segments are not worth a job of Spark's:

@@ -27,11 +27,19 @@ import heapq
 import random
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Iterator
+from collections.abc import (
+    AsyncGenerator,
+    Callable,
+    Coroutine,
+    Generator,
+    Iterator,
+    Sized,
+)
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from pathlib import PurePath
 from typing import Any, TypeVar
+from weakref import WeakKeyDictionary
 
 T = TypeVar("T")
 
@@ -198,6 +206,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         self._sequence = 0
         self._failure: dict[str, Any] | None = None
         self._dead_tasks: list[SimTask[Any]] = []
+        self._generators: WeakKeyDictionary[AsyncGenerator[Any, Any], Node] = WeakKeyDictionary()
         self._nodes: dict[str, Node] = {}
         self.main = self.node("main")
 
@@ -232,8 +241,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 return result
             finally:
                 rest = [*self._dead_tasks, *self._tasks()]
+                self._dead_tasks.clear()
                 self.close()
-                _discard(rest)
+                _discard(rest, self._generators)
 
     # -- asyncio's interface ------------------------------------------------------------------
 
@@ -428,6 +438,10 @@ class SimulatedLoop(asyncio.BaseEventLoop):
         # Dropped coroutines would run their `finally` blocks: they are kept until the run is over.
         self._dead_tasks += [task for task in self._tasks() if task.node is node]
 
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+        self._generators[agen] = current_node.get()
+
     # -- the end ------------------------------------------------------------------------------
 
     def _tasks(self) -> list[SimTask[Any]]:
@@ -449,9 +463,9 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 self.call_exception_handler(
                     {"message": message, "exception": task.exception(), "task": task}
                 )
-        # One that still runs is held by a task of a dead node: nobody can close it.
-        running = [generator for generator in self._asyncgens if generator.ag_running]  # type: ignore[attr-defined]
-        self._asyncgens.difference_update(running)  # type: ignore[attr-defined]
+        # Those of dead nodes would run their `finally` blocks, or are held by a task that is dead.
+        for generator in [one for one, node in self._generators.items() if node.dead]:
+            self._asyncgens.discard(generator)  # type: ignore[attr-defined]
         self.run_until_complete(self.shutdown_asyncgens())
         self._raise_failure()
 
@@ -503,22 +517,28 @@ def _describe(task: SimTask[Any]) -> str:
     return f"{task.get_name()} of {task.node.name}: {where}"
 
 
-def _discard(tasks: Iterable[SimTask[Any]]) -> None:
-    """Close the coroutines of a world that is over. Their `finally` blocks run now, where nothing
-    they do can be seen any more."""
+def _discard(tasks: list[SimTask[Any]], generators: Sized) -> None:
+    """Close the coroutines of a world that is over, and take them out of `tasks`. Their `finally`
+    blocks run now, where nothing they do can be seen any more."""
     said, sys.unraisablehook = sys.unraisablehook, lambda _: None
     try:
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
-            coro = task.get_coro()
-            for _ in range(MAX_CLOSE_ATTEMPTS):
-                try:
-                    if coro is not None:
-                        coro.close()
-                    break
-                except (SystemExit, KeyboardInterrupt):
-                    raise
-                except BaseException:  # noqa: BLE001 - of code that is no longer there
-                    continue
+        while tasks:
+            _close(tasks.pop())
+        if len(generators):
+            gc.collect()  # one that a dead task waits for cannot be closed, but dropped
     finally:
         sys.unraisablehook = said
+
+
+def _close(task: SimTask[Any]) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    coro = task.get_coro()
+    for _ in range(MAX_CLOSE_ATTEMPTS):
+        try:
+            if coro is not None:
+                coro.close()
+            break
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException:  # noqa: BLE001 - of code that is no longer there
+            continue
