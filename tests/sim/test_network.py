@@ -18,7 +18,7 @@ from quire.testing import (
     Trace,
     current_node,
 )
-from quire.testing.network import WINDOW_BYTES
+from quire.testing.transport import WINDOW_BYTES
 
 PORT = 3181
 

@@ -26,13 +26,13 @@ from quire.testing.disk import PowerLossError, SimDisk, SimFile
 from quire.testing.loop import (
     DeadlockError,
     LimitError,
-    Node,
     SimulatedLoop,
     SimulationError,
-    current_node,
 )
-from quire.testing.network import SimHost, SimNetwork, SimPort, SimTransport
+from quire.testing.network import SimHost, SimNetwork, SimPort
+from quire.testing.node import Node, current_node
 from quire.testing.trace import Trace
+from quire.testing.transport import SimTransport
 from quire.testing.worker import SimWorker
 
 __all__ = [

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from quire.client import Client
 from quire.errors import QuireError
-from quire.testing.loop import SimTask
+from quire.testing.node import SimTask
 from quire.testing.simulation.plans import LedgerPlan, readers_of
 from quire.testing.simulation.publishers import follow, publish
 from quire.testing.simulation.readers import delete, read, recover, tail

@@ -14,11 +14,11 @@ from quire.codec.frames import Buffer
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, StorageError
 from quire.storage.signals import NoEntry, NoLedger
-from quire.testing.loop import SimTask
-from quire.testing.network import MAX_READ_BYTES
+from quire.testing.node import SimTask
 from quire.testing.simulation.history import PAYLOAD_MAX_BYTES, History, Record, payload
 from quire.testing.simulation.laws import LEDGER_LAWS, Facts, lacking
 from quire.testing.simulation.world import World, bookie_id
+from quire.testing.transport import MAX_READ_BYTES
 
 SAMPLE_S = 0.25
 READ_BYTES = 1 << 20

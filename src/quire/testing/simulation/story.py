@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.testing.loop import START_TIME_S
-from quire.testing.network import End
 from quire.testing.simulation.faults import Fault
 from quire.testing.simulation.history import History, Record
 from quire.testing.simulation.wire import Wiretap
 from quire.testing.simulation.world import PORT, World
 from quire.testing.trace import Event, Field
+from quire.testing.transport import End
 
 if TYPE_CHECKING:
     from quire.testing.simulation.run import Result

@@ -18,7 +18,7 @@ from quire.streams.namespace import STREAM_SETTINGS_NODE
 from quire.streams.object_format import BUCKET_KEY
 from quire.streams.positions import oldest_position
 from quire.streams.segments import APPLICATION
-from quire.testing.loop import Node, SimTask
+from quire.testing.node import Node, SimTask
 from quire.testing.simulation.stage import POLL_S, Stage
 from quire.testing.simulation.stream_facts import Handle, Seen, Sent, StreamFacts
 from quire.testing.simulation.stream_laws import (

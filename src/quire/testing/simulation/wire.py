@@ -14,7 +14,7 @@ from quire.codec import frames, v3
 from quire.codec.entry import LAC_PACKET, META, META_BYTES
 from quire.codec.frames import LAST_ENTRY, LENGTH, MAX_FRAME_BYTES, Buffer, Code, Flag, Opcode
 from quire.codec.messages_pb2 import AddRequest, ReadRequest
-from quire.testing.network import End
+from quire.testing.transport import End
 
 LAST = "the last entry"
 

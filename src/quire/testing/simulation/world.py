@@ -16,8 +16,9 @@ from quire.metadata.memory_cluster import MemoryCluster
 from quire.metadata.memory_nodes import Change
 from quire.testing.clock import SimClock
 from quire.testing.disk import SimDisk
-from quire.testing.loop import Node, SimulatedLoop
+from quire.testing.loop import SimulatedLoop
 from quire.testing.network import SimHost, SimNetwork
+from quire.testing.node import Node
 from quire.testing.simulation.claims import Claims
 from quire.testing.trace import Trace
 from quire.testing.worker import SimWorker
