@@ -16,6 +16,9 @@ from quire.net.network import close_client_side
 WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 """Requests wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
 
+CLOSE_DRAIN_S = 10.0
+"""For what was handed over before a connection was closed; a third replica may be behind."""
+
 
 class AddSink(Protocol):
     """Where the answers to the adds of one ledger on one connection go."""
@@ -111,10 +114,16 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
+        """What was handed over still leaves, within `CLOSE_DRAIN_S`: a bookie that is cut off would
+        hold the connection for as long as TCP tries."""
         if self._turn:
             self._send_turn()
-        if self._transport is not None:
-            close_client_side(self._transport)
+        transport = self._transport
+        if transport is None:
+            return
+        close_client_side(transport)
+        if transport.get_write_buffer_size():
+            asyncio.get_running_loop().call_later(CLOSE_DRAIN_S, transport.abort)
 
     def abort(self, why: str) -> None:
         """Give the connection up; everything outstanding fails."""
