@@ -11,10 +11,17 @@ The same names without `await` are in `quire.blocking`.
 
 from quire import errors
 from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
+from quire.client.quarantine import Suspect
 from quire.codec.digest import DigestType
 from quire.codec.entry import Entry, EntryRun
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
+from quire.config import (
+    BookieConfig,
+    ClientConfig,
+    PlacementConfig,
+    TlsClientConfig,
+    TlsServerConfig,
+)
 from quire.errors import QuireError
 from quire.metadata import ZooKeeperOptions
 from quire.net.control import BookieInfo
@@ -34,8 +41,10 @@ __all__ = [
     "LedgerReader",
     "LedgerState",
     "LedgerWriter",
+    "PlacementConfig",
     "QuireError",
     "Segment",
+    "Suspect",
     "TlsClientConfig",
     "TlsServerConfig",
     "ZooKeeperOptions",

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
 
 KIB = 1024
@@ -48,6 +49,57 @@ class TlsServerConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementConfig:
+    """On which bookies a client puts what it writes (docs/placement.md)."""
+
+    policy: str = "rack-aware"
+    """rack-aware, region-aware, zone-aware, local-first, any, or the name of an entry point in the
+    group `quire.placement`. Where no locations are known, all but those that enforce something
+    choose any bookies, on different hosts if possible."""
+    locations: str | Mapping[str, str] = ""
+    """Where bookies stand: `table:FILE`, `script:FILE`, `metadata` or `metadata:/NODE`; or a
+    mapping of bookie ids or hosts to locations. '': nothing is known."""
+    own_location: str = ""
+    """Of this client, for policies that prefer what is near. '': not known."""
+    own_host: str = ""
+    """Of this client, as its bookie registers it; for local-first."""
+    min_racks: int = 2
+    """rack-aware: so many racks for every write quorum (at most as many as it has members)."""
+    enforce_racks: bool = False
+    """rack-aware: fail rather than use fewer; bookies whose rack is not known are not used."""
+    regions: tuple[str, ...] = ()
+    """region-aware: write to these only, every ack quorum in `min_regions` of them."""
+    min_regions: int = 2
+    min_zones: int = 2
+    """zone-aware: so many zones for every write quorum."""
+    desired_zones: int = 3
+    """zone-aware: so many, if there are."""
+    strict_zones: bool = True
+    """zone-aware: fail rather than use fewer than `min_zones`."""
+    spread_acks: bool = False
+    """rack-aware and region-aware: an append also waits until bookies of `min_racks` racks have it
+    (zone-aware: of `min_zones` zones), or of all racks that its write quorum is in."""
+    local_reads: bool | None = None
+    """Read from near bookies first. None: as the policy does (region-aware and local-first do)."""
+    disk_weighted: bool = False
+    """Among equals choose bookies in proportion to their free disk space."""
+    weight_multiple_max: float = 3.0
+    """A bookie counts for at most so many times the median."""
+    weight_refresh_s: float = 60.0
+    """Between two rounds of asking bookies for their free space."""
+    table_check_s: float = 5.0
+    """Between two looks whether the table file has changed."""
+    script_names_max: int = 100
+    """Names that one call of the script is given."""
+    script_timeout_s: float = 10.0
+    """Of one call of the script."""
+    script_refresh_s: float = 300.0
+    """After so long the script is asked again about all bookies."""
+    options: Mapping[str, str] = field(default_factory=dict)
+    """For policies of your own."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClientConfig:
     connect_timeout_s: float = 5.0
     add_timeout_s: float = 5.0
@@ -84,15 +136,38 @@ class ClientConfig:
     single_reads_in_flight: int = 256
     """Single reads in flight for one `read` of a striped ledger, or of a bookie without batch
     reads."""
+    add_quorum_timeout_s: float = 0.0
+    """An append that an ack quorum has not acknowledged within this time ends its writer, however
+    often members of the ensemble were replaced meanwhile. 0: never."""
+    watch_written_ledgers: bool = False
+    """A writer watches its ledger's metadata and stops when somebody else recovers, closes or
+    deletes the ledger; else it learns that from bookies, or at its next change of the metadata.
+    Worth its watch where bookies may come back empty under their former ids."""
     max_ensemble_changes: int = 1_000
     """Of one writer; behind it appends fail."""
     avoid_failed_bookie_s: float = 30.0
     """A bookie that failed is chosen for new ensembles only where nothing else is left."""
+    slow_bookie_s: float = 60.0
+    """A bookie that was overtaken by the answer to a speculative read is asked behind others for
+    so long."""
+    quarantine_errors: int = 0
+    """So many errors of a bookie within `quarantine_window_s` put it into quarantine: it is chosen,
+    and read from, only where nothing else is left. 0: errors never do (`avoid_failed_bookie_s`
+    does without), as with Apache's client, where 100 is the number once it is switched on."""
+    quarantine_window_s: float = 60.0
+    quarantine_s: float = 1_800.0
+    quarantine_liars: bool = True
+    """A bookie whose answer cannot be right (`Client.suspects`) is put into quarantine, too."""
+    assume_liars: int = 0
+    """So many bookies of any ensemble may lie, and nothing acknowledged is to be lost by it:
+    opening asks for more answers, and fails where it cannot have them. See docs/replication.md."""
     bookies_wait_s: float = 2.0
     """How long `create_ledger` and an ensemble change wait for enough bookies to register."""
     ledger_metadata_version: int = 3
     """The format in which the metadata of new ledgers is stored: 3, or 2 where old
     programs read them that do not know 3. A ledger keeps its format for life."""
+    placement: PlacementConfig = PlacementConfig()
+    """On which bookies new ensembles and replacements are."""
     tls: TlsClientConfig | None = None
     """Given: every connection to a bookie is secured before first use, or is not made."""
 
@@ -116,6 +191,22 @@ class BookieConfig:
     seal_idle_ms: int = 200
     gc_interval_s: float = 600.0
     """Between two looks for ledgers that were deleted in the metadata store."""
+    gc_full_interval_s: float = 30.0
+    """The same while the disk is full."""
+    compact_minor_ratio: float = 0.2
+    """Segments of the log of which less is alive are compacted at each minor interval; 0: never."""
+    compact_minor_interval_s: float = 3_600.0
+    compact_major_ratio: float = 0.8
+    """The same at each major interval, and whenever the disk is full; 0: never."""
+    compact_major_interval_s: float = 86_400.0
+    compact_bytes_per_s: int = 16 * MIB
+    """Written by compaction while entries are taken; 0: no bound. On a full disk there is none."""
+    compact_reserve_bytes: int = 64 * MIB
+    """Kept preallocated, so that a compaction can run on a full disk; at most `segment_bytes`."""
+    gc_over_replicated_interval_s: float = 3_600.0
+    """Between two looks for copies of closed ledgers that do not name this bookie any more, at the
+    cost of reading the metadata of every ledger that is here. The second look that finds one drops
+    it. 0: never."""
     check_space_s: float = 5.0
     stop_timeout_s: float = 10.0
     session_timeout_ms: int = 10_000

@@ -169,6 +169,13 @@ class WriteError(LedgerError):
     outcome_known = False
 
 
+class AddQuorumTimeoutError(WriteError):
+    """An append was not acknowledged by an ack quorum within `add_quorum_timeout_s`: this writer is
+    over, and the outcome of its adds in flight is unknown."""
+
+    code = -21
+
+
 class EntryTooLargeError(LedgerError):
     """The entry does not fit into one frame of the protocol. Nothing was sent."""
 

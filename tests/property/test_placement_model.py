@@ -6,16 +6,18 @@ bookie that is known to be unfit, and on one that failed a moment ago rather tha
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quire.core.placement import choose
+from quire.config import PlacementConfig
+from quire.core.placement import Place, RackAware, View, Wanted, choose
 
 BOOKIES = [f"b{number}" for number in range(9)]
 HOSTS = ["h0", "h1", "h2", "h3"]
@@ -204,3 +206,108 @@ class EnsembleMachine(RuleBasedStateMachine):
 
 
 TestEnsembles = EnsembleMachine.TestCase
+
+
+# -- racks ------------------------------------------------------------------------------------
+
+RACKS = ["/a", "/b", "/c", "/d"]
+SMALL = st.dictionaries(st.sampled_from(BOOKIES[:7]), st.sampled_from(RACKS), min_size=1)
+
+
+def rack_view(racks: Mapping[str, str], failed: frozenset[str] = frozenset()) -> View:
+    places = {b: Place(b, f"host-{b}", rack) for b, rack in racks.items()}
+    return View(places, failed_s=dict.fromkeys(failed, 1.0), located=True)
+
+
+def spans(racks: Sequence[str], quorum: int, least: int) -> bool:
+    """Whether every write quorum, around the end, is in so many racks."""
+    size = len(racks)
+    return all(
+        len({racks[(start + k) % size] for k in range(quorum)}) >= least for start in range(size)
+    )
+
+
+def possible(racks: Mapping[str, str], size: int, quorum: int, least: int) -> bool:
+    """By trying all arrangements of racks that there are bookies for."""
+    counts = Counter(racks.values())
+    return any(
+        all(count <= counts[rack] for rack, count in Counter(tried).items())
+        and spans(tried, quorum, least)
+        for tried in itertools.product(sorted(counts), repeat=size)
+    )
+
+
+@given(SMALL, st.integers(1, 5), st.data(), SEEDS)
+def test_enforced_racks_are_found_wherever_they_can_be(
+    racks: dict[str, str], size: int, data: st.DataObject, seed: int
+) -> None:
+    quorum = data.draw(st.integers(1, size))
+    config = PlacementConfig(min_racks=data.draw(st.integers(1, 4)), enforce_racks=True)
+    failed = frozenset(data.draw(st.sets(st.sampled_from(BOOKIES), max_size=2)))
+    policy, view = RackAware(config), rack_view(racks, failed)
+    chosen = policy.fill(Wanted.new(size, quorum), view, random.Random(seed))
+    least = min(quorum, config.min_racks)
+    assert bool(chosen) == possible(racks, size, quorum, least)
+    if chosen:
+        members = [chosen[index] for index in range(size)]
+        assert len(set(members)) == size
+        assert spans([racks[bookie] for bookie in members], quorum, least)
+        assert policy.adherence([view.find(b) for b in members], quorum, quorum, view)
+        # With as few of those that failed lately as there can be.
+        well = {bookie: rack for bookie, rack in racks.items() if bookie not in failed}
+        fewest = next(
+            count
+            for count in range(len(failed) + 1)
+            for some in itertools.combinations(sorted(failed & racks.keys()), count)
+            if possible({**well, **{b: racks[b] for b in some}}, size, quorum, least)
+        )
+        assert len(failed & set(members)) == fewest
+
+
+@given(SMALL, st.integers(1, 5), st.data(), SEEDS)
+def test_best_effort_fills_every_place_it_can_as_well_as_it_can(
+    racks: dict[str, str], size: int, data: st.DataObject, seed: int
+) -> None:
+    quorum = data.draw(st.integers(1, size))
+    config = PlacementConfig(min_racks=data.draw(st.integers(1, 4)))
+    chosen = RackAware(config).fill(Wanted.new(size, quorum), rack_view(racks), random.Random(seed))
+    assert bool(chosen) == (len(racks) >= size)
+    if chosen:
+        found = [racks[chosen[index]] for index in range(size)]
+        best = next(
+            least
+            for least in range(min(quorum, config.min_racks), 0, -1)
+            if possible(racks, size, quorum, least)
+        )
+        assert spans(found, quorum, best)
+
+
+@given(SMALL, st.integers(2, 4), st.data(), SEEDS)
+def test_a_replacement_keeps_what_was_kept(
+    racks: dict[str, str], size: int, data: st.DataObject, seed: int
+) -> None:
+    """Also where two go at once; and one that can be replaced alone is replaced."""
+    size = min(size, len(racks))
+    quorum = data.draw(st.integers(1, size))
+    config = PlacementConfig(min_racks=data.draw(st.integers(1, 3)), enforce_racks=True)
+    policy, least = RackAware(config), min(quorum, config.min_racks)
+    ensemble = tuple(data.draw(st.permutations(sorted(racks)))[:size])
+    gone_at = data.draw(st.sets(st.integers(0, size - 1), min_size=1, max_size=2))
+    gone = {index: ensemble[index] for index in sorted(gone_at)}
+    alive = {b: rack for b, rack in racks.items() if b not in gone.values()}
+    known = rack_view(alive)
+    others = {b: Place(b, f"host-{b}", racks[b]) for b in gone.values()}
+    view = replace(known, others=others)
+    wanted = Wanted.replacing(ensemble, gone, quorum, quorum)
+    chosen = policy.fill(wanted, view, random.Random(seed))
+    assert chosen.keys() <= gone.keys()
+    assert not set(chosen.values()) & set(ensemble)
+    before = [racks[bookie] for bookie in ensemble]
+    after = [racks[chosen.get(index, bookie)] for index, bookie in enumerate(ensemble)]
+    for start in range(size):
+        window = [(start + k) % size for k in range(quorum)]
+        kept = len({before[index] for index in window}) >= least
+        assert not kept or len({after[index] for index in window}) >= least
+    left = set(alive) - set(ensemble)
+    same = [b for b in left if racks[b] in {before[index] for index in gone}]
+    assert chosen or not same, "one of the same rack changes nothing"

@@ -493,8 +493,8 @@ ELSEWHERE = {
     "ack_set": "tests/unit/test_quorum_vectors.py",
     "underreplication": "",  # the auditor
     "entries_stored_in_bookie": "",  # the auditor's check of replicas
-    "rackaware_adherence": "",  # placement by racks
-    "read_reorder": "",  # the order of reads by placement
+    "rackaware_adherence": "tests/unit/test_placement.py",
+    "read_reorder": "tests/unit/test_placement.py",
 }
 """Groups that other tests run, and ('') those of rooms that do not exist yet."""
 

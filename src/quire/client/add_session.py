@@ -21,8 +21,12 @@ from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_
 from quire.codec.frames import Buffer
 from quire.config import ClientConfig
 from quire.core.add_pipeline import AddPipeline, Block
+from quire.core.placement import Wanted
+from quire.core.placement.words import some
 from quire.core.quorum import bearable
+from quire.core.spread_pipeline import SpreadPipeline
 from quire.errors import (
+    AddQuorumTimeoutError,
     BookieTimeoutError,
     BookieUnavailableError,
     EntryTooLargeError,
@@ -139,15 +143,18 @@ class AddSession:
         length: int = 0,
         flags: int = 0,
         lac_sent: int | None = None,
+        spread_acks: bool = False,
     ) -> None:
-        """`lac_sent`: the LAC that every entry carries (recovery), instead of the advancing one."""
+        """`lac_sent`: the LAC that every entry carries (recovery), instead of the advancing one.
+        `spread_acks`: entries wait for as many fault domains as the placement says."""
         self.ledger_id = codec.ledger_id
         self.pool = pool
         self.config = config
         self.tasks = tasks
         self.ensemble = ensemble
         self.failure: QuireError | None = None
-        self.pipeline = AddPipeline(len(ensemble), write_quorum, ack_quorum, last_confirmed, length)
+        shape = len(ensemble), write_quorum, ack_quorum, last_confirmed, length
+        self.pipeline = SpreadPipeline(*shape) if spread_acks else AddPipeline(*shape)
         self.lac_pushed = -1
         """The LAC that the newest entry carries."""
         self._lac_sent = lac_sent
@@ -156,6 +163,7 @@ class AddSession:
         self._change_ensemble = change_ensemble
         self._striped = len(ensemble) != write_quorum
         self._write_quorum = write_quorum
+        self._look_at_domains()
         self.ack_quorum = ack_quorum
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
@@ -344,11 +352,14 @@ class AddSession:
         changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
         self.ensemble = ensemble
         self._absent -= changed
+        self._look_at_domains()
         if unreplaced:
             if not self._bearable(unreplaced):
+                wanted = self._wanted({index: failed[index] for index in unreplaced})
+                why = self.pool.placement.why(wanted, self.pool.placement.view())
                 raise NotEnoughBookiesError(
                     f"ledger {self.ledger_id}: no bookie is left to replace "
-                    f"{', '.join(failed[index] for index in sorted(unreplaced))}",
+                    f"{some(failed[index] for index in sorted(unreplaced))}: {why}",
                     ledger_id=self.ledger_id,
                     causes=self.causes,
                     remedy="Start another bookie, then open the ledger with recovery",
@@ -357,20 +368,26 @@ class AddSession:
         self._replace_members(changed | (set(failed) - unreplaced))
 
     async def _choose(self, failed: dict[int, str], patient: bool) -> dict[int, str]:
-        keep = [bookie for index, bookie in enumerate(self.ensemble) if index not in failed]
-        exclude = set(self.ensemble) | set(failed.values())
+        wanted = self._wanted(failed)
         if patient:
-            chosen = await self.pool.pick(len(failed), exclude, keep, rested=True)
-        else:
-            chosen = self.pool.pick_now(len(failed), exclude, keep, rested=True)
-        return dict(zip(sorted(failed), chosen))
+            return await self.pool.pick(wanted, rested=True)
+        return self.pool.pick_now(wanted, rested=True)
+
+    def _wanted(self, failed: dict[int, str]) -> Wanted:
+        return Wanted.replacing(self.ensemble, failed, self._write_quorum, self.ack_quorum)
 
     # -- going on with fewer ------------------------------------------------------------------
 
     def _bearable(self, missing: Iterable[int]) -> bool:
-        return bearable(
-            self._absent.union(missing), len(self.ensemble), self._write_quorum, self.ack_quorum
-        )
+        absent = self._absent.union(missing)
+        if isinstance(self.pipeline, SpreadPipeline) and not self.pipeline.spread_without(absent):
+            return False
+        return bearable(absent, len(self.ensemble), self._write_quorum, self.ack_quorum)
+
+    def _look_at_domains(self) -> None:
+        if isinstance(self.pipeline, SpreadPipeline):
+            found = self.pool.placement.ack_domains(self.ensemble, self._write_quorum)
+            self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
     def _go_on_without(self, indexes: set[int]) -> None:
         self.pipeline.park(indexes)
@@ -385,7 +402,12 @@ class AddSession:
         member = self._members[index]
         await self.pool.changed(self._loop.time() + delay)
         while self.failure is None and index in self._absent:
-            if self.pool.pick_now(1, exclude=self.ensemble, rested=True):
+            try:
+                found = self.pool.pick_now(self._wanted({index: member.bookie_id}), rested=True)
+            except QuireError as error:  # a placement policy that does not work
+                self.fail(error)
+                return
+            if found:
                 self._absent.discard(index)
                 self._fail_member(member)
                 return
@@ -417,19 +439,36 @@ class AddSession:
 
     def _check_timeouts(self) -> None:
         limit = self.config.add_timeout_s
+        quorum_limit = self.config.add_quorum_timeout_s
         now = self._loop.time()
+        if quorum_limit > 0:
+            since = self.pipeline.unaccepted_since()
+            if since is not None and now - since > quorum_limit:
+                self.fail(self._quorum_timeout(quorum_limit))
+                return
+            limit = min(limit, quorum_limit)
         for member in self._members:
             since = self.pipeline.outstanding_since(member.index)
-            if since is not None and now - since > limit and not member.gone:
+            late = since is not None and now - since > self.config.add_timeout_s
+            if late and not member.gone:
                 self.on_failure(
                     member,
                     BookieTimeoutError(
                         f"bookie {member.bookie_id} left an add of ledger {self.ledger_id} "
-                        f"unanswered for {limit:g} s"
+                        f"unanswered for {self.config.add_timeout_s:g} s"
                     ),
                 )
         if self.failure is None:
             self._timer = self._loop.call_later(limit / TIMEOUT_CHECKS, self._check_timeouts)
+
+    def _quorum_timeout(self, limit: float) -> AddQuorumTimeoutError:
+        return AddQuorumTimeoutError(
+            f"entry {self.pipeline.accepted + 1} of ledger {self.ledger_id} was not acknowledged "
+            f"by {self.ack_quorum} bookies within {limit:g} s",
+            ledger_id=self.ledger_id,
+            causes=self.causes,
+            remedy="Open the ledger with recovery to see which entries it has",
+        )
 
     # -- the end ------------------------------------------------------------------------------
 

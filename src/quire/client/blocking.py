@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
 
 from quire.client import client as asynchronous
 from quire.client.caller_ids import CallerIdWriter as AsyncCallerIdWriter
+from quire.client.quarantine import Suspect
 from quire.client.reader import LedgerReader as AsyncReader
 from quire.client.write_handle import WriteHandle
 from quire.client.writer import LedgerWriter as AsyncWriter
@@ -199,10 +200,19 @@ class Client:
         return CallerIdWriter(writer) if caller_ids else LedgerWriter(writer)
 
     def open_ledger(
-        self, ledger_id: int, *, password: bytes = b"", recover: bool = False
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        recover: bool = False,
+        assume_liars: int | None = None,
     ) -> LedgerReader:
         """See `quire.Client.open_ledger`."""
-        return LedgerReader(self, ledger_id, password, recover)
+        return LedgerReader(self, ledger_id, password, recover, assume_liars)
+
+    def suspects(self) -> list[Suspect]:
+        """See `quire.Client.suspects`."""
+        return self.aio.suspects()
 
     def delete_ledger(self, ledger_id: int) -> None:
         """See `quire.Client.delete_ledger`."""
@@ -368,18 +378,32 @@ class CallerIdWriter(_Writer[AsyncCallerIdWriter]):
 class LedgerReader:
     """See `quire.LedgerReader`."""
 
-    def __init__(self, client: Client, ledger_id: int, password: bytes, recover: bool) -> None:
+    def __init__(
+        self,
+        client: Client,
+        ledger_id: int,
+        password: bytes,
+        recover: bool,
+        assume_liars: int | None = None,
+    ) -> None:
         self._client = client
         self._password = password
+        self._liars = assume_liars
         self.ledger_id = ledger_id
         self._pid = os.getpid()
-        self._reader = call(client.aio.open_ledger(ledger_id, password=password, recover=recover))
+        self._reader = call(
+            client.aio.open_ledger(
+                ledger_id, password=password, recover=recover, assume_liars=assume_liars
+            )
+        )
 
     @property
     def aio(self) -> AsyncReader:
         if self._pid != os.getpid():
             self._reader = call(
-                self._client.aio.open_ledger(self.ledger_id, password=self._password)
+                self._client.aio.open_ledger(
+                    self.ledger_id, password=self._password, assume_liars=self._liars
+                )
             )
             self._pid = os.getpid()
         return self._reader
@@ -424,6 +448,15 @@ class LedgerReader:
                 yield run
         finally:
             call(runs.aclose())
+
+    def read_unconfirmed(self, first: int, last: int | None = None) -> Iterator[Entry]:
+        """See `quire.LedgerReader.read_unconfirmed`."""
+        entries = self.aio.read_unconfirmed(first, last)
+        try:
+            while (entry := call(_next(entries))) is not None:
+                yield entry
+        finally:
+            call(entries.aclose())
 
     def tail(self, first: int | None = None) -> Iterator[Entry]:
         """See `quire.LedgerReader.tail`: the iterator waits for the next entry."""
@@ -483,5 +516,5 @@ class LedgerReader:
         self.close()
 
 
-async def _next(runs: AsyncGenerator[EntryRun, None]) -> EntryRun | None:
+async def _next(runs: AsyncGenerator[T, None]) -> T | None:
     return await anext(runs, None)

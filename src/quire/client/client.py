@@ -11,7 +11,9 @@ from typing import Any, Literal, TypeVar, overload
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.datasets import Datasets
 from quire.client.last_confirmed import read_last_confirmed
+from quire.client.placement import Placement
 from quire.client.pool import BookiePool
+from quire.client.quarantine import OnDamage, Suspect
 from quire.client.reader import LedgerReader
 from quire.client.recovery import Recovery
 from quire.client.writer import LedgerWriter
@@ -20,6 +22,7 @@ from quire.codec.digest import DigestType
 from quire.codec.entry import EntryCodec
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
+from quire.core.recovery import Doubt
 from quire.errors import (
     BookieTimeoutError,
     ClientClosedError,
@@ -136,7 +139,8 @@ class Client:
                 f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
                 f"{ack_quorum} >= 1 does not hold"
             )
-        ensemble = await self._pool.new_ensemble(ensemble_size)
+        self._check_liars(self.config.assume_liars, ack_quorum)
+        ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
         metadata = LedgerMetadata(
             ensemble_size=ensemble_size,
             write_quorum=write_quorum,
@@ -163,7 +167,12 @@ class Client:
         )
 
     async def open_ledger(
-        self, ledger_id: int, *, password: bytes = b"", recover: bool = False
+        self,
+        ledger_id: int,
+        *,
+        password: bytes = b"",
+        recover: bool = False,
+        assume_liars: int | None = None,
     ) -> LedgerReader:
         """Open a ledger for reading.
 
@@ -171,8 +180,13 @@ class Client:
         that includes every acknowledged entry: use it to take over from a writer that died. Without
         it a ledger that is still written is read up to what is known to be acknowledged now.
 
+        `assume_liars` (default: that of the configuration) bookies of each ensemble may lie: deny
+        what they acknowledged, or make up entries and digests. Then nothing acknowledged is lost by
+        it, and nothing made up is read; more bookies have to answer, and agree.
+
         Raises NoSuchLedgerError, UnauthorizedError (wrong password), RecoveryError or ReadError
-        (too few bookies answer; nothing is lost, open again). Cancel-safe.
+        (too few bookies answer; nothing is lost, open again), UsageError where the ack quorum is
+        too small for so many liars. Cancel-safe.
         """
         self._check_open()
         stored = await self.metadata.read_ledger(ledger_id)
@@ -184,6 +198,10 @@ class Client:
                 remedy="Open it with the password that it was created with",
             )
         codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
+        liars = self.config.assume_liars if assume_liars is None else assume_liars
+        self._check_liars(liars, value.ack_quorum)
+        # Whoever knows the password can make HMAC digests, and everybody knows the empty one.
+        doubt = Doubt(liars, codec.digest is not DigestType.HMAC or not password)
         lac = value.last_entry_id
         if recover and not value.closed:
             recovery = Recovery(
@@ -195,11 +213,14 @@ class Client:
                 self._pool,
                 self.config,
                 self._tasks,
+                doubt,
             )
             stored = await recovery.run()
             lac = stored.value.last_entry_id
         elif not value.closed:
-            known = await read_last_confirmed(value, codec, self._pool, self.config.read_timeout_s)
+            known = await read_last_confirmed(
+                value, codec, self._pool, self.config.read_timeout_s, doubt=doubt
+            )
             lac = max(known.lac, value.last_segment.first_entry_id - 1)
         return LedgerReader(
             metadata=stored,
@@ -208,6 +229,7 @@ class Client:
             pool=self._pool,
             config=self.config,
             last_add_confirmed=lac,
+            doubt=doubt,
         )
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -264,6 +286,27 @@ class Client:
                 f"bookie {bookie_id} gave no answer within {limit:g} s"
             ) from None
 
+    def suspects(self) -> list[Suspect]:
+        """The bookies that gave this client answers which cannot be right, or lack what others
+        have, by name and kind: how often, and of which ledger and entry the last time."""
+        return self._pool.health.suspects()
+
+    @property
+    def on_damage(self) -> OnDamage | None:
+        """Awaited with (ledger, [bookie]) once for each replica that is seen to need repair, in the
+        background. `ReplicationLocks.mark` fits: then replication workers repair it."""
+        return self._pool.health.on_damage
+
+    @on_damage.setter
+    def on_damage(self, call: OnDamage | None) -> None:
+        self._pool.health.on_damage = call
+
+    @property
+    def placement(self) -> Placement:
+        """On which bookies ensembles are, where those stand, and how well a ledger keeps to it."""
+        self._check_open()
+        return self._pool.placement
+
     @property
     def pool(self) -> BookiePool:
         """The connections to bookies, for the rooms above: they ask single ones."""
@@ -301,6 +344,17 @@ class Client:
     def _check_open(self) -> None:
         if self._closed:
             raise ClientClosedError("the client is closed")
+
+    @staticmethod
+    def _check_liars(liars: int, ack_quorum: int) -> None:
+        """As many negatives as then prove absence, and as few unknown, there must be."""
+        if liars < 0 or (liars and ack_quorum - liars < 1):
+            raise UsageError(
+                f"with an ack quorum of {ack_quorum} no more than {ack_quorum - 1} bookies of an "
+                f"ensemble can be assumed to lie, not {liars}",
+                remedy="An acknowledged entry must be on a bookie that does not: create ledgers "
+                "with a larger ack quorum",
+            )
 
     def _format_version(self) -> int:
         version = self.config.ledger_metadata_version

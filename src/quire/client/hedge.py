@@ -21,6 +21,7 @@ slow line come one behind the other, and asking again would only make the queue 
 @dataclass(slots=True)
 class _Asked:
     bookie: str
+    order: int
     until: float
     received_bytes: int
     rounds: int = 1
@@ -30,10 +31,17 @@ class Hedge:
     """The next bookie is asked after an error, and when there is no answer within
     `speculative_read_s`. Each is asked once; an answer that comes late counts. Cancel-safe."""
 
-    def __init__(self, config: ClientConfig, received_bytes: Callable[[str], int]) -> None:
-        """`received_bytes`: all that has come from a bookie so far."""
+    def __init__(
+        self,
+        config: ClientConfig,
+        received_bytes: Callable[[str], int],
+        overtaken: Callable[[str], None] = lambda bookie: None,
+    ) -> None:
+        """`received_bytes`: all that has come from a bookie so far. `overtaken`: told of each that
+        was asked before the one whose answer came first, and has not answered."""
         self._config = config
         self._received_bytes = received_bytes
+        self._overtaken = overtaken
 
     async def first_good(
         self, bookies: Iterable[str], ask: Callable[[str], Awaitable[T]]
@@ -42,19 +50,27 @@ class Hedge:
         waiting = deque(bookies)
         asked: dict[asyncio.Future[T], _Asked] = {}
         errors: dict[str, QuireError] = {}
+        order = 0
         try:
             while waiting or asked:
                 if waiting:
                     bookie = waiting.popleft()
                     asked[asyncio.ensure_future(ask(bookie))] = _Asked(
-                        bookie, self._later(), self._received_bytes(bookie)
+                        bookie, order, self._later(), self._received_bytes(bookie)
                     )
+                    order += 1
                 for done in await self._some(asked, hedged=bool(waiting)):
-                    bookie = asked.pop(done).bookie
+                    one = asked.pop(done)
+                    bookie = one.bookie
                     try:
-                        return done.result(), errors
+                        found = done.result()
                     except QuireError as error:
                         errors[bookie] = error
+                        continue
+                    for future, other in asked.items():
+                        if other.order < one.order and not future.done():
+                            self._overtaken(other.bookie)
+                    return found, errors
                 await self._give_up(asked, errors)
         finally:
             await _cancel(asked)

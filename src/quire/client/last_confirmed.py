@@ -6,10 +6,11 @@ import asyncio
 from dataclasses import dataclass, field
 
 from quire.client.pool import BookiePool
+from quire.client.quarantine import misbehaviour_of
 from quire.codec.entry import BadEntryError, EntryCodec
 from quire.codec.frames import LAST_ENTRY, Flag
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.core.quorum import covered
+from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
@@ -30,6 +31,8 @@ class LastConfirmed:
     """The highest LAC that a valid entry or LAC packet carries; -1 if none does."""
     known: set[int] = field(default_factory=set)
     """Ensemble indexes that answered."""
+    lacs: dict[str, int] = field(default_factory=dict)
+    """What each of them proved, -1 where it has nothing of the ledger."""
     errors: dict[str, QuireError] = field(default_factory=dict)
 
 
@@ -40,6 +43,8 @@ async def read_last_confirmed(
     timeout_s: float,
     *,
     fence_with: bytes | None = None,
+    doubt: Doubt = NO_DOUBT,
+    cover: bool = True,
 ) -> LastConfirmed:
     """The LAC according to the last ensemble, as soon as the answers cover every possible ack
     quorum (replication spec, 6.2 and 7). With `fence_with` (the master key) each bookie is fenced,
@@ -47,7 +52,11 @@ async def read_last_confirmed(
     (READ_LAC of protocol v3; a bookie that speaks v2 only gives its last entry).
 
     An answer whose digest is wrong counts as none (rule 9). Raises UnauthorizedError at once, and
-    ReadError when all have answered without coverage. Cancel-safe.
+    ReadError when all have answered without coverage (unless not `cover`: then the LAC is one that
+    was reached, and perhaps not the newest). Cancel-safe.
+
+    With `doubt` more answers are needed, and a LAC that a liar could forge is believed of so many
+    that one of them is honest: a lower LAC is always safe.
     """
     ensemble = metadata.last_segment.ensemble
     result = LastConfirmed()
@@ -61,8 +70,9 @@ async def read_last_confirmed(
                 else:
                     await _read_last_entry(bookie, codec, pool, result, fence_with)
         except NoEntryAnswer:
-            pass
+            result.lacs[bookie] = -1
         except BadEntryError as error:
+            pool.health.misbehaved(bookie, misbehaviour_of(error), codec.ledger_id, -1)
             result.errors[bookie] = DigestError(str(error), ledger_id=codec.ledger_id)
             return
         except TimeoutError:
@@ -80,12 +90,16 @@ async def read_last_confirmed(
             for error in result.errors.values():
                 if isinstance(error, UnauthorizedError):
                     raise error
-            if covered(result.known, len(ensemble), metadata.write_quorum, metadata.ack_quorum):
+            result.lac = doubt.believed_lac(result.lacs.values())
+            quorums = metadata.write_quorum, metadata.ack_quorum
+            if cover and doubt.covered(result.known, len(ensemble), *quorums):
                 return result
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    if not cover:
+        return result
     raise _uncovered(codec.ledger_id, result)
 
 
@@ -100,7 +114,7 @@ async def _read_last_entry(
     channel = await pool.channel(bookie)
     data = await channel.read(codec.ledger_id, LAST_ENTRY, flags, fence_with or b"")
     _, lac, _ = codec.check(data)
-    result.lac = max(result.lac, lac)
+    result.lacs[bookie] = lac
 
 
 async def _read_lac(
@@ -113,7 +127,9 @@ async def _read_lac(
         # It accepted the connection but not the request: perhaps it speaks v2 only.
         await _read_last_entry(bookie, codec, pool, result, None)
         return
-    result.lac = max(result.lac, verified_lac(codec, answer))
+    lac = verified_lac(codec, answer)
+    result.lacs[bookie] = lac
+    pool.health.lac(bookie, codec.ledger_id, lac)
 
 
 def verified_lac(codec: EntryCodec, answer: LacAnswer) -> int:

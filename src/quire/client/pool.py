@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from quire.client.placement import Placement
+from quire.client.quarantine import BookieHealth
 from quire.config import ClientConfig
-from quire.core.placement import choose
-from quire.errors import BookieUnavailableError, NotEnoughBookiesError
+from quire.core.placement import Standing, Wanted, read_order
+from quire.errors import BookieTimeoutError, BookieUnavailableError
 from quire.metadata.base import BookieAddress, Bookies, MetadataStore
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
@@ -79,12 +81,17 @@ class BookiePool:
         self._channels = _Links(BookieChannel)
         self._controls = _Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
+        self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)
+        self.placement = Placement(
+            config.placement, metadata, rng, tasks, self._free_bytes, self._failed_s
+        )
         self._watch = metadata.watch_bookies(self._on_bookies)
         self.closed = False
 
     def close(self) -> None:
         self.closed = True
         self._watch.close()
+        self.placement.close()
         self._channels.close()
         self._controls.close()
 
@@ -92,27 +99,44 @@ class BookiePool:
 
     def mark_failed(self, bookie_id: str) -> None:
         self._failed_at[bookie_id] = asyncio.get_running_loop().time()
+        self.health.error(bookie_id)
 
     def failed_lately(self, bookie_id: str) -> bool:
         """Whether it failed within `avoid_failed_bookie_s`: others are asked before it."""
         horizon = asyncio.get_running_loop().time() - self._config.avoid_failed_bookie_s
         return self._failed_at.get(bookie_id, horizon) > horizon
 
-    async def pick(
-        self,
-        count: int,
-        exclude: Collection[str] = (),
-        keep: Collection[str] = (),
-        *,
-        rested: bool = False,
-    ) -> list[str]:
-        """As `pick_now`, but waits `bookies_wait_s` for enough to register, or to have rested,
-        before it gives fewer."""
+    def read_order(self, bookies: Sequence[str], near: str | None = None) -> list[str]:
+        """In which order a reader asks them: as near to us as the policy wants it, `near` before
+        all, those in trouble behind. All are asked where those before have no answer."""
+        order = list(bookies)
+        if self.placement.orders_reads:
+            order = self.placement.read_order(order)
+        if near in order:
+            order.remove(near)
+            order.insert(0, near)
+        return read_order(order, self.standing)
+
+    def standing(self, bookie_id: str) -> Standing:
+        if bookie_id not in self._bookies.writable:
+            if bookie_id not in self._bookies.readonly:
+                return Standing.UNAVAILABLE
+            usual = Standing.READONLY
+        else:
+            usual = Standing.FAILED if self.failed_lately(bookie_id) else Standing.GOOD
+        if self.health.quarantined(bookie_id):
+            return Standing.QUARANTINED
+        return Standing.SLOW if self.health.slow(bookie_id) else usual
+
+    async def pick(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
+        """As `pick_now`, but waits `bookies_wait_s` for enough to register, to have rested, and for
+        their locations, before it gives fewer."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._config.bookies_wait_s
         while True:
-            chosen = self.pick_now(count, exclude, keep, rested=rested)
-            if len(chosen) == count or loop.time() >= deadline:
+            await self.placement.settle(deadline)
+            chosen = self.pick_now(wanted, rested=rested)
+            if len(chosen) == len(wanted.holes) or loop.time() >= deadline:
                 return chosen
             await self.changed(min(deadline, loop.time() + REST_S) if rested else deadline)
 
@@ -126,41 +150,50 @@ class BookiePool:
             return False
         return True
 
-    def pick_now(
-        self,
-        count: int,
-        exclude: Collection[str] = (),
-        keep: Collection[str] = (),
-        *,
-        rested: bool = False,
-    ) -> list[str]:
-        """Up to `count` writable bookies outside `exclude`, on hosts other than those of `keep`
-        where possible. `rested`: none that failed within `REST_S`."""
+    def pick_now(self, wanted: Wanted, *, rested: bool = False) -> dict[int, str]:
+        """Writable bookies for the open places, by index, as the placement policy chooses them;
+        fewer where there are not enough. `rested`: none that failed within `REST_S`."""
+        out: frozenset[str] = frozenset()
+        if rested:
+            horizon = asyncio.get_running_loop().time() - REST_S
+            out = frozenset(b for b, at in self._failed_at.items() if at > horizon)
+        return self.placement.fill(wanted, self.placement.view(out))
+
+    def _failed_s(self) -> dict[str, float]:
+        """Those that are chosen only where nothing else is left: how many seconds ago they failed,
+        -1 for those in quarantine."""
         now = asyncio.get_running_loop().time()
         horizon = now - self._config.avoid_failed_bookie_s
         self._failed_at = {b: at for b, at in self._failed_at.items() if at > horizon}
-        hosts = {b: address.host for b, address in self._bookies.writable.items()}
-        used = [hosts[b] for b in keep if b in hosts]
-        if rested:
-            exclude = {*exclude, *(b for b, at in self._failed_at.items() if at > now - REST_S)}
-        return choose(
-            hosts, count, self._rng, exclude=exclude, avoid=self._failed_at, used_hosts=used
-        )
+        failed = {bookie: now - at for bookie, at in self._failed_at.items()}
+        return {**dict.fromkeys(self.health.in_quarantine(), -1.0), **failed}
 
-    async def new_ensemble(self, size: int) -> tuple[str, ...]:
-        chosen = await self.pick(size)
+    async def new_ensemble(
+        self, size: int, write_quorum: int = 0, ack_quorum: int = 0
+    ) -> tuple[str, ...]:
+        """NotEnoughBookiesError says what is missing; UsageError: the policy cannot be kept with
+        these quorums."""
+        wanted = Wanted.new(size, write_quorum, ack_quorum)
+        self.placement.policy.check(size, wanted.write_quorum, wanted.ack_quorum)
+        chosen = await self.pick(wanted)
         if len(chosen) < size:
-            known = ", ".join(sorted(self._bookies.writable)) or "none"
-            raise NotEnoughBookiesError(
-                f"an ensemble of {size} needs {size} writable bookies, registered are "
-                f"{len(self._bookies.writable)} ({known})",
-                remedy="Start more bookies or ask for a smaller ensemble",
-            )
-        return tuple(chosen)
+            raise self.placement.too_few(wanted)
+        return tuple(chosen[index] for index in range(size))
 
     def any_index(self, count: int) -> int:
         """One of `count`, so that the readers of one ledger do not all ask the same bookie."""
         return self._rng.randrange(count)
+
+    async def _free_bytes(self, bookie_id: str) -> int:
+        """The free disk space of a bookie, as it says."""
+        limit = self._config.read_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                return (await (await self.control(bookie_id)).bookie_info()).free_bytes
+        except TimeoutError:
+            raise BookieTimeoutError(
+                f"bookie {bookie_id} gave no answer within {limit:g} s"
+            ) from None
 
     # -- channels -----------------------------------------------------------------------------
 
@@ -217,5 +250,6 @@ class BookiePool:
         self._bookies = bookies
         self._last_known.update(bookies.readonly)
         self._last_known.update(bookies.writable)
+        self.placement.on_bookies(bookies, self._last_known)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()

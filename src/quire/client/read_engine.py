@@ -3,6 +3,9 @@
 Where every bookie has every entry (ensemble = write quorum) a window is one batch read; striped
 ledgers are read entry by entry, many in one write. A window is answered by the first replica that
 gives valid bytes; replicas take turns so that they share the load.
+
+Where copies have to be compared (`Doubt.votes`) every replica of an entry is asked, and what
+`copies_needed` of them say is the entry.
 """
 
 from __future__ import annotations
@@ -13,12 +16,16 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
 
 from quire.client.hedge import Hedge
 from quire.client.pool import BookiePool
+from quire.client.quarantine import Misbehaviour, misbehaviour_of
+from quire.codec.digest import DigestType
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
-from quire.codec.frames import BATCH_RESPONSE_BYTES
+from quire.codec.frames import BATCH_RESPONSE_BYTES, LENGTH
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.config import ClientConfig
-from quire.core.quorum import write_set
+from quire.core.quorum import stripe, write_set
+from quire.core.recovery import NO_DOUBT, Doubt, EntryVotes
 from quire.errors import (
+    BookieTimeoutError,
     DigestError,
     NoSuchEntryError,
     QuireError,
@@ -42,7 +49,9 @@ class ReadEngine:
         refresh: Callable[[], Awaitable[bool]],
         pool: BookiePool,
         config: ClientConfig,
+        doubt: Doubt = NO_DOUBT,
     ) -> None:
+        self.doubt = doubt
         self._codec = codec
         self._metadata = metadata
         self._refresh = refresh
@@ -52,7 +61,7 @@ class ReadEngine:
         """A running mean, to cut ranges into windows."""
         self._turn = 0
         self._no_batches = False
-        self._hedge = Hedge(config, pool.received_bytes)
+        self._hedge = Hedge(config, pool.received_bytes, pool.health.overtaken)
 
     async def runs(
         self, first: int, last: int, near: str | None = None
@@ -77,6 +86,22 @@ class ReadEngine:
                 task.cancel()
             await asyncio.gather(*windows, return_exceptions=True)
 
+    async def runs_there_are(self, first: int, last: int) -> AsyncGenerator[EntryRun, None]:
+        """As `runs`, of entries that may not exist: NoSuchEntryError at the first that every
+        replica denies, behind all before it."""
+        while first <= last:
+            end = self._window_end(first, last)
+            try:
+                [run, *more] = await self._window(first, end, None)
+            except NoSuchEntryError as error:
+                missing = first if error.entry_id is None else error.entry_id
+                if missing == first:
+                    raise
+                [run, *more] = await self._window(first, missing - 1, None)
+            for one in (run, *more):
+                yield one
+                first = one.last + 1
+
     @property
     def batches(self) -> bool:
         """Whether a bookie can be asked for many entries at once."""
@@ -95,7 +120,8 @@ class ReadEngine:
         return min(first + count - 1, metadata.segment_end(segment, last))
 
     def _single(self, metadata: LedgerMetadata) -> bool:
-        return self._no_batches or metadata.ensemble_size != metadata.write_quorum
+        striped = metadata.ensemble_size != metadata.write_quorum
+        return striped or self._no_batches or self.doubt.votes
 
     async def _window(self, first: int, last: int, near: str | None) -> list[EntryRun]:
         turn, self._turn = self._turn, self._turn + 1
@@ -118,6 +144,8 @@ class ReadEngine:
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
         """At least the first entry of first..last."""
         metadata = self._metadata()
+        if self.doubt.votes:
+            return await self._agreed(metadata, first, last)
         if not self._single(metadata):
             try:
                 return await self._from_replicas(metadata, first, last, turn, self.batch, near)
@@ -145,13 +173,39 @@ class ReadEngine:
         members = write_set(first, metadata.ensemble_size, metadata.write_quorum)
         at = turn % len(members)
         order = [ensemble[index] for index in (*members[at:], *members[:at])]
-        if near in order:
-            order.remove(near)
-            order.insert(0, near)
+        order = self._pool.read_order(order, near)
         found, errors = await self._hedge.first_good(order, lambda b: ask(b, first, last))
+        self._note(metadata, first, errors, found is not None)
         if found is None:
             raise self._failed(first, errors)
         return found
+
+    def _note(
+        self, metadata: LedgerMetadata, entry_id: int, errors: dict[str, QuireError], found: bool
+    ) -> None:
+        """What was seen of bookies that did not give an entry; `found`: another one did."""
+        health, ledger_id = self._pool.health, self._codec.ledger_id
+        for bookie, error in errors.items():
+            if isinstance(error, NoEntryAnswer):
+                if found and metadata.closed:
+                    every = metadata.ack_quorum == metadata.write_quorum
+                    kind = Misbehaviour.DROPPED if every else Misbehaviour.MISSING
+                    health.misbehaved(bookie, kind, ledger_id, entry_id)
+            elif not isinstance(error, DigestError):
+                health.error(bookie)
+
+    def _bad(self, bookie: str, error: BadEntryError, entry_id: int) -> DigestError:
+        """The bookie gave something that does not check."""
+        metadata, ledger_id = self._metadata(), self._codec.ledger_id
+        # Without a password to compare with ours, it may be our key that is wrong.
+        if metadata.password is not None or self._codec.digest is not DigestType.HMAC:
+            kind = misbehaviour_of(error)
+            self._pool.health.misbehaved(bookie, kind, ledger_id, entry_id)
+        return DigestError(
+            f"entry {entry_id} of ledger {ledger_id}: {error}",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+        )
 
     async def batch(self, bookie: str, first: int, last: int) -> EntryRun:
         """What one bookie has of first..last, at least the first of them."""
@@ -164,13 +218,27 @@ class ReadEngine:
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
         )
         if not run:
-            raise DigestError(f"entry {first} from bookie {bookie} does not match its digest")
+            raise self._bad(bookie, self._why_bad(answer, first), first)
         return run
+
+    def _why_bad(self, answer: bytes, first: int) -> BadEntryError:
+        """Of a batch whose first entry does not check."""
+        at = BATCH_RESPONSE_BYTES
+        size = int.from_bytes(answer[at : at + LENGTH.size], "big")
+        try:
+            self._codec.check(answer[at + LENGTH.size : at + LENGTH.size + size], first)
+        except BadEntryError as error:
+            return error
+        return BadEntryError("an answer without an entry")
 
     async def _one(self, bookie: str, entry_id: int, last: int) -> EntryRun:
         channel = await self._pool.channel(bookie)
         data = await channel.read(self._codec.ledger_id, entry_id)
-        return self.run_of(entry_id, [self._verified(data, entry_id)])
+        try:
+            self._codec.check(data, entry_id)
+        except BadEntryError as error:
+            raise self._bad(bookie, error, entry_id) from error
+        return self.run_of(entry_id, [data])
 
     # -- single reads -------------------------------------------------------------------------
 
@@ -179,44 +247,153 @@ class ReadEngine:
         asked of the others."""
         ensemble = metadata.segment_of(first).ensemble
         by_bookie: dict[str, list[int]] = {}
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        firsts = [
+            self._pool.read_order([ensemble[index] for index in write_set(residue, size, quorum)])[
+                0
+            ]
+            for residue in range(size)
+        ]
         for entry in range(first, last + 1):
-            by_bookie.setdefault(ensemble[entry % len(ensemble)], []).append(entry)
+            by_bookie.setdefault(firsts[entry % size], []).append(entry)
         found: dict[int, bytes] = {}
+        denied: dict[int, dict[str, QuireError]] = {}
         async with asyncio.TaskGroup() as group:
             for bookie, entries in by_bookie.items():
-                group.create_task(self._many(bookie, entries, found))
+                group.create_task(self._many(bookie, entries, found, denied))
         for entry in range(first, last + 1):
             if entry not in found:
                 run = await self._from_replicas(metadata, entry, entry, 1, self._one)
+                self._note(metadata, entry, denied.get(entry, {}), True)
                 found[entry] = memoryview(run.data)[:].tobytes()
         return self.run_of(first, [found[entry] for entry in range(first, last + 1)])
 
-    async def _many(self, bookie: str, entries: list[int], found: dict[int, bytes]) -> None:
-        """Fill `found` with what this bookie answers validly in time."""
+    async def _many(
+        self,
+        bookie: str,
+        entries: list[int],
+        found: dict[int, bytes],
+        denied: dict[int, dict[str, QuireError]],
+    ) -> None:
+        """Fill `found` with what this bookie answers validly in time, and `denied` with what it
+        says that it never had."""
         try:
             async with asyncio.timeout(self._config.speculative_read_s):
                 channel = await self._pool.channel(bookie)
                 answers = await channel.read_many(self._codec.ledger_id, entries)
-        except (TimeoutError, QuireError):
+        except TimeoutError:
+            self._pool.health.overtaken(bookie)
+            return
+        except QuireError:
+            self._pool.health.error(bookie)
             return
         for entry, answer in zip(entries, answers):
             if isinstance(answer, bytes):
                 try:
                     self._codec.check(answer, entry)
-                except BadEntryError:
+                except BadEntryError as error:
+                    self._bad(bookie, error, entry)
                     continue
                 found[entry] = answer
+            elif isinstance(answer, NoEntryAnswer):
+                denied[entry] = {bookie: answer}
 
-    def _verified(self, data: bytes, entry_id: int) -> bytes:
+    # -- copies that are compared -------------------------------------------------------------
+
+    async def _agreed(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
+        """All of first..last, each as `copies_needed` of its write set have it."""
+        ensemble = metadata.segment_of(first).ensemble
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        copies: dict[int, dict[int, bytes]] = {entry: {} for entry in range(first, last + 1)}
+        agreed: dict[int, bytes] = {}
+        errors: dict[str, QuireError] = {}
+
+        async def ask(index: int) -> None:
+            entries = list(stripe(index, first, last, size, quorum))
+            await self._copies(ensemble[index], index, entries, copies, errors)
+
+        tasks = {asyncio.ensure_future(ask(index)) for index in range(size)}
         try:
-            self._codec.check(data, entry_id)
-        except BadEntryError as error:
-            raise DigestError(
-                f"entry {entry_id} of ledger {self._codec.ledger_id}: {error}",
-                ledger_id=self._codec.ledger_id,
-                entry_id=entry_id,
-            ) from error
-        return data
+            while tasks and len(agreed) < len(copies):
+                done, tasks = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+                for task in done:
+                    task.result()
+                for entry in copies.keys() - agreed.keys():
+                    value = self._agreement(ensemble, entry, copies[entry])
+                    if value is not None:
+                        agreed[entry] = value
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        for entry in range(first, last + 1):
+            if entry not in agreed:
+                raise self._disagree(entry, len(copies[entry]), errors)
+        return self.run_of(first, [agreed[entry] for entry in range(first, last + 1)])
+
+    async def _copies(
+        self,
+        bookie: str,
+        index: int,
+        entries: list[int],
+        copies: dict[int, dict[int, bytes]],
+        errors: dict[str, QuireError],
+    ) -> None:
+        """Add what this member has."""
+        limit = self._config.read_timeout_s
+        try:
+            async with asyncio.timeout(limit):
+                channel = await self._pool.channel(bookie)
+                answers = await channel.read_many(self._codec.ledger_id, entries)
+        except TimeoutError:
+            errors[bookie] = BookieTimeoutError(f"no answer within {limit:g} s")
+            return
+        except QuireError as error:
+            errors[bookie] = error
+            return
+        for entry, answer in zip(entries, answers):
+            if isinstance(answer, QuireError):
+                errors[bookie] = answer
+            elif isinstance(answer, bytes):
+                try:
+                    self._codec.check(answer, entry)
+                except BadEntryError as error:
+                    errors[bookie] = self._bad(bookie, error, entry)
+                else:
+                    copies[entry][index] = answer
+
+    def _agreement(
+        self, ensemble: tuple[str, ...], entry: int, copies: dict[int, bytes]
+    ) -> bytes | None:
+        """The copy that enough members agree on, if there is one; others are liars."""
+        votes = EntryVotes()
+        for index, data in copies.items():
+            votes.copies.setdefault(self._content(data), set()).add(index)
+        content, count = votes.most()
+        if count < self.doubt.copies_needed:
+            return None
+        for index in copies.keys() - votes.copies[content]:
+            health, ledger_id = self._pool.health, self._codec.ledger_id
+            health.misbehaved(ensemble[index], Misbehaviour.WRONG_ENTRY, ledger_id, entry)
+        # LACs differ legitimately. The lowest is no higher than that of somebody honest.
+        equal = [copies[index] for index in sorted(votes.copies[content])]
+        return min(equal, key=lambda data: int.from_bytes(data[16:24], "big", signed=True))
+
+    def _content(self, data: bytes) -> tuple[bytes, bytes]:
+        """What all honest copies of an entry have in common: length and payload."""
+        return data[24:32], data[self._codec.head_bytes :]
+
+    def _disagree(self, entry_id: int, copies: int, errors: dict[str, QuireError]) -> ReadError:
+        ledger_id = self._codec.ledger_id
+        return ReadError(
+            f"entry {entry_id} of ledger {ledger_id}: of {copies} copies no "
+            f"{self.doubt.copies_needed} agree, which takes as many where "
+            f"{self.doubt.liars} may lie",
+            ledger_id=ledger_id,
+            entry_id=entry_id,
+            causes=dict(errors),
+            remedy="Bring its bookies back, or open it without assume_liars",
+        )
 
     def run_of(self, first: int, entries: Iterable[bytes]) -> EntryRun:
         """Verified entry bytes, one behind the other, as a run."""

@@ -13,9 +13,10 @@ from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
 from quire.client.tail import Tail
-from quire.codec.entry import Entry, EntryCodec, EntryRun
+from quire.codec.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
+from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import NoSuchEntryError, ReadError, UsageError
 from quire.metadata.base import MetadataStore, Versioned
 
@@ -42,14 +43,16 @@ class LedgerReader:
         pool: BookiePool,
         config: ClientConfig,
         last_add_confirmed: int,
+        doubt: Doubt = NO_DOUBT,
     ) -> None:
         self.ledger_id = codec.ledger_id
+        self._doubt = doubt
         self._codec = codec
         self._pool = pool
         self._config = config
         self._view = LedgerView(codec.ledger_id, store, metadata, last_add_confirmed)
         self._engine = ReadEngine(
-            codec, lambda: self._view.metadata, self._view.refresh, pool, config
+            codec, lambda: self._view.metadata, self._view.refresh, pool, config, doubt
         )
         self._tails: dict[Tail, None] = {}
         self._closed = False
@@ -92,7 +95,11 @@ class LedgerReader:
             await view.refresh()
         if not view.closed:
             known = await read_last_confirmed(
-                view.metadata, self._codec, self._pool, self._config.read_timeout_s
+                view.metadata,
+                self._codec,
+                self._pool,
+                self._config.read_timeout_s,
+                doubt=self._doubt,
             )
             view.confirmed(known.lac)
         return view.last_add_confirmed
@@ -120,6 +127,43 @@ class LedgerReader:
         async with aclosing(self._engine.runs(first, last)) as runs:
             async for run in runs:
                 yield run
+
+    async def read_unconfirmed(
+        self, first: int, last: int | None = None
+    ) -> AsyncGenerator[Entry, None]:
+        """Entries first..last (default: as many as there are), acknowledged or not, in order.
+
+        Of a ledger that is not closed an entry that was read so may be dropped by a later recovery,
+        and one that was acknowledged may not be found while its bookies are away: it proves nothing
+        about durability. Where the ledger is closed this is `read`. Every entry is checked against
+        its digest.
+
+        With `last`: NoSuchEntryError at the first entry that every replica denies; without it that
+        is the end. UsageError for a bad range; ReadError, DigestError as `read`. Cancel-safe.
+        """
+        self._check_open()
+        if not self.ledger_closed:
+            await self._view.refresh()
+        if self.ledger_closed:
+            end = self.last_add_confirmed if last is None else last
+            if last is None and first > end:
+                return
+            async for entry in self.read(first, end):
+                yield entry
+            return
+        if first < 0 or (last is not None and last < first):
+            raise UsageError(f"entries {first}..{last} are no range")
+        runs = self._engine.runs_there_are(first, MAX_ENTRY_ID if last is None else last)
+        try:
+            async with aclosing(runs):
+                async for run in runs:
+                    lengths, entry_id = run.ledger_lengths, run.first
+                    for payload, length in zip(run.payloads(), lengths):
+                        yield Entry(self.ledger_id, entry_id, length, payload)
+                        entry_id += 1
+        except NoSuchEntryError:
+            if last is not None:
+                raise
 
     async def tail(self, first: int | None = None) -> AsyncGenerator[Entry, None]:
         """Follow the ledger while it is written: every entry from `first` on (None: the first one

@@ -8,21 +8,22 @@ recoveries may run at once: the first to close decides, the others adopt what it
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
 from quire.client.add_session import AddSession
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.pool import BookiePool
+from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import ReadEngine
 from quire.codec.digest import master_key
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
-from quire.codec.frames import BATCH_RESPONSE_BYTES, MAX_FRAME_BYTES, Flag
+from quire.codec.frames import BATCH_RESPONSE_BYTES, LENGTH, MAX_FRAME_BYTES, Flag
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
 from quire.config import ClientConfig
 from quire.core.quorum import stripe
-from quire.core.recovery import RecoveryVotes, Verdict, recovery_lac
+from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.update import update_ledger
@@ -57,8 +58,10 @@ class Recovery:
         pool: BookiePool,
         config: ClientConfig,
         tasks: TaskSet,
+        doubt: Doubt = NO_DOUBT,
     ) -> None:
         self.ledger_id = ledger_id
+        self._doubt = doubt
         self._current = metadata
         self._key = master_key(password)
         self._codec = codec
@@ -109,6 +112,7 @@ class Recovery:
             self._pool,
             self._config.read_timeout_s,
             fence_with=self._key,
+            doubt=self._doubt,
         )
         lac = recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)
         last, length = await self._write_back(snapshot, lac)
@@ -156,7 +160,7 @@ class Recovery:
         return last, max(length, 0)
 
     async def _read_on(self, snapshot: LedgerMetadata, first: int) -> _Found:
-        if snapshot.ensemble_size == snapshot.write_quorum:
+        if snapshot.ensemble_size == snapshot.write_quorum and not self._doubt.votes:
             return await self._read_batch(snapshot, first)
         return await self._read_striped(snapshot, first)
 
@@ -164,9 +168,8 @@ class Recovery:
         """One member is asked for many entries, the others for the first one only: that decides
         whether the ledger ends here, and fences them again."""
         ensemble = snapshot.last_segment.ensemble
-        votes = RecoveryVotes(
-            first, snapshot.ensemble_size, snapshot.write_quorum, snapshot.ack_quorum
-        )
+        size, quorum = snapshot.ensemble_size, snapshot.write_quorum
+        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._doubt)
         many = self._preferred % len(ensemble)
         errors: dict[str, BaseException | str] = {}
         tasks = {
@@ -194,7 +197,8 @@ class Recovery:
         finally:
             for task in pending:
                 task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
+            # Those that are done as well: nobody looks at what they say.
+            await asyncio.gather(*tasks, return_exceptions=True)
         raise self._undecidable(first, errors)
 
     def _vote(
@@ -216,6 +220,8 @@ class Recovery:
             votes.negative(entry, index)
         elif isinstance(error, QuireError | TimeoutError | BadEntryError):
             votes.neither(entry, index)
+            if isinstance(error, BadEntryError):
+                self._misbehaved(bookie, error, entry)
         else:
             raise error
         errors[bookie] = error
@@ -231,16 +237,23 @@ class Recovery:
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
         )
         if not run:
-            raise BadEntryError(f"entry {first} does not match its digest")
+            self._check_first(answer, first)
+            raise BadEntryError(f"no entry in the answer for entry {first}")
         return run
+
+    def _check_first(self, answer: bytes, first: int) -> None:
+        """Of a batch that begins with something else: say what."""
+        at = BATCH_RESPONSE_BYTES + LENGTH.size
+        size = int.from_bytes(answer[BATCH_RESPONSE_BYTES:at], "big")
+        self._codec.check(answer[at : at + size], first)
 
     async def _read_striped(self, snapshot: LedgerMetadata, first: int) -> _Found:
         """A window of single reads: every member is asked for its stripe of it."""
         last = first + STRIPED_WINDOW_ENTRIES - 1
         size, quorum = snapshot.ensemble_size, snapshot.write_quorum
         ensemble = snapshot.last_segment.ensemble
-        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum)
-        copies: dict[int, bytes] = {}
+        votes = RecoveryVotes(first, size, quorum, snapshot.ack_quorum, self._doubt)
+        copies: dict[tuple[int, Hashable], bytes] = {}
         errors: dict[str, BaseException | str] = {}
 
         async def ask(index: int) -> None:
@@ -257,9 +270,10 @@ class Recovery:
             for entry, answer in zip(entries, answers):
                 if isinstance(answer, NoEntryAnswer):
                     votes.negative(entry, index)
-                elif isinstance(answer, bytes) and self._valid(answer, entry):
-                    votes.positive(entry)
-                    copies[entry] = answer
+                elif isinstance(answer, bytes) and self._valid(answer, entry, ensemble[index]):
+                    content = self._content(answer)
+                    votes.positive(entry, index, content)
+                    copies[entry, content] = answer
                 else:
                     votes.neither(entry, index)
                     errors[ensemble[index]] = (
@@ -283,7 +297,11 @@ class Recovery:
         raise self._undecidable(first, errors)
 
     def _decided(
-        self, votes: RecoveryVotes, copies: dict[int, bytes], first: int, last: int
+        self,
+        votes: RecoveryVotes,
+        copies: dict[tuple[int, Hashable], bytes],
+        first: int,
+        last: int,
     ) -> _Found | None:
         """What the votes say once every entry up to the end (or the window's) is decided."""
         payloads: list[bytes] = []
@@ -291,7 +309,7 @@ class Recovery:
         for entry in range(first, last + 1):
             verdict = votes.verdict(entry)
             if verdict is Verdict.EXISTS:
-                whole = self._codec.unpack(copies[entry], entry)
+                whole = self._codec.unpack(copies[entry, votes.content(entry)], entry)
                 payloads.append(whole.payload)
                 lengths.append(whole.ledger_length)
             elif verdict is Verdict.ABSENT:
@@ -303,12 +321,21 @@ class Recovery:
                 return None
         return _Found(payloads, lengths, end=False)
 
-    def _valid(self, data: bytes, entry: int) -> bool:
+    def _valid(self, data: bytes, entry: int, bookie: str) -> bool:
         try:
             self._codec.check(data, entry)
-        except BadEntryError:
+        except BadEntryError as error:
+            self._misbehaved(bookie, error, entry)
             return False
         return True
+
+    def _content(self, data: bytes) -> Hashable:
+        """What all honest copies of an entry have in common, where that is compared."""
+        return (data[24:32], data[self._codec.head_bytes :]) if self._doubt.votes else None
+
+    def _misbehaved(self, bookie: str, error: BadEntryError, entry: int) -> None:
+        kind = misbehaviour_of(error)
+        self._pool.health.misbehaved(bookie, kind, self.ledger_id, entry)
 
     # -- ensembles and closing ----------------------------------------------------------------
 
@@ -333,7 +360,9 @@ class Recovery:
         async def same() -> bool:
             return False
 
-        engine = ReadEngine(self._codec, lambda: snapshot, same, self._pool, self._config)
+        engine = ReadEngine(
+            self._codec, lambda: snapshot, same, self._pool, self._config, self._doubt
+        )
         try:
             async with aclosing(engine.runs(entry_id, entry_id)) as runs:
                 async for run in runs:
@@ -361,11 +390,15 @@ class Recovery:
         return closed
 
     def _undecidable(self, entry: int, errors: dict[str, BaseException | str]) -> RecoveryError:
+        why, remedy = "too few bookies answered", "Bring its bookies back and open it again"
+        if self._doubt.liars:
+            why = f"where {self._doubt.liars} may lie, what its bookies say is too little"
+            remedy += ", or open it without assume_liars to believe them"
         return RecoveryError(
-            f"ledger {self.ledger_id} cannot be recovered now: too few bookies answered to tell "
-            f"whether entry {entry} exists",
+            f"ledger {self.ledger_id} cannot be recovered now: {why} to tell whether entry {entry} "
+            "exists",
             ledger_id=self.ledger_id,
             entry_id=entry,
             causes={who: str(why) or type(why).__name__ for who, why in errors.items()},
-            remedy="Bring its bookies back and open it again; nothing is lost",
+            remedy=f"{remedy}; nothing is lost",
         )

@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from quire.client.last_confirmed import verified_lac
+from quire.client.last_confirmed import read_last_confirmed, verified_lac
 from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
+from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
@@ -234,7 +235,7 @@ class Tail:
                 )
             self._levels[bookie] = poll.max_lac
             if poll.max_lac > known:
-                if self._learn(poll.entry):
+                if self._learn(bookie, poll.entry):
                     return True
                 async with asyncio.timeout(patience):
                     if await self._proven(channel, ahead=True) or await self._proven(channel):
@@ -263,7 +264,17 @@ class Tail:
         """Learn the LAC that the bookie can prove; whether it has passed the next entry. `ahead`:
         by the entries that are wanted next, where that will do."""
         try:
-            if ahead and self._engine.batches and self._held_bytes < self._config.read_window_bytes:
+            if self._engine.doubt.votes:
+                # One bookie proves nothing. Without coverage: those that are away tell nothing.
+                metadata, timeout_s = self._view.metadata, self._config.speculative_read_s / 2
+                known = await read_last_confirmed(
+                    metadata, self._codec, self._pool, timeout_s,
+                    doubt=self._engine.doubt, cover=False,
+                )  # fmt: skip
+                self._view.confirmed(known.lac)
+            elif (
+                ahead and self._engine.batches and self._held_bytes < self._config.read_window_bytes
+            ):
                 first = self._held[-1].last + 1 if self._held else self._upcoming
                 last = first + MAX_WINDOW_ENTRIES - 1
                 run = await self._engine.batch(channel.bookie_id, first, last)
@@ -272,9 +283,13 @@ class Tail:
             else:
                 answer = await channel.read_lac(self._view.ledger_id)
                 lac = verified_lac(self._codec, answer)
+                self._pool.health.lac(channel.bookie_id, self._view.ledger_id, lac)
                 self._levels[channel.bookie_id] = lac
                 self._view.confirmed(lac)
-        except (BookieError, ReadError, BadEntryError):
+        except BadEntryError as error:
+            self._misbehaved(channel.bookie_id, error)
+            return False
+        except (BookieError, ReadError):
             return False
         return self._view.last_add_confirmed >= self._upcoming
 
@@ -290,11 +305,18 @@ class Tail:
         again; nor of an empty ledger, of which that is an error."""
         return self._view.last_add_confirmed >= 0 and self._entry_bytes <= PROOF_ENTRY_BYTES_MAX
 
-    def _learn(self, entry: bytes) -> bool:
+    def _misbehaved(self, bookie: str, error: BadEntryError) -> None:
+        self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
+
+    def _learn(self, bookie: str, entry: bytes) -> bool:
         """From the entry that came with the answer to a poll; whether the next one is proven."""
+        if self._engine.doubt.votes:
+            return False
         try:
             entry_id, lac, _ = self._codec.check(entry)
-        except BadEntryError:
+        except BadEntryError as error:
+            if entry:
+                self._misbehaved(bookie, error)
             return False  # there was none, or another replica will be asked
         if entry_id == self._upcoming and not self._held:
             self._hold(self._engine.run_of(entry_id, [entry]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
@@ -16,8 +17,14 @@ from quire.codec.entry import EntryCodec
 from quire.codec.frames import Buffer
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
 from quire.config import ClientConfig
-from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, UsageError
-from quire.metadata.base import MetadataStore, Versioned
+from quire.errors import (
+    LedgerClosedError,
+    LedgerFencedError,
+    NoSuchLedgerError,
+    QuireError,
+    UsageError,
+)
+from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.update import update_ledger
 from quire.tasks import TaskSet
 
@@ -49,7 +56,9 @@ class WriteHandle:
         value = self._metadata.value
         codec = EntryCodec(ledger_id, value.digest or DigestType.CRC32, password)
         key = master_key(password)
-        kind = DeferredSession if self.deferred_sync else AddSession
+        # A force asks all members, wherever they are: it needs no more.
+        spread = config.placement.spread_acks and not self.deferred_sync
+        kind = DeferredSession if self.deferred_sync else partial(AddSession, spread_acks=spread)
         self._session: AddSession = kind(
             codec=codec,
             key=key,
@@ -66,6 +75,9 @@ class WriteHandle:
             interval_ms = config.explicit_lac_interval_ms
             self._explicit_lac = ExplicitLac(self._session, codec, key, interval_ms)
             self._explicit_lac.start()
+        self._watch: Watch | None = None
+        if config.watch_written_ledgers:
+            self._watch = self._store.watch_ledger(ledger_id, self._on_metadata)
         self._turn: list[Buffer] = []
         self._turn_bytes = 0
         self._closing: asyncio.Future[int] | None = None
@@ -201,6 +213,8 @@ class WriteHandle:
     def _stop(self, error: QuireError | None = None) -> None:
         if self._explicit_lac is not None:
             self._explicit_lac.stop()
+        if self._watch is not None:
+            self._watch.close()
         self._session.stop(error)
 
     def _send_turn(self) -> None:
@@ -246,15 +260,32 @@ class WriteHandle:
 
         updated = await update_ledger(self._store, self.ledger_id, self._metadata, change)
         self._metadata = updated
-        if updated.value.state is LedgerState.IN_RECOVERY:
-            raise LedgerFencedError(
+        over = self._over(updated.value)
+        if over is not None:
+            raise over
+        return updated.value.last_segment.ensemble
+
+    def _over(self, now: LedgerMetadata) -> QuireError | None:
+        """Why a writer that finds this metadata is out for good."""
+        if now.state is LedgerState.IN_RECOVERY:
+            return LedgerFencedError(
                 f"ledger {self.ledger_id} is being recovered by another client",
                 ledger_id=self.ledger_id,
             )
-        if updated.value.closed:
-            raise LedgerClosedError(
+        if now.closed:
+            return LedgerClosedError(
                 f"ledger {self.ledger_id} was closed by another client at entry "
-                f"{updated.value.last_entry_id}",
+                f"{now.last_entry_id}",
                 ledger_id=self.ledger_id,
             )
-        return updated.value.last_segment.ensemble
+        return None
+
+    def _on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
+        """Somebody changed the metadata, or we did (rule 37)."""
+        over: QuireError | None
+        if stored is None:
+            over = NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while it was written")
+        else:
+            over = self._over(stored.value)
+        if over is not None and self._session.failure is None:
+            self._stop(over)

@@ -48,6 +48,10 @@ class BadEntryError(ValueError):
     """The bytes are not the entry that was asked for, or its digest does not match."""
 
 
+class WrongEntryError(BadEntryError):
+    """A valid entry, or LAC packet, but not the one that was asked for."""
+
+
 def max_payload_bytes(digest: DigestType) -> int:
     """The largest payload whose frame every bookie accepts (wire-protocol spec, 1.1)."""
     return MAX_FRAME_BYTES - RESPONSE_OVERHEAD_BYTES - DIGEST_SIZE_BYTES[digest]
@@ -94,9 +98,9 @@ class EntryCodec:
             raise BadEntryError("the digest does not match")
         ledger, entry, lac, length = META.unpack(meta)
         if ledger != self.ledger_id:
-            raise BadEntryError(f"the entry is of ledger {ledger}, not {self.ledger_id}")
+            raise WrongEntryError(f"the entry is of ledger {ledger}, not {self.ledger_id}")
         if entry_id is not None and entry != entry_id:
-            raise BadEntryError(f"the entry is {entry}, not {entry_id}")
+            raise WrongEntryError(f"the entry is {entry}, not {entry_id}")
         return entry, lac, length
 
     def unpack(self, data: Buffer, entry_id: int | None = None) -> Entry:
@@ -117,7 +121,7 @@ class EntryCodec:
             raise BadEntryError("the digest of the LAC packet does not match")
         ledger, lac = LAC_PACKET.unpack(packet)
         if ledger != self.ledger_id:
-            raise BadEntryError(f"the LAC packet is of ledger {ledger}")
+            raise WrongEntryError(f"the LAC packet is of ledger {ledger}")
         return int(lac)
 
 

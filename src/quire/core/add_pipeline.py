@@ -228,6 +228,13 @@ class AddPipeline:
             return None
         return max(cursor.sent_at, self._restarted_at[index])
 
+    def unaccepted_since(self) -> float | None:
+        """When the oldest entry behind `accepted` was pushed."""
+        block = self._confirming
+        while block is not None and block.last <= self.accepted:  # deferred sync: not durable yet
+            block = block.next
+        return None if block is None else block.sent_at
+
     def unacked_bytes(self, index: int) -> int:
         """Payload bytes pushed since the oldest entry not acknowledged by member `index`."""
         cursor = self._cursors[index]

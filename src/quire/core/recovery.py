@@ -3,15 +3,54 @@
 An entry *exists* with one valid copy. It *does not exist* with `write_quorum - ack_quorum + 1`
 negatives out of its write set: then it cannot have been acknowledged. Everything else (a time-out,
 a bad digest, "data unknown") is neither.
+
+With `Doubt` up to `liars` bookies of an ensemble may say anything. At least `ack_quorum - liars` of
+those that acknowledged an entry are honest and have it, so it takes `liars` more negatives to prove
+its absence. Where digests can be forged a copy proves nothing by itself: `liars + 1` equal ones do,
+for one of them is honest.
 """
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from quire.core.quorum import negatives_needed, write_set
+from quire.core.quorum import covered, negatives_needed, write_set
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """How far bookies are believed."""
+
+    liars: int = 0
+    """Bookies of any ensemble that may lie, or drop what they acknowledged."""
+    forgeable: bool = False
+    """Whether whoever stores an entry could make another one with a digest that is right."""
+
+    @property
+    def copies_needed(self) -> int:
+        """So many equal copies of an entry are believed."""
+        return self.liars + 1 if self.forgeable else 1
+
+    @property
+    def votes(self) -> bool:
+        """Whether copies have to be compared."""
+        return self.copies_needed > 1
+
+    def covered(
+        self, known: Collection[int], ensemble_size: int, write_quorum: int, ack_quorum: int
+    ) -> bool:
+        """Rule 4, with fewer than `ack_quorum - liars` unknown members a window."""
+        return covered(known, ensemble_size, write_quorum, ack_quorum - self.liars)
+
+    def believed_lac(self, lacs: Collection[int]) -> int:
+        """Of what bookies say, each once: a LAC that somebody honest has, at least."""
+        ranked = sorted(lacs, reverse=True)
+        return ranked[self.copies_needed - 1] if len(ranked) >= self.copies_needed else -1
+
+
+NO_DOUBT = Doubt()
 
 
 class Verdict(enum.Enum):
@@ -28,20 +67,39 @@ class EntryVotes:
     negative: set[int] = field(default_factory=set)
     neither: set[int] = field(default_factory=set)
     found: bool = False
+    copies: dict[Hashable, set[int]] = field(default_factory=dict)
+    """Who has which content, where that is compared."""
+
+    def most(self) -> tuple[Hashable, int]:
+        """The content that most have, and how many."""
+        ranked = [(value, len(who)) for value, who in self.copies.items()]
+        return max(ranked, key=lambda one: one[1], default=(None, 0))
 
 
 class RecoveryVotes:
     """Answers for the entries from `first` on, by ensemble index."""
 
-    def __init__(self, first: int, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+    def __init__(
+        self,
+        first: int,
+        ensemble_size: int,
+        write_quorum: int,
+        ack_quorum: int,
+        doubt: Doubt = NO_DOUBT,
+    ) -> None:
         self.first = first
+        self._doubt = doubt
+        self._ack_quorum = ack_quorum
         self._ensemble_size = ensemble_size
         self._write_quorum = write_quorum
-        self._negatives_needed = negatives_needed(write_quorum, ack_quorum)
+        self._negatives_needed = negatives_needed(write_quorum, ack_quorum) + doubt.liars
         self._votes: dict[int, EntryVotes] = {}
 
-    def positive(self, entry_id: int) -> None:
-        self._of(entry_id).found = True
+    def positive(self, entry_id: int, index: int = 0, content: Hashable = None) -> None:
+        """`content` says what is in the copy of the member `index`; with `Doubt.votes` only."""
+        votes = self._of(entry_id)
+        votes.found = True
+        votes.copies.setdefault(content, set()).add(index)
 
     def negative(self, entry_id: int, index: int) -> None:
         self._of(entry_id).negative.add(index)
@@ -53,14 +111,23 @@ class RecoveryVotes:
         votes = self._votes.get(entry_id)
         if votes is None:
             return Verdict.OPEN
-        if votes.found:
+        if votes.found and votes.most()[1] >= self._doubt.copies_needed:
             return Verdict.EXISTS
         members = set(write_set(entry_id, self._ensemble_size, self._write_quorum))
         if len(votes.negative & members) >= self._negatives_needed:
             return Verdict.ABSENT
-        if members <= votes.negative | votes.neither:
+        told = votes.negative.union(*votes.copies.values())
+        # Who said nothing useful may have any of the contents.
+        most = votes.most()[1] + len(members - told)
+        if self._doubt.votes and most < self._ack_quorum - self._doubt.liars:
+            return Verdict.ABSENT
+        if members <= told | votes.neither:
             return Verdict.UNDECIDABLE
         return Verdict.OPEN
+
+    def content(self, entry_id: int) -> Hashable:
+        """What is in an entry that exists."""
+        return self._votes[entry_id].most()[0]
 
     def _of(self, entry_id: int) -> EntryVotes:
         return self._votes.setdefault(entry_id, EntryVotes())

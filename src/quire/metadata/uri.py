@@ -116,3 +116,11 @@ def _server(uri: str, text: str) -> str:
     if match is None or not 0 < port <= _PORT_MAX:
         raise MetadataURIError(f"{uri!r} names the server {text!r}, which is not HOST:PORT")
     return f"{match['host']}:{port}"
+
+
+def replication_root(uri: str) -> str:
+    """The node of a store's tree below which its under-replication tree lies: in ZooKeeper Apache's
+    own, below the ledgers root; the other stores have one of their own."""
+    where = parse_uri(uri)
+    top = where.root if where.driver is Driver.ZOOKEEPER else VALUES_ROOT
+    return f"{top}/underreplication"

@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from quire.client import Client
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, entry_bytes, stored_by, with_members
+from quire.core.placement import Wanted
 from quire.core.replicas import Copies
-from quire.errors import NotEnoughBookiesError, UsageError
+from quire.errors import UsageError
 from quire.metadata.update import update_ledger
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
@@ -45,20 +46,24 @@ class Copied:
 
 
 async def choose_replacements(
-    client: Client, fragment: Fragment, indexes: Sequence[int], lost: Collection[str] = ()
+    client: Client,
+    ledger: OpenedLedger,
+    fragment: Fragment,
+    indexes: Sequence[int],
+    lost: Collection[str] = (),
 ) -> dict[int, str]:
     """index -> new bookie, never one of `lost`. NotEnoughBookiesError where there is none."""
-    gone = {fragment.ensemble[index] for index in indexes}
-    keep = [bookie for bookie in fragment.ensemble if bookie not in gone]
-    exclude = {*fragment.ensemble, *lost}
-    chosen = await client.pool.pick(len(indexes), exclude=exclude, keep=keep)
+    wanted = Wanted.replacing(
+        fragment.ensemble,
+        {index: fragment.ensemble[index] for index in indexes},
+        ledger.metadata.write_quorum,
+        ledger.metadata.ack_quorum,
+        frozenset(lost),
+    )
+    chosen = await client.pool.pick(wanted)
     if len(chosen) < len(indexes):
-        raise NotEnoughBookiesError(
-            f"{len(indexes)} bookies are to replace {', '.join(sorted(gone))}, but only "
-            f"{len(chosen)} are writable and not in the ensemble",
-            remedy="Start more bookies and try again; nothing was changed",
-        )
-    return dict(zip(sorted(indexes), chosen))
+        raise client.placement.too_few(wanted)
+    return chosen
 
 
 async def replicate_fragment(
@@ -68,8 +73,10 @@ async def replicate_fragment(
     replacements: Mapping[int, str],
     *,
     budget: Budget = UNBOUNDED,
+    living: bool = False,
 ) -> Copied:
-    """Replace the members at these indexes: copy, wait for the disks, compare-and-swap.
+    """Replace the members at these indexes: copy, wait for the disks, compare-and-swap. They are
+    read last, unless they are `living`: then they are as good a source as the others.
 
     DONE: the metadata names the new bookies, and all that they should hold is durable on them.
     Raises UsageError for a fragment that is still written (rule 24), ReadError where an entry has
@@ -83,7 +90,7 @@ async def replicate_fragment(
             "what is complete can be copied"
         )
     old = {index: fragment.ensemble[index] for index in replacements}
-    source = Source(client, ledger, last=tuple(old.values()))
+    source = Source(client, ledger, last=() if living else tuple(old.values()))
     entries = size_bytes = 0
     if not fragment.empty:
         async with AsyncExitStack() as stack:

@@ -7,7 +7,7 @@ Locks keep two from doing the same ledger; that nothing is lost rests on the met
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 from quire.client import Client
@@ -23,6 +23,14 @@ CONFLICTS_MAX = 10
 TARGET_ATTEMPTS = 3
 """New bookies that fail while they are written to, of one ledger."""
 REASON_CHARS_MAX = 500
+
+
+Recheck = Callable[[Collection[str]], Awaitable[Collection[str]]]
+"""Those of some bookies that are still to be taken out, asked before each copy."""
+
+
+async def _as_they_are(lost: Collection[str]) -> Collection[str]:
+    return lost
 
 
 class Work(enum.StrEnum):
@@ -116,24 +124,29 @@ async def take_out(
     Cancel-safe: what is named in the metadata is durable on its bookies, at any moment. Raises
     MetadataError only; all else is in the result.
     """
-    result = LedgerWork(ledger_id, Work.DONE)
     try:
         async with locks.hold(ledger_id) as lock:
-            return await _take_out(client, locks, lock, result, lost, password, before, budget)
+            return await take_out_locked(
+                client, locks, lock, lost, password=password, before=before, budget=budget
+            )
     except LockHeldError as error:
-        return replace(result, work=Work.LOCKED, reason=str(error.args[0]))
+        return LedgerWork(ledger_id, Work.LOCKED, reason=str(error.args[0]))
 
 
-async def _take_out(
+async def take_out_locked(
     client: Client,
     locks: ReplicationLocks,
     lock: ReplicationLock,
-    result: LedgerWork,
     lost: Collection[str],
-    password: bytes,
-    before: Seen | None,
-    budget: Budget,
+    *,
+    password: bytes = b"",
+    before: Seen | None = None,
+    budget: Budget = UNBOUNDED,
+    recheck: Recheck = _as_they_are,
 ) -> LedgerWork:
+    """As `take_out`, for who has the ledger's lock. A bookie that `recheck` does not name any more
+    stays where it is, and so does the mark if that names it."""
+    result = LedgerWork(lock.ledger_id, Work.DONE)
     failures = 0
     for _ in range(CONFLICTS_MAX):
         try:
@@ -145,6 +158,9 @@ async def _take_out(
         changed = False
         for fragment in ledger.fragments():
             if not fragment.closed or not members(fragment, lost):
+                continue
+            lost = await recheck(lost)
+            if not members(fragment, lost):
                 continue
             try:
                 result = await _fragment(client, ledger, fragment, lost, result, budget)
@@ -165,7 +181,7 @@ async def _take_out(
         if changed:
             continue  # the metadata says whether that was all
         newest = ledger.fragments()[-1]
-        if not newest.closed and members(newest, lost):
+        if not newest.closed and members(newest, lost := await recheck(lost)):
             seen = Seen(ledger.stored.version, ledger.last_add_confirmed)
             if before is None or seen != before:
                 return replace(result, work=Work.OPEN, seen=seen)
@@ -190,7 +206,9 @@ async def _fragment(
     result: LedgerWork,
     budget: Budget,
 ) -> LedgerWork:
-    replacements = await choose_replacements(client, fragment, members(fragment, lost), lost)
+    replacements = await choose_replacements(
+        client, ledger, fragment, members(fragment, lost), lost
+    )
     copied = await replicate_fragment(client, ledger, fragment, replacements, budget=budget)
     return replace(
         result,

@@ -5,12 +5,13 @@ In ZooKeeper the tree lies below the ledgers root; the other stores have one of 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from quire.clock import Clock
-from quire.codec.underreplication import Underreplicated, lock_owner, lock_path, lock_value
+from quire.codec.underreplication import Holder, Underreplicated, lock_path
 from quire.codec.underreplication import mark_path as mark_path_below
 from quire.errors import (
     KeyExistsError,
@@ -29,6 +30,9 @@ MARK_DEPTH = 4
 MARK_ATTEMPTS = 100
 """Of one mark, against others that mark the same ledger."""
 
+_numbers = itertools.count(1)
+"""Tells the locks of one session apart."""
+
 
 class LockHeldError(MetadataError):
     """Somebody else works on this ledger's replicas."""
@@ -43,49 +47,111 @@ class ReplicationLock:
     """What was said of the ledger when the lock was taken; None: nothing."""
 
 
+def replication_root(uri: str) -> str:
+    """The node `underreplication` of the store that this URI names."""
+    where = parse_uri(uri)
+    top = where.root if where.driver is Driver.ZOOKEEPER else VALUES_ROOT
+    return f"{top}/{NODE}"
+
+
 class ReplicationLocks:
     def __init__(self, store: MetadataStore, owner: str, clock: Clock) -> None:
         """`owner` is what others see in our locks: a host, or a bookie's id."""
-        where = parse_uri(store.uri)
-        top = where.root if where.driver is Driver.ZOOKEEPER else VALUES_ROOT
-        self.root = f"{top}/{NODE}"
+        self.root = replication_root(store.uri)
         self._tree = store.tree
         self._owner = owner
         self._clock = clock
+        self._made: dict[str, str] = {}
+        """Path -> tag of locks that are there, or may be."""
+        self._held: set[str] = set()
 
     @asynccontextmanager
     async def hold(self, ledger_id: int) -> AsyncGenerator[ReplicationLock, None]:
         """The lock of this ledger, given back at the end. LockHeldError where somebody else has
         it. Whoever needs the lock for safety does not have it: its session may be lost unseen. It
-        only keeps two from doing the same work; the metadata's version decides."""
+        only keeps two from doing the same work; the metadata's version decides.
+
+        A lock that cannot be given back, because the store does not answer, is given back by the
+        next `hold` or `tidy`."""
+        await self.tidy()
         path = lock_path(self.root, ledger_id)
-        await self._tree.make_path(path.rpartition("/")[0])
-        try:
-            await self._tree.commit(Create(path, lock_value(self._owner), ephemeral=True))
-        except KeyExistsError:
-            raise LockHeldError(
-                f"the replicas of ledger {ledger_id} are worked on by {await self._who(path)}",
-                remedy="Try again when that is done",
-            ) from None
+        session = self._tree.session_id
+        tag = f"{session:x}/{next(_numbers)}"
+        await self._take(ledger_id, path, tag)
         try:
             yield ReplicationLock(ledger_id, await self.marked(ledger_id))
         finally:
+            self._held.discard(path)
+            await self._give_back(path, session)
+
+    async def _take(self, ledger_id: int, path: str, tag: str) -> None:
+        value = Holder(self._owner, self._clock.now_ms(), tag).encode()
+        await self._tree.make_path(path.rpartition("/")[0])
+        if path in self._held:
+            raise _held(ledger_id, self._owner)
+        # Noted first: a call that is cancelled, or not answered, may have made it.
+        self._made[path] = tag
+        self._held.add(path)
+        try:
+            await self._tree.commit(Create(path, value, ephemeral=True))
+        except KeyExistsError:
+            self._held.discard(path)
+            del self._made[path]
+            raise _held(ledger_id, await self._who(path)) from None
+        except BaseException:
+            self._held.discard(path)
+            raise
+
+    async def _give_back(self, path: str, session: int) -> None:
+        if self._tree.session_id != session:
+            # It went with its session, and the one that is there is somebody else's.
+            self._made.pop(path, None)
+            return
+        try:
+            await self._tree.commit(Delete(path))
+        except NoSuchKeyError:
+            pass  # the session was lost
+        except MetadataError:
+            return  # it is tidied up later, or goes with the session
+        self._made.pop(path, None)
+
+    async def tidy(self) -> None:
+        """Give back what could not be given back before. MetadataError."""
+        for path, tag in list(self._made.items()):
+            if path in self._held:
+                continue
             try:
-                await self._tree.commit(Delete(path))
-            except NoSuchKeyError:
-                pass  # the session was lost
+                found = Holder.decode((await self._tree.read(path)).value)
+                if found.tag == tag and path not in self._held:
+                    await self._tree.commit(Delete(path))
+            except (NoSuchKeyError, ValueError):
+                pass
+            if path not in self._held and self._made.get(path) == tag:
+                del self._made[path]
+
+    async def held_by(self, ledger_id: int) -> Holder | None:
+        """Who works on the ledger's replicas; None: nobody."""
+        try:
+            found = await self._tree.read(lock_path(self.root, ledger_id))
+        except NoSuchKeyError:
+            return None
+        try:
+            return Holder.decode(found.value)
+        except ValueError:
+            return Holder("somebody who is not named")
 
     async def _who(self, path: str) -> str:
         try:
-            return lock_owner((await self._tree.read(path)).value)
+            return Holder.decode((await self._tree.read(path)).value).owner
         except (NoSuchKeyError, ValueError):
             return "somebody else"
 
     # -- marks --------------------------------------------------------------------------------
 
-    async def mark(self, ledger_id: int, replicas: Sequence[str]) -> None:
-        """Say that these bookies lack entries of the ledger. Nothing is written where that is
-        said already. Safe to repeat."""
+    async def mark(self, ledger_id: int, replicas: Sequence[str]) -> bool:
+        """Say that these bookies lack entries of the ledger, or cannot be reached. Of a bookie that
+        lives, workers read every entry that it should have. Nothing is written where that is said
+        already: then False. Safe to repeat."""
         path = mark_path_below(self.root, ledger_id)
         now_ms = self._clock.now_ms()
         for _ in range(MARK_ATTEMPTS):
@@ -98,15 +164,15 @@ class ReplicationLocks:
                     await self._tree.commit(Create(path, value))
                 except (KeyExistsError, NoSuchKeyError):
                     continue
-                return
+                return True
             wanted = _decoded(path, found.value).adding(replicas, now_ms)
             if wanted is None:
-                return
+                return False
             try:
                 await self._tree.commit(Put(path, wanted.encode(), found.version))
             except (VersionConflictError, NoSuchKeyError):
                 continue
-            return
+            return True
         raise MetadataError(f"{path} was changed by others {MARK_ATTEMPTS} times in a row")
 
     async def marked(self, ledger_id: int) -> Versioned[Underreplicated] | None:
@@ -118,19 +184,39 @@ class ReplicationLocks:
             return None
         return Versioned(_decoded(path, found.value), found.version)
 
-    async def replicated(self, lock: ReplicationLock) -> None:
+    async def replicated(self, lock: ReplicationLock) -> bool:
         """The ledger has all its replicas: remove its mark, unless it was marked again since the
-        lock was taken (rule 26)."""
+        lock was taken (rule 26). Whether it has none now."""
         if lock.mark is None:
-            return
+            return True
         path = mark_path_below(self.root, lock.ledger_id)
         try:
             await self._tree.commit(Delete(path, lock.mark.version))
-            for _ in range(MARK_DEPTH):
-                path = path.rpartition("/")[0]
+        except NoSuchKeyError:
+            return True
+        except VersionConflictError:
+            return False
+        await self.clear_path(lock.ledger_id)
+        return True
+
+    async def clear_path(self, ledger_id: int) -> None:
+        """Remove what is left above a mark that was removed."""
+        path = mark_path_below(self.root, ledger_id)
+        for _ in range(MARK_DEPTH):
+            path = path.rpartition("/")[0]
+            try:
                 await self._tree.commit(Delete(path))
-        except (VersionConflictError, NoSuchKeyError, NotEmptyError):
-            pass
+            except NoSuchKeyError:
+                continue
+            except NotEmptyError:
+                return
+
+
+def _held(ledger_id: int, owner: str) -> LockHeldError:
+    return LockHeldError(
+        f"the replicas of ledger {ledger_id} are worked on by {owner}",
+        remedy="Try again when that is done",
+    )
 
 
 def _decoded(path: str, value: bytes) -> Underreplicated:

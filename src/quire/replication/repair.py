@@ -59,11 +59,22 @@ async def repair_ledger(
     """
     try:
         async with locks.hold(ledger_id):
-            repair = _Repair(client, ledger_id, found, password, budget)
-            return await repair.run()
+            return await repair_locked(client, ledger_id, found, password=password, budget=budget)
     except LockHeldError as error:
         left = [replace(one, detail=str(error.args[0])) for one in found]
         return Repaired(ledger_id, left=left)
+
+
+async def repair_locked(
+    client: Client,
+    ledger_id: int,
+    found: Sequence[Finding],
+    *,
+    password: bytes = b"",
+    budget: Budget = UNBOUNDED,
+) -> Repaired:
+    """As `repair_ledger`, for who has the ledger's lock."""
+    return await _Repair(client, ledger_id, found, password, budget).run()
 
 
 class _Repair:
@@ -192,7 +203,7 @@ class _Repair:
         why: str,
     ) -> bool:
         try:
-            replacements = await choose_replacements(self._client, fragment, [index])
+            replacements = await choose_replacements(self._client, ledger, fragment, [index])
             copied = await replicate_fragment(
                 self._client, ledger, fragment, replacements, budget=self._budget
             )

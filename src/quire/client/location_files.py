@@ -1,0 +1,115 @@
+"""Locations from a table file or a script: what stands outside the simulation.
+
+Files are read, and the script runs, in a thread: the event loop goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from quire.client.locations import TableLocations
+from quire.config import PlacementConfig
+from quire.core.placement.tables import parse_lines, parse_toml
+from quire.core.placement.values import parse_location
+from quire.errors import UsageError
+from quire.metadata.base import BookieAddress
+
+MAX_TABLE_BYTES = 4 * 1024 * 1024
+MAX_ANSWER_BYTES = 64 * 1024
+"""Of one call of the script; and what is kept of what it says on standard error is less."""
+COMPLAINT_CHARACTERS = 200
+
+Stamp = tuple[int, int, int]
+
+
+class FileLocations(TableLocations):
+    """A table file, read again when it changes. What cannot be read, or not be understood, changes
+    nothing."""
+
+    def __init__(self, path: str, config: PlacementConfig) -> None:
+        super().__init__()
+        self.refresh_s = config.table_check_s
+        self._path = path
+        self._stamp: Stamp | None = None
+
+    async def learn(self, bookies: Collection[BookieAddress]) -> None:
+        try:
+            found = await asyncio.to_thread(self._read)
+        except (OSError, UsageError, UnicodeDecodeError) as error:
+            self.failed(f"the table {self._path}", error)
+            return
+        self.trouble = ""
+        if found is not None:
+            self._stamp, self._table = found
+
+    def _read(self) -> tuple[Stamp, dict[str, str]] | None:
+        """None: it has not changed."""
+        about = os.stat(self._path)
+        stamp = (about.st_mtime_ns, about.st_size, about.st_ino)
+        if stamp == self._stamp:
+            return None
+        if about.st_size > MAX_TABLE_BYTES:
+            raise UsageError(f"it is larger than {MAX_TABLE_BYTES} bytes")
+        text = Path(self._path).read_text(encoding="utf-8")
+        table = (parse_toml if self._path.endswith(".toml") else parse_lines)(text)
+        if not table:
+            raise UsageError("it is empty")  # perhaps somebody is just writing it
+        return stamp, table
+
+
+class ScriptLocations(TableLocations):
+    """A program that is called with up to `script_names_max` hosts and prints one location a line,
+    as Apache's `networkTopologyScriptFileName`. No shell stands between."""
+
+    def __init__(self, path: str, config: PlacementConfig) -> None:
+        super().__init__()
+        self.refresh_s = config.script_refresh_s
+        self._path = path
+        self._names_max = max(1, config.script_names_max)
+        self._timeout_s = config.script_timeout_s
+
+    async def learn(self, bookies: Collection[BookieAddress]) -> None:
+        """All are asked for: who has moved is not known otherwise. What is new comes first."""
+        hosts = sorted({bookie.host for bookie in bookies})
+        hosts.sort(key=lambda host: host in self._table)
+        for at in range(0, len(hosts), self._names_max):
+            names = hosts[at : at + self._names_max]
+            try:
+                found = await asyncio.to_thread(self._ask, names)
+            except (OSError, UsageError, subprocess.SubprocessError) as error:
+                self.failed(f"the script {self._path}", error)
+                return
+            self._table.update(zip(names, found))
+            self.trouble = ""
+
+    def _ask(self, names: Sequence[str]) -> list[str]:
+        with subprocess.Popen(
+            [self._path, *names],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        ) as process:
+            try:
+                out, err = process.communicate(timeout=self._timeout_s)
+            except BaseException as error:
+                # With what it has started: that may hold the pipes open.
+                os.killpg(process.pid, signal.SIGKILL)
+                process.communicate()
+                if isinstance(error, subprocess.TimeoutExpired):
+                    raise UsageError(f"no answer within {self._timeout_s:g} s") from None
+                raise
+        if process.returncode:
+            said = " ".join(err.decode("utf-8", "replace").split())[:COMPLAINT_CHARACTERS]
+            raise UsageError(f"exit status {process.returncode}" + (f": {said}" if said else ""))
+        if len(out) > MAX_ANSWER_BYTES:
+            raise UsageError(f"an answer of {len(out)} bytes")
+        lines = [line for line in out.decode("utf-8", "replace").splitlines() if line.strip()]
+        if len(lines) != len(names):
+            raise UsageError(f"{len(lines)} locations for {len(names)} names")
+        return [parse_location(line) for line in lines]

@@ -1,0 +1,343 @@
+"""The placement of one client: its policy, and what it knows of the bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from importlib.metadata import entry_points
+
+from quire.client.locations import TableLocations, open_locations
+from quire.config import PlacementConfig
+from quire.core.placement import (
+    POLICIES,
+    Adherence,
+    Level,
+    Place,
+    Policy,
+    View,
+    Wanted,
+    parse_location,
+    weighed,
+)
+from quire.core.placement.values import parts_of
+from quire.core.placement.words import situation
+from quire.errors import NotEnoughBookiesError, QuireError, UsageError
+from quire.metadata.base import BookieAddress, Bookies, MetadataStore
+from quire.tasks import TaskSet, each
+
+logger = logging.getLogger("quire.placement")
+
+ENTRY_POINTS = "quire.placement"
+"""The group of entry points in which a policy of your own has its name."""
+RETRY_S = 5.0
+"""After a source of locations failed it is asked again, if not sooner for another reason."""
+
+
+def make_policy(config: PlacementConfig) -> Policy:
+    """By its name. UsageError if there is none, or if it cannot be made."""
+    make: Callable[[PlacementConfig], Policy] | None = POLICIES.get(config.policy)
+    if make is None:
+        found = entry_points(group=ENTRY_POINTS, name=config.policy)
+        if not found:
+            known = [*POLICIES, *sorted({point.name for point in entry_points(group=ENTRY_POINTS)})]
+            raise UsageError(
+                f"there is no placement policy {config.policy!r}",
+                remedy=f"Choose one of {', '.join(known)}, or install what has it",
+            )
+        make = next(iter(found)).load()
+    return make(config)
+
+
+class Placement:
+    """Made by the client's `BookiePool`, and told there of every change."""
+
+    def __init__(
+        self,
+        config: PlacementConfig,
+        metadata: MetadataStore,
+        rng: random.Random,
+        tasks: TaskSet,
+        free_bytes: Callable[[str], Awaitable[int]],
+        failed_s: Callable[[], Mapping[str, float]],
+    ) -> None:
+        """`free_bytes` asks a bookie for its free disk space, with a time-out. `failed_s`: which
+        bookies failed lately, and how many seconds ago."""
+        self.config = config
+        self.policy = make_policy(config)
+        self._own_location = parse_location(config.own_location) if config.own_location else ""
+        self._locations = open_locations(config, metadata)
+        self._rng = rng
+        self._tasks = tasks
+        self._ask_free_bytes = free_bytes
+        self._free_bytes: dict[str, int] = {}
+        self._bookies = Bookies({}, {})
+        self._plain: tuple[Bookies, dict[str, Place]] = self._bookies, {}
+        self._known: Mapping[str, BookieAddress] = {}
+        self._failed_s = failed_s
+        self._asked: set[str] = set()
+        self._learned = asyncio.Event()
+        self._come = asyncio.Event()
+        self._told: dict[str, str] = {}
+        self._work: list[asyncio.Task[None]] = []
+
+    # -- what is asked of it ------------------------------------------------------------------
+
+    def adherence(self, ensemble: Sequence[str], write_quorum: int, ack_quorum: int) -> Adherence:
+        """How well an ensemble keeps to the policy, and in words where it does not.
+
+        Where no source of locations was configured, nothing is known that it could break, unless
+        the policy enforces something: STRICT.
+        """
+        view = self.view()
+        if self._locations is None and self.policy.indifferent(view):
+            return Adherence(Level.STRICT, "no locations are known")
+        members = [view.find(bookie) for bookie in ensemble]
+        return self.policy.adherence(members, write_quorum, ack_quorum, view)
+
+    def ack_domains(
+        self, ensemble: Sequence[str], write_quorum: int
+    ) -> tuple[list[str], int] | None:
+        """In which fault domain each member is, and in how many an entry must be before it is
+        acknowledged. None: the ack quorum is enough."""
+        if not self.config.spread_acks:
+            return None
+        view = self.view()
+        members = [view.find(bookie) for bookie in ensemble]
+        return self.policy.ack_domains(members, write_quorum, view)
+
+    def location(self, bookie_id: str) -> str:
+        """Of one bookie: the policy's default where nothing is known."""
+        return self.view().find(bookie_id).location
+
+    def relocate(self, table: Mapping[str, str]) -> None:
+        """From now on bookies (by id or host) stand where this says, whatever the source of
+        locations was. UsageError if a location is none; then nothing is changed."""
+        locations = TableLocations(table)
+        if self._locations is not None:
+            self._locations.close()
+        self._locations = locations
+        self._learned.set()
+
+    @property
+    def location_failures(self) -> int:
+        """How often locations could not be learned."""
+        return 0 if self._locations is None else self._locations.failures
+
+    @property
+    def location_trouble(self) -> str:
+        """Why not the last time; '' if they could."""
+        return "" if self._locations is None else self._locations.trouble
+
+    def fill(self, wanted: Wanted, view: View) -> dict[int, str]:
+        """Index -> bookie for the open places; fewer, or none, where there are not enough."""
+        try:
+            found = self.policy.fill(wanted, view, self._rng)
+        except Exception as error:
+            if self.config.policy in POLICIES or isinstance(error, QuireError):
+                raise
+            raise UsageError(
+                f"the placement policy {self.config.policy!r} failed: {error!r}"
+            ) from error
+        barred = wanted.barred
+        for bookie in found.values():
+            if bookie in barred or bookie not in view.writable:
+                raise UsageError(
+                    f"the placement policy {self.config.policy!r} chose bookie {bookie}, which it "
+                    "must not"
+                )
+        if len(set(found.values())) < len(found):
+            raise UsageError(f"the placement policy {self.config.policy!r} chose a bookie twice")
+        return found
+
+    def why(self, wanted: Wanted, view: View) -> str:
+        """Why `wanted` cannot be had, in words of racks and bookies."""
+        verb = "is" if len(wanted.holes) == 1 else "are"
+        return f"{self.policy.wish(wanted, view)} {verb} wanted; {situation(wanted, view)}"
+
+    def too_few(self, wanted: Wanted) -> NotEnoughBookiesError:
+        view = self.view()
+        remedy = "Start more bookies or ask for a smaller ensemble"
+        if view.located:
+            remedy = (
+                "Start bookies in other places, ask for a smaller ensemble, or lower the minimum"
+            )
+        if self.location_trouble:
+            remedy += f" (locations may be out of date: {self.location_trouble})"
+        return NotEnoughBookiesError(self.why(wanted, view), remedy=remedy)
+
+    def read_order(self, bookies: Sequence[str]) -> list[str]:
+        """As near to this client as the policy wants it."""
+        default = self.policy.default_location
+        known = {b: self._known[b] for b in bookies if b in self._known}
+        places = {b: self._place(address, default) for b, address in known.items()}
+        return self.policy.read_order(
+            bookies,
+            View(
+                places,
+                own_host=self.config.own_host,
+                own_location=self._own(),
+                default_location=default,
+            ),
+        )
+
+    @property
+    def orders_reads(self) -> bool:
+        """Whether nearness can change the order of reads."""
+        if self.config.policy not in POLICIES:
+            return True
+        near = bool(self.config.own_location or self.config.own_host)
+        return near and self.config.local_reads is not False
+
+    # -- what it knows ------------------------------------------------------------------------
+
+    def view(self, rested_out: frozenset[str] = frozenset()) -> View:
+        """All that is known now. `rested_out`: writable ones that are not to be chosen."""
+        default = self.policy.default_location
+        places = self._writable(default)
+        located = self._locations is not None and any(
+            place.location != default for place in places.values()
+        )
+        misplaced = self._misplaced(places, default) if located else {}
+        out = {*misplaced, *rested_out}
+        others: dict[str, Place] = {}
+        if self._locations is not None or self.config.policy not in POLICIES:
+            others = {
+                bookie: self._place(address, default)
+                for bookie, address in self._known.items()
+                if bookie not in places
+            }
+        others.update({bookie: places[bookie] for bookie in out if bookie in places})
+        writable = {b: place for b, place in places.items() if b not in out} if out else places
+        weights: dict[str, float] = {}
+        if self.config.disk_weighted:
+            weights = weighed(self._free_bytes, writable.keys(), self.config.weight_multiple_max)
+        return View(
+            writable=writable,
+            others=others,
+            failed_s=self._failed_s(),
+            weights=weights,
+            misplaced=misplaced,
+            located=located,
+            own_host=self.config.own_host,
+            own_location=self._own(),
+            default_location=default,
+        )
+
+    def _writable(self, default: str) -> dict[str, Place]:
+        """Where the writable bookies stand; the same object while nothing can have changed."""
+        if self._locations is not None or self._plain[0] is not self._bookies:
+            writable = self._bookies.writable
+            places = {b: self._place(address, default) for b, address in writable.items()}
+            self._plain = self._bookies, places
+        return self._plain[1]
+
+    def _place(self, address: BookieAddress, default: str) -> Place:
+        found = None
+        if self._locations is not None:
+            found = self._locations.find(address.bookie_id, address.host)
+        return Place(address.bookie_id, address.host, found or default)
+
+    def _own(self) -> str:
+        host = self.config.own_host
+        if self._own_location or not host or self._locations is None:
+            return self._own_location
+        return self._locations.find(host, host) or ""
+
+    def _misplaced(self, places: Mapping[str, Place], default: str) -> dict[str, str]:
+        """Those whose locations have another depth than the policy wants, or than most."""
+        depths = {
+            bookie: len(parts_of(place.location))
+            for bookie, place in places.items()
+            if place.location != default
+        }
+        wanted = self.policy.parts
+        if wanted is None:
+            # The shallower one where as many have the one as the other.
+            counts = Counter(depths.values())
+            wanted = min(counts, key=lambda depth: (-counts[depth], depth))
+        found: dict[str, str] = {}
+        for bookie, depth in depths.items():
+            if depth != wanted:
+                location = places[bookie].location
+                found[bookie] = f"its location {location} has {depth} parts, not {wanted}"
+                if self._told.get(bookie) != location:
+                    self._told[bookie] = location
+                    logger.warning("bookie %s is not chosen: %s", bookie, found[bookie])
+        return found
+
+    # -- what changes -------------------------------------------------------------------------
+
+    def on_bookies(self, bookies: Bookies, known: Mapping[str, BookieAddress]) -> None:
+        """`known`: all that there ever were; it may grow."""
+        self._bookies = bookies
+        self._known = known
+        come, self._come = self._come, asyncio.Event()
+        come.set()
+        if self._work:
+            return
+        if self._asks:
+            self._work.append(self._tasks.start(self._learn_on()))
+        if self.config.disk_weighted:
+            self._work.append(self._tasks.start(self._weigh_on()))
+
+    async def settle(self, deadline: float) -> None:
+        """Wait until the locations of all writable bookies have been asked for, or `deadline` (loop
+        time). Cancel-safe."""
+        if not self._asks:
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                while self._asks and not self._asked.issuperset(self._bookies.writable):
+                    await self._learned.wait()
+        except TimeoutError:
+            pass
+
+    @property
+    def _asks(self) -> bool:
+        """Whether there is anything to learn."""
+        return self._locations is not None and type(self._locations) is not TableLocations
+
+    async def _learn_on(self) -> None:
+        """Ask for locations whenever a bookie has come, and now and then."""
+        while self._asks:
+            source = self._locations
+            assert source is not None
+            bookies = {**self._bookies.readonly, **self._bookies.writable}
+            await source.learn(list(bookies.values()))
+            self._asked = set(bookies)
+            learned, self._learned = self._learned, asyncio.Event()
+            learned.set()
+            wait_s = source.refresh_s
+            if source.trouble and wait_s is not None:
+                wait_s = min(wait_s, RETRY_S)
+            await self._others_than(self._asked, wait_s)
+
+    async def _others_than(self, asked: set[str], wait_s: float | None) -> None:
+        """Wait until a bookie is there that was not asked, for `wait_s` at most."""
+        try:
+            async with asyncio.timeout(wait_s):
+                while asked.issuperset({*self._bookies.writable, *self._bookies.readonly}):
+                    await self._come.wait()
+        except TimeoutError:
+            pass
+
+    async def _weigh_on(self) -> None:
+        """Ask for free disk space, every `weight_refresh_s`; who does not answer is not known."""
+        while True:
+            bookies = {**self._bookies.readonly, **self._bookies.writable}
+            found = await each(bookies, self._free_of)
+            self._free_bytes = {b: free for b, free in zip(bookies, found) if free is not None}
+            await self._others_than(set(bookies), self.config.weight_refresh_s)
+
+    async def _free_of(self, bookie_id: str) -> int | None:
+        try:
+            return await self._ask_free_bytes(bookie_id)
+        except QuireError:
+            return None
+
+    def close(self) -> None:
+        if self._locations is not None:
+            self._locations.close()

@@ -1,0 +1,187 @@
+"""What a client has seen of each bookie: who fails, who is slow, who says what is not so.
+
+It decides in which order bookies are asked and chosen, and what is reported; never what is true. A
+bookie that everybody avoids is still asked where nobody else is left.
+
+    errors       `quarantine_errors` of them within `quarantine_window_s` (replication spec, 11.1)
+    slow         overtaken by the answer to a speculative read (11.2)
+    misbehaviour an answer that cannot be right, as its digest or the other replicas show
+
+What is seen of a replica that lacks an entry needs care. An entry of a closed ledger is on an ack
+quorum of its write set, not on all of it (rule 40): a member that was away when it was written says
+honestly that it never had it. Only where ack and write quorum are the same has every member
+acknowledged it; then the denial is a broken promise.
+"""
+
+from __future__ import annotations
+
+import enum
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from quire.codec.entry import BadEntryError, WrongEntryError
+from quire.config import ClientConfig
+from quire.errors import QuireError
+from quire.tasks import TaskSet
+
+logger = logging.getLogger("quire.client")
+
+SUSPECTS_MAX = 10_000
+"""Pairs of bookie and kind that are counted; more are logged only."""
+REPORTED_MAX = 100_000
+"""Replicas (a ledger on a bookie) that were reported for repair, each once; then it begins anew."""
+LEVELS_MAX = 10_000
+"""Replicas whose LAC is remembered, to see that it never goes back."""
+
+OnDamage = Callable[[int, Sequence[str]], Awaitable[object]]
+"""Told of a ledger and the bookies whose replicas of it need repair."""
+
+
+class Misbehaviour(enum.StrEnum):
+    BAD_DIGEST = "bad-digest"
+    """Bytes that do not match their digest."""
+    WRONG_ENTRY = "wrong-entry"
+    """A valid entry that is not the one asked for, or that the other replicas out-vote."""
+    MISSING = "missing"
+    """It denies an entry of a closed ledger that another replica has. It may never have had it."""
+    DROPPED = "dropped"
+    """As `MISSING`, where every member has acknowledged the entry."""
+    STALE_LAC = "stale-lac"
+    """It proved a higher LAC of the same ledger before."""
+
+
+PROVEN = frozenset({Misbehaviour.BAD_DIGEST, Misbehaviour.WRONG_ENTRY, Misbehaviour.DROPPED})
+"""What no honest bookie on a good disk does: reason enough for quarantine."""
+REPAIRABLE = PROVEN | {Misbehaviour.MISSING}
+
+
+def misbehaviour_of(error: BadEntryError) -> Misbehaviour:
+    wrong = isinstance(error, WrongEntryError)
+    return Misbehaviour.WRONG_ENTRY if wrong else Misbehaviour.BAD_DIGEST
+
+
+@dataclass(frozen=True, slots=True)
+class Suspect:
+    """One bookie, and one kind of what it did."""
+
+    bookie: str
+    kind: Misbehaviour
+    count: int
+    last_ledger: int
+    last_entry: int
+    """-1: it was asked for its last entry or its LAC."""
+
+
+class BookieHealth:
+    """Of one client. Times are those of `now`, in seconds."""
+
+    def __init__(self, config: ClientConfig, now: Callable[[], float], tasks: TaskSet) -> None:
+        self._config = config
+        self._now = now
+        self._tasks = tasks
+        self.on_damage: OnDamage | None = None
+        self.unreported = 0
+        """Replicas of which `on_damage` could not be told."""
+        self._errors: dict[str, deque[float]] = {}
+        self._quarantined_until: dict[str, float] = {}
+        self._slow_until: dict[str, float] = {}
+        self._suspects: dict[tuple[str, Misbehaviour], Suspect] = {}
+        self._reported: set[tuple[int, str]] = set()
+        self._levels: dict[tuple[int, str], int] = {}
+
+    # -- what was seen ------------------------------------------------------------------------
+
+    def error(self, bookie: str) -> None:
+        """It failed, refused or left something unanswered."""
+        limit = self._config.quarantine_errors
+        if limit < 1:
+            return
+        now = self._now()
+        times = self._errors.setdefault(bookie, deque(maxlen=limit))
+        times.append(now)
+        if len(times) == limit and now - times[0] <= self._config.quarantine_window_s:
+            times.clear()
+            self._quarantine(bookie, f"errors={limit}")
+
+    def overtaken(self, bookie: str) -> None:
+        """Another one, asked later, answered before it did."""
+        self._slow_until[bookie] = self._now() + self._config.slow_bookie_s
+
+    def misbehaved(self, bookie: str, kind: Misbehaviour, ledger_id: int, entry_id: int) -> None:
+        key = bookie, kind
+        known = self._suspects.get(key)
+        count = 1 if known is None else known.count + 1
+        if known is not None or len(self._suspects) < SUSPECTS_MAX:
+            self._suspects[key] = Suspect(bookie, kind, count, ledger_id, entry_id)
+        if str(count).strip("0") == "1":  # 1, 10, 100 ...: a bookie that is broken says much
+            logger.warning(
+                "bookie_misbehaved bookie=%s kind=%s count=%d ledger=%d entry=%d",
+                bookie, kind.value, count, ledger_id, entry_id,
+            )  # fmt: skip
+        if kind in PROVEN and self._config.quarantine_liars:
+            self._quarantine(bookie, f"kind={kind.value}")
+        if kind in REPAIRABLE:
+            self._report(ledger_id, bookie)
+
+    def lac(self, bookie: str, ledger_id: int, lac: int) -> None:
+        """It proved this LAC of an open ledger. An honest bookie's never goes back while the ledger
+        is written; while it is recovered it may, so this is told and not held against it."""
+        key = ledger_id, bookie
+        known = self._levels.get(key, -1)
+        if lac < known:
+            self.misbehaved(bookie, Misbehaviour.STALE_LAC, ledger_id, -1)
+        elif lac > known:
+            if key not in self._levels and len(self._levels) >= LEVELS_MAX:
+                self._levels.clear()
+            self._levels[key] = lac
+
+    # -- what follows -------------------------------------------------------------------------
+
+    def quarantined(self, bookie: str) -> bool:
+        """It is to be avoided, by placement and by readers, where another one will do."""
+        return self._lasts(self._quarantined_until, bookie)
+
+    def slow(self, bookie: str) -> bool:
+        return self._lasts(self._slow_until, bookie)
+
+    def in_quarantine(self) -> list[str]:
+        return [bookie for bookie in list(self._quarantined_until) if self.quarantined(bookie)]
+
+    def suspects(self) -> list[Suspect]:
+        """By bookie and kind."""
+        return [self._suspects[key] for key in sorted(self._suspects)]
+
+    def _lasts(self, until: dict[str, float], bookie: str) -> bool:
+        end = until.get(bookie)
+        if end is None:
+            return False
+        if end > self._now():
+            return True
+        del until[bookie]
+        return False
+
+    def _quarantine(self, bookie: str, why: str) -> None:
+        if not self.quarantined(bookie):
+            seconds = self._config.quarantine_s
+            logger.warning("bookie_quarantined bookie=%s %s seconds=%g", bookie, why, seconds)
+        self._quarantined_until[bookie] = self._now() + self._config.quarantine_s
+
+    def _report(self, ledger_id: int, bookie: str) -> None:
+        if self.on_damage is None or (ledger_id, bookie) in self._reported:
+            return
+        if len(self._reported) >= REPORTED_MAX:
+            self._reported.clear()
+        self._reported.add((ledger_id, bookie))
+        self._tasks.start(self._tell(self.on_damage, ledger_id, bookie))
+
+    async def _tell(self, on_damage: OnDamage, ledger_id: int, bookie: str) -> None:
+        try:
+            await on_damage(ledger_id, [bookie])
+        except QuireError as error:
+            self.unreported += 1
+            self._reported.discard((ledger_id, bookie))
+            logger.warning(
+                "damage_not_reported bookie=%s ledger=%d error=%s", bookie, ledger_id, error
+            )

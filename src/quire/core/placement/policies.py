@@ -1,0 +1,465 @@
+"""The policies that come with Quire (metadata spec, 6.3 to 6.7).
+
+All of them leave bookies that failed lately, and second bookies of one host, for when nothing else
+is left, and choose among equals at random, by free disk space where that is asked for.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from quire.config import PlacementConfig
+from quire.core.placement.choice import Chance, choose, mix
+from quire.core.placement.search import ANYTHING, Members, Rank, Rule, Window, fill, windows
+from quire.core.placement.values import (
+    Adherence,
+    Level,
+    Place,
+    View,
+    Wanted,
+    distance,
+    region_of,
+)
+from quire.core.placement.words import bookies_of, some
+from quire.errors import UsageError
+
+
+def spread(least: int, domain: Callable[[Place], str]) -> Rule:
+    """In at least so many domains."""
+
+    def holds(window: Window) -> bool:
+        found = {domain(place) for place in window if place is not None}
+        return len(found) + window.count(None) >= least
+
+    return Rule(holds, lambda places: len({domain(place) for place in places}) >= least)
+
+
+def every(*rules: Rule) -> Rule:
+    return Rule(
+        lambda window: all(rule.holds(window) for rule in rules),
+        lambda places: all(rule.feasible(places) for rule in rules),
+    )
+
+
+def rack_of(place: Place) -> str:
+    return place.location
+
+
+def region(place: Place) -> str:
+    return region_of(place.location)
+
+
+class DomainPolicy:
+    """Any bookie, different hosts first; and what policies have in common. One of your own derives
+    from it, and says which rules there are (`rules`), which bookies they admit (`admits`), and
+    which of several it prefers (`rank`). It is made with the `PlacementConfig` of the client."""
+
+    default_location = "/default-rack"
+    parts: int | None = None
+
+    def __init__(self, config: PlacementConfig) -> None:
+        self.config = config
+
+    # -- what those that derive say -----------------------------------------------------------
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        pass
+
+    def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
+        """The best first; the last is what must hold at least."""
+        return (ANYTHING,)
+
+    def admits(self, place: Place, view: View) -> bool:
+        return True
+
+    def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
+        """Smaller is better; behind it a fresh host counts, then chance (and weight)."""
+        return ()
+
+    def requirement(self, wanted: Wanted, view: View) -> str:
+        """In words, behind the number of bookies."""
+        return ""
+
+    def adherence(
+        self, members: Sequence[Place], write_quorum: int, ack_quorum: int, view: View
+    ) -> Adherence:
+        return Adherence(Level.STRICT)
+
+    def ack_domains(
+        self, members: Sequence[Place], write_quorum: int, view: View
+    ) -> tuple[list[str], int] | None:
+        return None
+
+    def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
+        if not self.config.local_reads or not view.own_location:
+            return list(bookies)
+        own = view.own_location
+        return sorted(bookies, key=lambda bookie: distance(own, view.find(bookie).location))
+
+    # -- what they share ----------------------------------------------------------------------
+
+    def fill(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
+        if self.indifferent(view):
+            return self._any(wanted, view, rng)
+        barred = wanted.barred
+        ids = [bookie for bookie in sorted(view.writable) if bookie not in barred]
+        mix(ids, rng, view.weights)
+        options = [view.writable[bookie] for bookie in ids]
+        options = [place for place in options if self.admits(place, view)]
+        return fill(
+            wanted,
+            view,
+            options,
+            self.rules(wanted, view),
+            lambda index, place, members: self.rank(index, place, members, wanted, view),
+        )
+
+    def wish(self, wanted: Wanted, view: View) -> str:
+        count = len(wanted.holes)
+        text = f"{count} {'bookie' if count == 1 else 'bookies'}"
+        if wanted.gone:
+            text += f" in the place of {some(sorted(wanted.gone.values()))}"
+        indifferent = self.indifferent(view)
+        requirement = "" if indifferent else self.requirement(wanted, view)
+        return f"{text} {requirement}" if requirement else text
+
+    def indifferent(self, view: View) -> bool:
+        """Whether nothing but hosts counts."""
+        return type(self) is DomainPolicy
+
+    def _any(self, wanted: Wanted, view: View, rng: Chance) -> dict[int, str]:
+        hosts = {bookie: place.host for bookie, place in view.writable.items()}
+        used = {view.find(bookie).host for bookie in kept(wanted)} - {""}
+        holes = wanted.holes
+        chosen = choose(
+            hosts,
+            len(holes),
+            rng,
+            exclude=wanted.barred,
+            avoid=view.failed_s,
+            used_hosts=used,
+            weights=view.weights,
+        )
+        return dict(zip(holes, chosen)) if wanted.gone or len(chosen) == len(holes) else {}
+
+
+class AnyBookie(DomainPolicy):
+    """Locations count for nothing."""
+
+    def indifferent(self, view: View) -> bool:
+        return True
+
+
+class RackAware(DomainPolicy):
+    """Every write quorum in at least `min_racks` racks: enforced, or as nearly as can be."""
+
+    def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
+        least = self._racks(wanted.write_quorum)
+        if self.config.enforce_racks:
+            rule = spread(least, rack_of)
+            return (rule, Rule(rule.holds, mends_nothing=True)) if wanted.gone else (rule,)
+        return [spread(count, rack_of) for count in range(least, 0, -1)]
+
+    def admits(self, place: Place, view: View) -> bool:
+        return not self.config.enforce_racks or place.location != view.default_location
+
+    def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
+        near = neighbours(index, members, wanted.write_quorum)
+        uses = sum(member.location == place.location for member in near)
+        return (*self._habit(index, place.location, view, members, wanted), uses)
+
+    def _habit(
+        self, index: int, location: str, view: View, members: Members, wanted: Wanted
+    ) -> Rank:
+        """First the rack of who is gone; or, for the first member of all, our own."""
+        if wanted.gone:
+            before = view.find(wanted.gone[index]).location
+            return (location != before,)
+        if index or view.own_location in ("", view.default_location):
+            return (0,)
+        return (location != view.own_location,)
+
+    def requirement(self, wanted: Wanted, view: View) -> str:
+        least = self._racks(wanted.write_quorum)
+        how = "enforced" if self.config.enforce_racks else "if possible"
+        return (
+            f"in {least} {plural('rack', least)} for a write quorum of {wanted.write_quorum} "
+            f"(minimum {self.config.min_racks} {plural('rack', self.config.min_racks)}, {how})"
+        )
+
+    def adherence(
+        self, members: Sequence[Place], write_quorum: int, ack_quorum: int, view: View
+    ) -> Adherence:
+        if self.config.enforce_racks:
+            lost = [p.bookie_id for p in members if p.location == view.default_location]
+            if lost:
+                return Adherence(Level.FAIL, f"the rack of {some(lost)} is not known")
+        least = self._racks(write_quorum)
+        for window in windows(len(members), write_quorum):
+            inside = [members[index] for index in window]
+            racks = {place.location for place in inside}
+            if len(racks) < least:
+                return Adherence(
+                    Level.FAIL,
+                    f"{bookies_of(inside)}: {len(racks)} {plural('rack', len(racks))} for a write "
+                    f"quorum of {len(inside)}, where {least} are wanted",
+                )
+        return Adherence(Level.STRICT)
+
+    def ack_domains(
+        self, members: Sequence[Place], write_quorum: int, view: View
+    ) -> tuple[list[str], int] | None:
+        if not self.config.spread_acks:
+            return None
+        return [place.location for place in members], self._racks(write_quorum)
+
+    def _racks(self, write_quorum: int) -> int:
+        return max(1, min(write_quorum, self.config.min_racks))
+
+    def indifferent(self, view: View) -> bool:
+        return not view.located and not self.config.enforce_racks
+
+
+class RegionAware(RackAware):
+    """Our own region first, then every region in turn; different racks within a region. With
+    `regions` only those are written to, and every possible ack quorum spans `min_regions`."""
+
+    default_location = "/default-region/default-rack"
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        regions, least = len(self.config.regions), self.config.min_regions
+        if not regions:
+            return
+        share, more = divmod(write_quorum, regions)
+        shares = [share + 1] * more + [share] * (regions - more)
+        if least > regions or sum(shares[: least - 1]) >= ack_quorum:
+            raise UsageError(
+                f"with a write quorum of {write_quorum} in {regions} regions an ack quorum of "
+                f"{ack_quorum} does not always span {least} regions",
+                remedy="Raise the ack quorum, add regions, or lower min_regions",
+            )
+
+    def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
+        racks = max(1, min(wanted.write_quorum, self.config.min_racks))
+        if self.config.regions:
+            rule = Rule(lambda window: self._durable(window, wanted.ack_quorum))
+            both = every(rule, spread(racks, rack_of))
+            mending = (Rule(rule.holds, mends_nothing=True),) if wanted.gone else ()
+            return (both, rule, *mending)
+        known = {region(p) for p in (*view.writable.values(), *map(view.find, kept(wanted)))}
+        most = max(1, min(wanted.write_quorum, len(known)))
+        better = spread(racks, rack_of)
+        rules = [every(spread(count, region), better) for count in range(most, 0, -1)]
+        return (*rules, ANYTHING)
+
+    def admits(self, place: Place, view: View) -> bool:
+        return not self.config.regions or region(place) in self.config.regions
+
+    def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
+        mine = region(place)
+        near = neighbours(index, members, wanted.write_quorum)
+        racks = sum(member.location == place.location for member in near)
+        if wanted.gone:
+            gone = view.find(wanted.gone[index]).location
+            return (mine != region_of(gone), racks)
+        uses = sum(member is not None and region(member) == mine for member in members)
+        return (uses, mine != region_of(view.own_location), racks)
+
+    def requirement(self, wanted: Wanted, view: View) -> str:
+        if not self.config.regions:
+            return "in different regions if possible"
+        least = self.config.min_regions
+        return (
+            f"in the regions {some(self.config.regions)}, every ack quorum of {wanted.ack_quorum} "
+            f"in {least} of them,"
+        )
+
+    def adherence(
+        self, members: Sequence[Place], write_quorum: int, ack_quorum: int, view: View
+    ) -> Adherence:
+        least = self.config.min_regions
+        for window in windows(len(members), write_quorum):
+            inside = [members[index] for index in window]
+            if self.config.regions:
+                outside = [p.bookie_id for p in inside if region(p) not in self.config.regions]
+                if outside:
+                    return Adherence(Level.FAIL, f"{some(outside)}: outside the regions to write")
+                if not self._durable(inside, ack_quorum):
+                    reason = f"an ack quorum of {ack_quorum} may lie in fewer than {least} regions"
+                    return Adherence(Level.FAIL, f"{bookies_of(inside)}: {reason}")
+            elif len({region(p) for p in inside}) < min(least, write_quorum):
+                return Adherence(Level.SOFT, f"{bookies_of(inside)}: fewer than {least} regions")
+        return Adherence(Level.STRICT)
+
+    def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
+        """Those of our region, then one of another in the second place, the others behind: where
+        ours is in trouble the second question leaves it."""
+        if not view.own_location or self.config.local_reads is False:
+            return list(bookies)
+        own = region_of(view.own_location)
+        near = [bookie for bookie in bookies if region(view.find(bookie)) == own]
+        far = [bookie for bookie in bookies if region(view.find(bookie)) != own]
+        return [*near[:1], *far[:1], *near[1:], *far[1:]]
+
+    def _durable(self, window: Window, ack_quorum: int) -> bool:
+        """Whether every ack quorum spans `min_regions`: the fullest regions but that many less one
+        must not make an ack quorum by themselves."""
+        counts = Counter(region(place) for place in window if place is not None)
+        fullest = sum(count for _, count in counts.most_common(max(self.config.min_regions - 1, 0)))
+        return fullest < ack_quorum
+
+    def indifferent(self, view: View) -> bool:
+        return not view.located and not self.config.regions
+
+
+class ZoneAware(DomainPolicy):
+    """Locations are '/zone/upgrade-domain': every write quorum in `desired_zones` zones, or at
+    least in `min_zones`, and members of one zone not all in one upgrade domain."""
+
+    default_location = "/default-zone/default-upgradedomain"
+    parts = 2
+
+    def check(self, ensemble_size: int, write_quorum: int, ack_quorum: int) -> None:
+        if not self.config.strict_zones:
+            return
+        if ensemble_size % write_quorum or write_quorum <= self.config.min_zones:
+            raise UsageError(
+                f"strict zones want an ensemble ({ensemble_size}) that is a multiple of the write "
+                f"quorum ({write_quorum}), and that greater than min_zones "
+                f"({self.config.min_zones})",
+                remedy="Change the quorums, or set strict_zones=False",
+            )
+
+    def rules(self, wanted: Wanted, view: View) -> Sequence[Rule]:
+        low = 1 if not self.config.strict_zones else self._zones(self.config.min_zones, wanted)
+        high = max(low, self._zones(self.config.desired_zones, wanted))
+        rules = [self._rule(count) for count in range(high, low - 1, -1)]
+        if not self.config.strict_zones:
+            return (*rules, ANYTHING)
+        mending = Rule(rules[-1].holds, mends_nothing=True)
+        return (*rules, mending) if wanted.gone else rules
+
+    def admits(self, place: Place, view: View) -> bool:
+        return not self.config.strict_zones or place.location != view.default_location
+
+    def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
+        near = neighbours(index, members, wanted.write_quorum)
+        zone = sum(region(member) == region(place) for member in near)
+        domain = sum(member.location == place.location for member in near)
+        if wanted.gone:
+            gone = view.find(wanted.gone[index]).location
+            return (region(place) != region_of(gone), domain, zone)
+        if not index and view.own_location:
+            return (region(place) != region_of(view.own_location), domain, zone)
+        return (zone, domain)
+
+    def requirement(self, wanted: Wanted, view: View) -> str:
+        how = "strict" if self.config.strict_zones else "if possible"
+        return (
+            f"in {self._zones(self.config.min_zones, wanted)} zones for a write quorum of "
+            f"{wanted.write_quorum}, different upgrade domains within a zone ({how})"
+        )
+
+    def adherence(
+        self, members: Sequence[Place], write_quorum: int, ack_quorum: int, view: View
+    ) -> Adherence:
+        found = Adherence(Level.STRICT)
+        for window in windows(len(members), write_quorum):
+            inside = [members[index] for index in window]
+            if not apart(inside):
+                reason = "all of a zone in one upgrade domain"
+                return Adherence(Level.FAIL, f"{bookies_of(inside)}: {reason}")
+            zones = len({region(place) for place in inside})
+            reason = f"{bookies_of(inside)}: {zones} {plural('zone', zones)}"
+            if zones < min(write_quorum, self.config.min_zones):
+                least = min(write_quorum, self.config.min_zones)
+                return Adherence(Level.FAIL, f"{reason}, where at least {least} are wanted")
+            if zones < min(write_quorum, self.config.desired_zones):
+                found = Adherence(
+                    Level.SOFT, f"{reason}, where {self.config.desired_zones} are wished"
+                )
+        return found
+
+    def ack_domains(
+        self, members: Sequence[Place], write_quorum: int, view: View
+    ) -> tuple[list[str], int] | None:
+        if not self.config.spread_acks:
+            return None
+        return [region(place) for place in members], min(write_quorum, self.config.min_zones)
+
+    @staticmethod
+    def _zones(count: int, wanted: Wanted) -> int:
+        return max(1, min(count, wanted.write_quorum))
+
+    @staticmethod
+    def _rule(least: int) -> Rule:
+        return every(spread(least, region), Rule(apart))
+
+    def indifferent(self, view: View) -> bool:
+        return not view.located and not self.config.strict_zones
+
+
+class LocalFirst(DomainPolicy):
+    """The first member on our own host if it has a bookie, the others near us: the same rack, then
+    the same region."""
+
+    def rank(self, index: int, place: Place, members: Members, wanted: Wanted, view: View) -> Rank:
+        elsewhere = not view.own_host or place.host != view.own_host
+        far = distance(view.own_location, place.location) if view.own_location else 0
+        used = any(member is not None and member.host == place.host for member in members)
+        return (used, elsewhere, far)
+
+    def requirement(self, wanted: Wanted, view: View) -> str:
+        return "as near as possible"
+
+    def read_order(self, bookies: Sequence[str], view: View) -> list[str]:
+        if self.config.local_reads is False:
+            return list(bookies)
+        own, host = view.own_location, view.own_host
+
+        def key(bookie: str) -> tuple[bool, int]:
+            place = view.find(bookie)
+            return (not host or place.host != host, distance(own, place.location) if own else 0)
+
+        return sorted(bookies, key=key)
+
+    def indifferent(self, view: View) -> bool:
+        return not view.own_host and not view.own_location
+
+
+POLICIES: Mapping[str, Callable[[PlacementConfig], DomainPolicy]] = {
+    "rack-aware": RackAware,
+    "region-aware": RegionAware,
+    "zone-aware": ZoneAware,
+    "local-first": LocalFirst,
+    "any": AnyBookie,
+}
+"""By the name that a client is configured with."""
+
+
+def neighbours(index: int, members: Members, write_quorum: int) -> list[Place]:
+    """The members that share a write quorum with this place."""
+    size, reach = len(members), min(write_quorum, len(members)) - 1
+    near = {(index + k) % size for k in range(-reach, reach + 1)} - {index}
+    return [member for i in sorted(near) if (member := members[i]) is not None]
+
+
+def apart(window: Window) -> bool:
+    """Whether no zone has all of its several members in one upgrade domain; open places may still
+    change that."""
+    if None in window:
+        return True
+    zones: dict[str, list[str]] = {}
+    for place in window:
+        if place is not None:
+            zones.setdefault(region(place), []).append(place.location)
+    return all(len(found) == 1 or len(set(found)) > 1 for found in zones.values())
+
+
+def kept(wanted: Wanted) -> list[str]:
+    return [bookie for bookie in wanted.members if bookie is not None]
+
+
+def plural(noun: str, count: int) -> str:
+    return noun if count == 1 else f"{noun}s"

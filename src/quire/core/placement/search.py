@@ -1,0 +1,212 @@
+"""Filling places so that a rule holds in every write quorum.
+
+A greedy choice, one place after the other, misses ensembles that exist: with racks a, a, b a second
+member of rack a may leave no place for b. Ensembles are small, and bookies of one location are the
+same to a rule, so a search over locations finds what there is; it is bounded all the same.
+
+Bookies that failed lately are admitted one at a time: an ensemble without any is preferred to one
+that keeps a better rule.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+
+from quire.core.placement.values import Place, View, Wanted
+
+FIRST_STEPS_MAX = 40
+"""Members that are tried with all bookies to choose from: usually the first ones do."""
+STEPS_MAX = 1_000
+"""The same, where those were not enough, with a few bookies of each location. Behind it the rule
+counts as one that cannot be kept."""
+
+Members = list[Place | None]
+Window = Sequence[Place | None]
+Rank = tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What must hold of the members of each write quorum (each cyclic window of the ensemble)."""
+
+    holds: Callable[[Window], bool]
+    """Whether it holds, or can still hold where places (None) are open."""
+    feasible: Callable[[Collection[Place]], bool] = lambda places: True
+    """Whether it can hold at all with these places: what cannot need not be searched for."""
+    mends_nothing: bool = False
+    """Quorums for which it did not hold before a replacement need not keep it after it."""
+
+
+ANYTHING = Rule(lambda window: True)
+
+
+def windows(size: int, write_quorum: int) -> list[tuple[int, ...]]:
+    """The members of every write quorum, by index."""
+    if write_quorum >= size:
+        return [tuple(range(size))]
+    return [
+        tuple((start + k) % size for k in range(write_quorum)) for start in range(size)
+    ]  # fmt: skip
+
+
+def fill(
+    wanted: Wanted,
+    view: View,
+    options: Sequence[Place],
+    rules: Sequence[Rule],
+    rank: Callable[[int, Place, Members], Rank],
+) -> dict[int, str]:
+    """Index -> bookie for every open place, the first of `rules` (best first) that can be kept; for
+    a replacement as many as there can be, and {} where there is none."""
+    for some in _attempts(wanted):
+        if len(options) < len(some.holes):
+            continue
+        found = _fill_all(some, view, options, rules, rank)
+        if found:
+            return found
+    return {}
+
+
+def _attempts(wanted: Wanted) -> Iterator[Wanted]:
+    yield wanted
+    if not wanted.gone:
+        return  # half an ensemble is none
+    holes = wanted.holes
+    for count in range(len(holes) - 1, 1, -1):
+        yield wanted.filled_only(holes[:count])
+    if len(holes) > 1:
+        for hole in holes:
+            yield wanted.filled_only([hole])
+
+
+def _fill_all(
+    wanted: Wanted,
+    view: View,
+    options: Sequence[Place],
+    rules: Sequence[Rule],
+    rank: Callable[[int, Place, Members], Rank],
+) -> dict[int, str]:
+    doubtful = sum(option.bookie_id in view.failed_s for option in options)
+    holes = len(wanted.holes)
+    least = max(0, holes - (len(options) - doubtful))
+    few = _few(options, view, holes)
+    kept = [view.find(bookie) for bookie in wanted.members if bookie is not None]
+    rules = [rule for rule in rules if rule.mends_nothing or rule.feasible([*options, *kept])]
+
+    def search(rule: Rule, doubts_max: int) -> dict[int, str]:
+        first = _Search(wanted, view, options, rule, rank, doubts_max, FIRST_STEPS_MAX)
+        found = first.run()
+        if not found and first.steps_left < 0:
+            found = _Search(wanted, view, few, rule, rank, doubts_max, STEPS_MAX).run()
+        return found
+
+    most = min(holes, doubtful)
+    for doubts_max in range(least, most + 1):
+        for rule in rules:
+            found = search(rule, doubts_max)
+            if found:
+                return found
+        # What cannot be with all of them cannot be with fewer.
+        if doubts_max == least < most - 1 and not any(search(rule, most) for rule in rules):
+            break
+    return {}
+
+
+def _few(options: Sequence[Place], view: View, holes: int) -> list[Place]:
+    """As many of each location as there are places to fill, good and doubtful ones, other hosts
+    first: to a rule those of one location are the same."""
+    fresh: list[Place] = []
+    second: list[Place] = []
+    hosts: set[tuple[str, str]] = set()
+    for option in options:
+        host = option.location, option.host
+        (second if host in hosts else fresh).append(option)
+        hosts.add(host)
+    found: list[Place] = []
+    counts: Counter[tuple[str, bool]] = Counter()
+    for option in (*fresh, *second):
+        kind = option.location, option.bookie_id in view.failed_s
+        if counts[kind] < holes:
+            counts[kind] += 1
+            found.append(option)
+    return found
+
+
+class _Search:
+    def __init__(
+        self,
+        wanted: Wanted,
+        view: View,
+        options: Sequence[Place],
+        rule: Rule,
+        rank: Callable[[int, Place, Members], Rank],
+        doubts_max: int,
+        steps_max: int,
+    ) -> None:
+        self.steps_left = steps_max
+        """Less than 0: it gave up."""
+        self._options = options
+        self._doubtful = view.failed_s
+        self._rank = rank
+        self._doubts_left = doubts_max
+        self._members: Members = [
+            None if bookie is None else view.find(bookie) for bookie in wanted.members
+        ]
+        self._holes = wanted.holes
+        self._rule = rule
+        self._windows = windows(len(wanted.members), wanted.write_quorum)
+        if rule.mends_nothing and wanted.gone:
+            before = [
+                view.find(bookie or wanted.gone[index])
+                for index, bookie in enumerate(wanted.members)
+            ]
+            self._windows = [w for w in self._windows if rule.holds([before[i] for i in w])]
+
+    def run(self) -> dict[int, str]:
+        if not self._place(0):
+            return {}
+        return {
+            index: place.bookie_id
+            for index in self._holes
+            if (place := self._members[index]) is not None
+        }
+
+    def _place(self, at: int) -> bool:
+        """Whether the places from the at-th open one on could be filled."""
+        if at == len(self._holes):
+            return True
+        index = self._holes[at]
+        for option in self._best(index):
+            self.steps_left -= 1
+            if self.steps_left < 0:
+                return False
+            doubtful = option.bookie_id in self._doubtful
+            self._members[index] = option
+            self._doubts_left -= doubtful
+            if self._holds(index) and self._place(at + 1):
+                return True
+            self._members[index] = None
+            self._doubts_left += doubtful
+        return False
+
+    def _best(self, index: int) -> list[Place]:
+        """The best bookie of each location, the best location first."""
+        taken = {member.bookie_id for member in self._members if member is not None}
+        hosts = {member.host for member in self._members if member is not None}
+        best: dict[str, tuple[tuple[bool, Rank, bool, int], Place]] = {}
+        for number, option in enumerate(self._options):
+            doubtful = option.bookie_id in self._doubtful
+            if option.bookie_id in taken or (doubtful and not self._doubts_left):
+                continue
+            rank = self._rank(index, option, self._members)
+            key = (doubtful, rank, option.host in hosts, number)
+            known = best.get(option.location)
+            if known is None or key < known[0]:
+                best[option.location] = (key, option)
+        return [option for _, option in sorted(best.values(), key=lambda found: found[0])]
+
+    def _holds(self, index: int) -> bool:
+        members, holds = self._members, self._rule.holds
+        return all(holds([members[i] for i in w]) for w in self._windows if index in w)

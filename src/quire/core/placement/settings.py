@@ -1,0 +1,60 @@
+"""Placement in one line, for command lines and environments:
+`rack-aware,min_racks=3,enforce_racks,locations=metadata`, `region-aware,regions=east;west`."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import fields
+
+from quire.config import PlacementConfig
+from quire.core.placement.policies import POLICIES
+from quire.errors import UsageError
+
+_KINDS = {one.name: str(one.type) for one in fields(PlacementConfig)}
+_BOOLEANS = {
+    "true": True,
+    "yes": True,
+    "1": True,
+    "": True,
+    "false": False,
+    "no": False,
+    "0": False,
+}
+_LIST = ";"
+
+
+def parse_placement(text: str) -> PlacementConfig:
+    """The policy's name first, then settings; a policy of your own gets those that Quire does not
+    know as its `options`. UsageError names what cannot be."""
+    policy, *settings = [part.strip() for part in text.split(",")]
+    known: dict[str, object] = {"policy": policy}
+    options: dict[str, str] = {}
+    for setting in settings:
+        name, _, value = (part.strip() for part in setting.partition("="))
+        if name in _KINDS and name not in ("policy", "options"):
+            known[name] = _value(name, value)
+        elif policy in POLICIES:
+            close = difflib.get_close_matches(name, _KINDS, 1)
+            raise UsageError(
+                f"placement has no setting {name!r}",
+                remedy=f"Did you mean {close[0]}?" if close else f"It has {', '.join(_KINDS)}",
+            )
+        else:
+            options[name] = value
+    return PlacementConfig(**known, options=options)  # type: ignore[arg-type]
+
+
+def _value(name: str, text: str) -> object:
+    kind = _KINDS[name]
+    try:
+        if kind.startswith("bool"):
+            return _BOOLEANS[text.lower()]
+        if kind == "int":
+            return int(text)
+        if kind == "float":
+            return float(text)
+    except (KeyError, ValueError):
+        raise UsageError(f"placement: {name}={text!r} is not what {name} can be") from None
+    if kind.startswith("tuple"):
+        return tuple(part for part in text.split(_LIST) if part)
+    return text

@@ -1,0 +1,74 @@
+"""Placement in words: which bookies there are, in which racks, and what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from quire.core.placement.values import Place, View, Wanted
+
+NAMES_MAX = 8
+"""Bookies named for one rack."""
+RACKS_MAX = 8
+"""Racks named in one message."""
+
+
+def some(names: Iterable[str], limit: int = NAMES_MAX) -> str:
+    """The first ones, and how many more."""
+    known = list(names)
+    text = ", ".join(known[:limit])
+    return f"{text} and {len(known) - limit} more" if len(known) > limit else text
+
+
+def bookies_of(places: Sequence[Place]) -> str:
+    """'b1 and b2 in /a, b3 in /b'."""
+    racks: dict[str, list[str]] = {}
+    for place in places:
+        racks.setdefault(place.location, []).append(place.bookie_id)
+    listed = [f"{some(names)} in {rack}" for rack, names in sorted(racks.items())]
+    return "; ".join(listed[:RACKS_MAX]) + ("; ..." if len(listed) > RACKS_MAX else "")
+
+
+def situation(wanted: Wanted, view: View) -> str:
+    """'5 are writable: rack /a: b1, b2, b3; rack /b: b4 (failed 3 s ago), b5 (in the ensemble)'."""
+    places = dict(view.writable)
+    for bookie in view.misplaced:
+        places[bookie] = view.find(bookie)
+    if not places:
+        return "none is writable"
+    told = {bookie: _flaw(bookie, wanted, view) for bookie in places}
+    if not view.located:
+        names = [f"{b} ({told[b]})" if told[b] else b for b in sorted(places)]
+        return f"{len(places)} {are(len(places))} writable: {some(names, NAMES_MAX * 2)}"
+    racks: dict[str, list[str]] = {}
+    for bookie, place in sorted(places.items()):
+        flaw = told[bookie]
+        racks.setdefault(place.location, []).append(f"{bookie} ({flaw})" if flaw else bookie)
+    for place in view.others.values():
+        if place.location not in racks and place.bookie_id in wanted.gone.values():
+            racks[place.location] = []
+    listed = [
+        f"rack {rack}: {some(names) if names else 'none writable'}"
+        for rack, names in sorted(racks.items())
+    ]
+    more = f"; and {len(listed) - RACKS_MAX} racks more" if len(listed) > RACKS_MAX else ""
+    return f"{len(places)} {are(len(places))} writable: {'; '.join(listed[:RACKS_MAX])}{more}"
+
+
+def _flaw(bookie: str, wanted: Wanted, view: View) -> str:
+    """Why it is not, or not gladly, chosen."""
+    if bookie in view.misplaced:
+        return view.misplaced[bookie]
+    if bookie in wanted.gone.values():
+        return "to be replaced"
+    if bookie in wanted.members:
+        return "in the ensemble"
+    if bookie in wanted.exclude:
+        return "excluded"
+    if bookie in view.failed_s:
+        ago = view.failed_s[bookie]
+        return "in quarantine" if ago < 0 else f"failed {ago:.0f} s ago"
+    return ""
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"

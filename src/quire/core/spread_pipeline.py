@@ -1,0 +1,57 @@
+"""An add pipeline that also wants acknowledgements from several fault domains: an entry is
+confirmed once an ack quorum has it, in `domains_min` racks or zones (or in all that its write set
+spans).
+
+Only writers that ask for it have this class; the others pay nothing for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from quire.core.add_pipeline import AddPipeline
+from quire.core.placement.search import windows
+
+
+class SpreadPipeline(AddPipeline):
+    __slots__ = ("_domains", "_domains_min")
+
+    def spread_over(self, domains: Sequence[str], domains_min: int) -> None:
+        """In which domain each member is, by index. To be said before the first entry, and again
+        after each change of the ensemble, while nothing is confirmed."""
+        assert len(domains) == self._ensemble_size
+        self._domains = tuple(domains)
+        self._domains_min = domains_min
+
+    def stored_through(self) -> int:
+        size = self._ensemble_size
+        first_open = self.last_pushed + 1
+        groups = windows(size, self._write_quorum)
+        for residue, window in enumerate(groups):
+            through = self._spread_through(window)
+            step = len(groups)
+            # The first entry of this residue that lies behind `through`.
+            candidate = through + 1 + (residue - through - 1) % step
+            first_open = min(first_open, candidate)
+        return first_open - 1
+
+    def _spread_through(self, window: Sequence[int]) -> int:
+        """Entries of this write set up to here are where they should be."""
+        needed = self._needed(window)
+        found: set[str] = set()
+        ranked = sorted(window, key=lambda index: -self._next[index])
+        for count, index in enumerate(ranked, 1):
+            found.add(self._domains[index])
+            if count >= self._ack_quorum and len(found) >= needed:
+                return self._next[index] - 1
+        raise AssertionError("a whole write set spans its own domains")
+
+    def _needed(self, window: Sequence[int]) -> int:
+        return min(self._domains_min, len({self._domains[index] for index in window}))
+
+    def spread_without(self, absent: Collection[int]) -> bool:
+        """Whether every write set can do without these members."""
+        return all(
+            len({self._domains[i] for i in window if i not in absent}) >= self._needed(window)
+            for window in windows(self._ensemble_size, self._write_quorum)
+        )

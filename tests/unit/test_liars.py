@@ -1,0 +1,388 @@
+"""Bookies that lie, with and without `assume_liars`: what is lost, what is refused, what is read.
+
+The ensemble is that of the byzantine table: E=4, Wq=3, Aq=2, of which one lies. Entry n belongs on
+the bookies n, n+1 and n+2 (modulo 4).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from quire.codec.digest import DigestType
+from quire.codec.ledger_metadata import LedgerState
+from quire.core.quorum import covered, write_set
+from quire.core.recovery import Doubt, RecoveryVotes, Verdict
+from quire.errors import NoSuchEntryError, ReadError, RecoveryError, UsageError
+from tests.support.fake_bookies import (
+    LEDGER,
+    PASSWORD,
+    Answer,
+    Ask,
+    FakeBookie,
+    FakeCluster,
+    payload,
+    simulated,
+)
+
+SHAPE = (4, 3, 2)
+UNFORGEABLE, FORGEABLE = Doubt(1, False), Doubt(1, True)
+
+
+def without(*bookies: str) -> Callable[[int], list[str]]:
+    """Where entries are, but for these bookies, which never got the newest one (entry 4)."""
+    return lambda entry: [
+        name
+        for name in (f"b{index}" for index in write_set(entry, 4, 3))
+        if entry != 4 or name not in bookies
+    ]
+
+
+async def reads(cluster: FakeCluster, last: int, *, recover: bool, liars: int = 0) -> None:
+    """Opening gives entries 0..last, as they were written."""
+    async with cluster.client() as client:
+        reader = await client.open_ledger(
+            LEDGER, password=PASSWORD, recover=recover, assume_liars=liars
+        )
+        assert reader.last_add_confirmed == last
+        found = [entry.payload async for entry in reader.read()]
+        assert found == [payload(entry) for entry in range(last + 1)]
+
+
+# -- denials ----------------------------------------------------------------------------------
+
+
+def test_a_denial_beside_an_honest_one_loses_an_entry_without_the_option() -> None:
+    """The documented condition: entry 4 was acknowledged by b0 and b1; b2 was away and says so
+    honestly; b1 denies what it acknowledged; and b0 is too slow to be heard before both."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), on=without("b2"))
+        cluster["b1"].says = lambda ask: cluster["b1"].no(ask) if ask.entry == 4 else ...
+        cluster["b0"].says = cluster["b0"].silent
+        await reads(cluster, 3, recover=True)
+
+    simulated(main)
+
+
+def test_with_the_option_it_is_not_lost() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC, on=without("b2"))
+        cluster["b1"].says = lambda ask: cluster["b1"].no(ask) if ask.entry == 4 else ...
+        cluster["b0"].says = cluster["b0"].silent
+        with pytest.raises(RecoveryError):  # rather than a loss
+            await reads(cluster, 4, recover=True, liars=1)
+        cluster["b0"].says = None
+        await reads(cluster, 4, recover=True, liars=1)
+
+    simulated(main)
+
+
+def test_with_the_option_every_member_must_say_no() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC)
+        quiet = cluster["b2"]  # of the write set of 5, which does not exist
+        quiet.says = lambda ask: None if ask.entry == 5 else ...
+        with pytest.raises(RecoveryError, match="where 1 may lie") as failed:
+            await reads(cluster, 4, recover=True, liars=1)
+        assert "assume_liars" in failed.value.remedy
+        quiet.says = None
+        await reads(cluster, 4, recover=True, liars=1)
+
+    simulated(main)
+
+
+def test_a_bookie_that_acknowledged_and_dropped_is_a_liar_like_others() -> None:
+    """As long as the honest one of the ack quorum answers, nothing is lost."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC, on=without("b1", "b2"))
+        await reads(cluster, 4, recover=True, liars=1)
+        assert 4 in cluster["b1"].entries  # written back
+
+    simulated(main)
+
+
+def test_coverage_counts_those_that_may_lie() -> None:
+    """An add that a liar acknowledges although it said that it is fenced must not reach Aq."""
+    for known, plain, doubted in (
+        ({0, 1, 2, 3}, True, True),
+        ({0, 1, 2}, True, False),
+        ({0, 2}, False, False),
+        ({0}, False, False),
+    ):
+        assert covered(known, *SHAPE) is plain
+        assert UNFORGEABLE.covered(known, *SHAPE) is doubted
+    assert Doubt(1).covered({0, 1, 2}, 4, 4, 3)
+    assert not Doubt(2).covered({0, 1, 2}, 4, 4, 3)
+
+
+# -- entries that are made up -----------------------------------------------------------------
+
+
+def forging(cluster: FakeCluster, *entries: int) -> Callable[[Ask], Answer | type[Ellipsis]]:
+    """A bookie that answers for these with something else, and a digest that is right."""
+
+    def says(ask: Ask) -> Answer | type[Ellipsis]:
+        return cluster.entry(ask.entry, b"FORGED") if ask.entry in entries else ...
+
+    return says
+
+
+def test_a_recomputed_crc_is_read_without_the_option() -> None:
+    """Why the option is there, and why HMAC is better."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), state=LedgerState.CLOSED)
+        cluster["b2"].says = forging(cluster, 2)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert (await reader.read_entry(2)).payload == b"FORGED"
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("recover", [False, True], ids=["closed", "recovered"])
+def test_with_the_option_it_is_out_voted_and_named(recover: bool) -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        state = LedgerState.OPEN if recover else LedgerState.CLOSED
+        await cluster.ledger(SHAPE, range(5), state=state)
+        cluster["b0"].says = forging(cluster, *range(5))
+        async with cluster.client() as client:
+            reader = await client.open_ledger(
+                LEDGER, password=PASSWORD, recover=recover, assume_liars=1
+            )
+            assert reader.last_add_confirmed == 4
+            found = [entry.payload async for entry in reader.read()]
+            assert found == [payload(entry) for entry in range(5)]
+            assert {(one.bookie, one.kind.value) for one in client.suspects()} == {
+                ("b0", "wrong-entry")
+            }
+
+    simulated(main)
+
+
+def test_copies_that_do_not_agree_are_not_read() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), state=LedgerState.CLOSED, on=without("b1"))
+        cluster["b2"].says = forging(cluster, 4)
+        cluster["b3"].down = True
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
+            # b0 has it as it was, but who tells it from b2?
+            with pytest.raises(ReadError, match="of 2 copies no 2 agree") as failed:
+                await reader.read_entry(4)
+            assert not failed.value.outcome_known
+
+    simulated(main)
+
+
+def test_an_entry_made_up_behind_the_end_is_not_believed() -> None:
+    """Nor the LAC that it carries."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5))
+
+        def says(ask: Ask) -> Answer | type[Ellipsis]:
+            return cluster.entry(90, b"MADE UP", lac=89) if ask.entry == -1 else ...
+
+        cluster["b3"].says = says
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
+            assert reader.last_add_confirmed == 3
+            seen = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert seen.last_add_confirmed == 89  # without the option it is believed
+            with pytest.raises(NoSuchEntryError):
+                await seen.read_entry(89)
+        cluster["b3"].says = forging(cluster, 5)
+        with pytest.raises(RecoveryError, match="where 1 may lie"):
+            await reads(cluster, 4, recover=True, liars=1)
+
+    simulated(main)
+
+
+def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
+    """Aq >= 2f+1: a copy that only one has cannot be that of an acknowledged entry."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 3), range(5))
+        cluster["b2"].says = forging(cluster, 2, 5)
+        await reads(cluster, 4, recover=True, liars=1)
+
+    simulated(main)
+
+
+@pytest.mark.parametrize(
+    ("doubt", "shape", "says", "verdict"),
+    [
+        (UNFORGEABLE, (3, 3, 2), "x??", Verdict.EXISTS),
+        (UNFORGEABLE, (3, 3, 2), "nn?", Verdict.OPEN),
+        (UNFORGEABLE, (3, 3, 2), "nne", Verdict.UNDECIDABLE),
+        (UNFORGEABLE, (3, 3, 2), "nnn", Verdict.ABSENT),
+        (UNFORGEABLE, (3, 3, 3), "nn?", Verdict.ABSENT),
+        (FORGEABLE, (3, 3, 2), "x??", Verdict.OPEN),
+        (FORGEABLE, (3, 3, 2), "xx?", Verdict.EXISTS),
+        (FORGEABLE, (3, 3, 2), "xy?", Verdict.OPEN),
+        (FORGEABLE, (3, 3, 2), "xyx", Verdict.EXISTS),
+        (FORGEABLE, (3, 3, 2), "xyn", Verdict.UNDECIDABLE),
+        (FORGEABLE, (3, 3, 2), "xnn", Verdict.UNDECIDABLE),
+        (FORGEABLE, (3, 3, 2), "nnn", Verdict.ABSENT),
+        (FORGEABLE, (3, 3, 3), "xnn", Verdict.ABSENT),
+        (FORGEABLE, (3, 3, 3), "xyn", Verdict.ABSENT),
+        (FORGEABLE, (3, 3, 3), "xn?", Verdict.OPEN),
+        (FORGEABLE, (3, 3, 3), "xne", Verdict.UNDECIDABLE),
+        (FORGEABLE, (3, 3, 3), "nne", Verdict.ABSENT),
+    ],
+)
+def test_verdicts(doubt: Doubt, shape: tuple[int, int, int], says: str, verdict: Verdict) -> None:
+    """What each member says: x and y are contents, n is no, e an error, ? nothing yet."""
+    votes = RecoveryVotes(0, *shape, doubt)
+    for index, word in enumerate(says):
+        if word == "n":
+            votes.negative(0, index)
+        elif word == "e":
+            votes.neither(0, index)
+        elif word != "?":
+            votes.positive(0, index, word)
+    assert votes.verdict(0) is verdict
+    if verdict is Verdict.EXISTS:
+        assert votes.content(0) == "x"
+
+
+QUORUMS = [
+    (write, ack, liars)
+    for write in range(1, 5)
+    for ack in range(1, write + 1)
+    for liars in range(ack)
+]
+
+
+@pytest.mark.parametrize("forgeable", [False, True], ids=["hmac", "crc"])
+@pytest.mark.parametrize(("write", "ack", "liars"), QUORUMS)
+def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> None:
+    """Of an acknowledged entry x: whoever has acknowledged it, whoever lies, whatever they say and
+    whoever is silent, it is never absent, and never something else. It is found where all honest
+    members answer, for sure with Aq >= 2f+1 or a digest that cannot be forged."""
+    doubt = Doubt(liars, forgeable)
+    for acked in itertools.combinations(range(write), ack):
+        for lying in itertools.combinations(range(write), liars):
+            may_say = [
+                ("nexy" if forgeable else "nex") if member in lying
+                else "xe" if member in acked else "nxe"
+                for member in range(write)
+            ]  # fmt: skip
+            for says in itertools.product(*may_say):
+                votes = RecoveryVotes(0, write, write, ack, doubt)
+                for member, word in enumerate(says):
+                    if word == "n":
+                        votes.negative(0, member)
+                    elif word == "e":
+                        votes.neither(0, member)
+                    else:
+                        votes.positive(0, member, word if doubt.votes else None)
+                    verdict = votes.verdict(0)
+                    assert verdict is not Verdict.ABSENT, (acked, lying, says)
+                    if verdict is Verdict.EXISTS and doubt.votes:
+                        assert votes.content(0) == "x", (acked, lying, says)
+                honest = [says[member] for member in range(write) if member not in lying]
+                if "e" not in honest and (not forgeable or ack >= 2 * liars + 1):
+                    assert verdict is Verdict.EXISTS, (acked, lying, says)
+
+
+# -- digests ----------------------------------------------------------------------------------
+
+
+def test_hmac_needs_no_votes_unless_its_password_is_known_to_all() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5), digest=DigestType.HMAC, state=LedgerState.CLOSED)
+        for name in ("b1", "b2", "b3"):
+            cluster[name].down = True
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=1)
+            assert (await reader.read_entry(4)).payload == payload(4)
+            await cluster.store.delete_ledger(LEDGER)
+            writer = await client.create_ledger(
+                ensemble_size=4, write_quorum=3, ack_quorum=2, digest="hmac", ledger_id=LEDGER
+            )
+            writer.abandon()
+            opened = await client.metadata.read_ledger(LEDGER)
+            assert opened.value.password == b""
+            for bookie in cluster.bookies.values():
+                bookie.down = False
+                bookie.entries.clear()
+            open_one = await client.open_ledger(LEDGER, assume_liars=1)
+            assert open_one._doubt.votes
+
+    simulated(main)
+
+
+# -- what cannot work -------------------------------------------------------------------------
+
+
+def test_more_liars_than_an_ack_quorum_bears_are_refused() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(SHAPE, range(5))
+        async with cluster.client() as client:
+            for liars in (2, 3, -1):
+                with pytest.raises(UsageError, match=r"no more than 1 bookies .* not") as failed:
+                    await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=liars)
+                assert failed.value.remedy
+            assert not any(bookie.asked for bookie in cluster.bookies.values())
+
+    simulated(main)
+
+
+def test_the_configuration_counts_where_nothing_is_said() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        config = dataclasses.replace(cluster.config, assume_liars=1)
+        await cluster.ledger(SHAPE, range(5), state=LedgerState.CLOSED)
+        async with cluster.client(config) as client:
+            assert (await client.open_ledger(LEDGER, password=PASSWORD))._doubt.liars == 1
+            opened = await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=0)
+            assert opened._doubt.liars == 0
+            with pytest.raises(UsageError, match="assumed to lie"):
+                await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=1)
+
+    simulated(main)
+
+
+def test_a_liar_that_says_little_is_asked_last() -> None:
+    """Quarantine changes the order of reading, not what is true."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(40), state=LedgerState.CLOSED)
+        liar: FakeBookie = cluster["b0"]
+        liar.says = lambda ask: cluster.entry(ask.entry)[:-1] + b"?"
+        async with cluster.client() as client:
+            for _ in range(3):
+                reader = await client.open_ledger(LEDGER, password=PASSWORD)
+                for entry in range(40):
+                    assert (await reader.read_entry(entry)).payload == payload(entry)
+            assert len(liar.asked) == 1
+            [suspect] = client.suspects()
+            assert (suspect.bookie, suspect.kind.value, suspect.count) == ("b0", "bad-digest", 1)
+            # Nobody else is left: then it is asked, and its bytes are not given to anybody.
+            cluster["b1"].down = cluster["b2"].down = True
+            cluster["b1"].die()
+            cluster["b2"].die()
+            with pytest.raises(ReadError):
+                await reader.read_entry(0)
+            assert len(liar.asked) > 1
+
+    simulated(main)
