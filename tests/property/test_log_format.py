@@ -205,9 +205,9 @@ def test_any_flipped_bit_of_a_segment_header_is_noticed(
 
 def test_the_header_of_a_later_version_is_told_from_damage() -> None:
     data = bytearray(encode_segment_header(SegmentHeader(ID, 5, 9, 4, ())))
-    data[8] = 2
+    data[8] = 3
     data[60:64] = crc32c(data[:60]).to_bytes(4, "little")
-    with pytest.raises(VersionError, match="log format 2"):
+    with pytest.raises(VersionError, match="log format 3"):
         decode_segment_header(data)
 
 

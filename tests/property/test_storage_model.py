@@ -1,8 +1,10 @@
-"""The store against a dict, with workers that stop anywhere, power losses, kills and full disks."""
+"""The store against a dict: workers that stop anywhere, power losses, kills, full disks, space that
+comes back."""
 
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import hypothesis.strategies as st
@@ -20,9 +22,11 @@ from quire.storage.batch import Batch
 from quire.storage.segment import LedgerInfo
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import SimDisk
-from tests.support.storage import StoreOnDisk, key_of, make_batch, make_entry, run
+from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry, run
 
 LEDGERS = st.integers(1, 4)
+EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
+"""Compacts whenever it is told to look."""
 Key = tuple[int, int]
 
 
@@ -57,7 +61,7 @@ class StoreModel(RuleBasedStateMachine):
     @initialize(seed=st.integers(0, 1 << 20))
     def begin(self, seed: int) -> None:
         self.disk = SimDisk(random.Random(seed), "bookie")
-        self.box = StoreOnDisk(self.disk)
+        self.box = StoreOnDisk(self.disk, EAGER)
         self.box.open()
 
     @property
@@ -111,6 +115,9 @@ class StoreModel(RuleBasedStateMachine):
         self._append([(ledger_id, first + i) for i in range(count)], cut)
 
     @rule(count=st.integers(1, 20))
+    def append_some_to_each(self, count: int) -> None:
+        self.append_round_robin(count)
+
     def append_round_robin(self, count: int) -> None:
         keys = []
         for turn in range(count):
@@ -158,7 +165,9 @@ class StoreModel(RuleBasedStateMachine):
     @precondition(lambda self: self.store.ledgers)
     @rule(data=st.data())
     def drop(self, data: st.DataObject) -> None:
-        ledger_id = data.draw(st.sampled_from(sorted(self.store.ledgers)))
+        self._drop(data.draw(st.sampled_from(sorted(self.store.ledgers))))
+
+    def _drop(self, ledger_id: int) -> None:
         was_fenced = self.store.ledgers[ledger_id].fenced
         self.store.drop_ledgers([ledger_id])
         self.incarnation[ledger_id] = self.incarnation.get(ledger_id, 0) + 1
@@ -203,6 +212,29 @@ class StoreModel(RuleBasedStateMachine):
     @rule()
     def idle(self) -> None:
         self.box.idle()
+
+    @rule()
+    def begin_compaction(self) -> None:
+        self.store.check_space()
+
+    @rule()
+    def compact(self) -> None:
+        self.store.check_space()
+        self.box.pump()
+        while self.box.timers.fire():
+            self.box.pump()
+
+    @rule(batches=st.integers(4, 12), ledger_id=LEDGERS)
+    def turn_over(self, batches: int, ledger_id: int) -> None:
+        """Segments that all ledgers share, and one of these goes."""
+        for _ in range(batches):
+            self.append_round_robin(20)
+            self.box.pump()
+        self.box.idle()
+        if ledger_id in self.store.ledgers:
+            self._drop(ledger_id)
+            self.box.pump()
+        self.store.check_space()
 
     @rule(room=st.sampled_from([0, 40_000, 1 << 30]))
     def set_room(self, room: int) -> None:
@@ -298,6 +330,22 @@ class StoreModel(RuleBasedStateMachine):
         for ledger_id, info in ledgers.items():
             mine = [entry for ledger, entry in self.visible if ledger == ledger_id]
             assert info.last_entry_id == max(mine, default=-1)
+
+    @invariant()
+    def live_bytes_add_up(self) -> None:
+        if not hasattr(self, "box"):
+            return
+        live: dict[int, int] = {}
+        ledgers: dict[int, int] = {}
+        for info in self.store.ledgers.values():
+            for number, size in zip(info.sealed_numbers, info.sealed_bytes):
+                live[number] = live.get(number, 0) + size
+                ledgers[number] = ledgers.get(number, 0) + 1
+        for usage in self.store.usage():
+            assert usage.live_bytes >= 0
+            if usage.state == "sealed":
+                assert usage.live_bytes == live.get(usage.number, 0)
+                assert usage.live_ledgers == ledgers.get(usage.number, 0)
 
     def teardown(self) -> None:
         if hasattr(self, "box"):

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 
 import pytest
 
-from quire.bookie.garbage import collect_garbage
+from quire.bookie.garbage import MASS_LEDGERS_MIN, Doubts, collect_garbage
 from quire.errors import (
     ClusterNotInitialisedError,
     CookieError,
@@ -132,4 +132,59 @@ async def test_each_ledger_is_asked_for_again_before_it_is_dropped() -> None:
     metadata.read_error = lambda: MetadataUnavailableError("no answer")
     with pytest.raises(MetadataUnavailableError):
         await collect(store, metadata)
+    assert store.dropped == []
+
+
+async def test_a_store_that_is_replaced_while_it_is_listed_deletes_nothing() -> None:
+    store = Store(1, 2)
+    metadata = Metadata([LedgerRange(0, LAST, [])])
+    listed = metadata.list_ledgers
+
+    async def replaced(first: int = 0) -> AsyncIterator[LedgerRange]:
+        async for span in listed(first):
+            yield span
+        metadata.instance = "B"
+
+    metadata.list_ledgers = replaced  # type: ignore[method-assign]
+    with pytest.raises(CookieError, match="holds cluster B"):
+        await collect(store, metadata)
+    assert store.dropped == []
+
+
+async def test_a_bookie_without_an_instance_id_deletes_nothing() -> None:
+    store = Store(1, 2)
+    metadata = Metadata([LedgerRange(0, LAST, [])], instance="")
+    with pytest.raises(CookieError, match="nothing was deleted"):
+        await collect_garbage(store, metadata, "", quiet)  # type: ignore[arg-type]
+    assert store.dropped == []
+
+
+async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
+    events: list[str] = []
+
+    def log(event: str, **fields: object) -> None:
+        events.append(event)
+
+    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts()
+    metadata = Metadata([LedgerRange(0, LAST, [])], alive=set(range(10)))
+
+    async def one_pass() -> list[int]:
+        return await collect_garbage(store, metadata, "A", log, doubts)  # type: ignore[arg-type]
+
+    assert await one_pass() == []
+    assert events == ["garbage_waits"]
+    metadata.alive = {5}  # some are there again, some have gone since
+    assert await one_pass() == list(range(10, 2 * MASS_LEDGERS_MIN))
+    store.ledgers = {5, *range(10)}
+    assert await one_pass() == [0, 1, 2, 3, 4, 6, 7, 8, 9]  # a few go at once
+
+
+async def test_mass_that_is_back_with_the_next_pass_stays() -> None:
+    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts()
+    metadata = Metadata([LedgerRange(0, LAST, [])])
+    assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
+    metadata.alive = set(store.ledgers)
+    assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
+    metadata.alive = set()
+    assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
     assert store.dropped == []

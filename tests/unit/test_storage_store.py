@@ -614,7 +614,7 @@ def test_a_start_on_a_full_disk_uses_what_is_prepared() -> None:
 def test_a_start_without_any_room_says_so() -> None:
     disk = sim_disk(capacity_bytes=1000)
     box = StoreOnDisk(disk)
-    with pytest.raises(DiskFullError, match="no room to begin a segment of 32768 bytes"):
+    with pytest.raises(DiskFullError, match="no room to begin a segment of 20480 bytes"):
         box.open()
     disk.capacity_bytes = 40_000
     box.open()

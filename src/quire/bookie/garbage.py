@@ -1,35 +1,51 @@
 """Finding ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30 and 45).
 
-An empty, foreign or unreachable store never means "delete everything": a pass first matches the
-cluster's identity, aborts on any error, and asks once more for every ledger before it drops it.
+An empty, foreign or unreachable store never means "delete everything". A pass notes which ledgers
+are here before it lists any; matches the cluster's identity, before and after (the list itself
+fails where its root or its layout is missing); wants a list without a gap; asks once more for every
+ledger that lacks in it; and aborts on any error, with nothing dropped. Where most of a bookie is to
+go at once, the pass after must find the same: an operator who sees "garbage_waits" in the log has
+one interval to stop the bookie.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
 
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.base import MetadataStore
 from quire.storage.store import LedgerStore
 
+MASS_LEDGERS_MIN = 1_000
+MASS_SHARE = 0.5
+"""More ledgers than this, and more of a bookie than this, go only when two passes found it."""
+
+
+@dataclass(slots=True)
+class Doubts:
+    """What one pass leaves to the next."""
+
+    gone: frozenset[int] = field(default_factory=frozenset)
+    """Too many at once to be dropped when they were first missed."""
+
 
 async def collect_garbage(
-    store: LedgerStore, metadata: MetadataStore, instance_id: str, log: EventLog
+    store: LedgerStore,
+    metadata: MetadataStore,
+    instance_id: str,
+    log: EventLog,
+    doubts: Doubts | None = None,
 ) -> list[int]:
     """One pass. Returns the ledgers that were dropped. Raises MetadataError or CookieError when the
-    store cannot be trusted; nothing is dropped then."""
+    store cannot be trusted; nothing is dropped then. With `doubts`, kept from pass to pass, many at
+    once are dropped by the second only. Cancel-safe."""
     # Before looking at the metadata: a ledger created after this is not in the list.
     local = sorted(store.ledger_ids())
     if not local:
         return []
-    found = await metadata.instance_id()
-    if found != instance_id:
-        raise CookieError(
-            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
-            f"{instance_id or '(none)'}: nothing was deleted",
-            remedy="Check the metadata URI",
-        )
+    await _match(metadata, instance_id)
     gone: list[int] = []
     upcoming = 0
     async for span in metadata.list_ledgers():
@@ -43,10 +59,40 @@ async def collect_garbage(
     if upcoming != 2**63:
         raise MetadataError(f"the list of ledgers ends at {upcoming - 1}")
     dead = [ledger for ledger in gone if await _is_gone(metadata, ledger)]
+    if not dead:
+        if doubts is not None:
+            doubts.gone = frozenset()
+        return []
+    # It may have been replaced while it was listed.
+    await _match(metadata, instance_id)
+    if doubts is not None:
+        dead = _confirmed(dead, len(local), doubts, log)
     if dead:
         store.drop_ledgers(dead)
         log("ledgers_dropped", count=len(dead), first=dead[0], last=dead[-1])
     return dead
+
+
+async def _match(metadata: MetadataStore, instance_id: str) -> None:
+    found = await metadata.instance_id()
+    if found != instance_id or not instance_id:
+        raise CookieError(
+            f"the metadata store holds cluster {found or '(none)'}, this bookie belongs to "
+            f"{instance_id or '(none)'}: nothing was deleted",
+            remedy="Check the metadata URI",
+        )
+
+
+def _confirmed(dead: list[int], local: int, doubts: Doubts, log: EventLog) -> list[int]:
+    """Those that may go now."""
+    before, doubts.gone = doubts.gone, frozenset()
+    if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
+        return dead
+    doubts.gone = frozenset(dead)
+    waiting = len(doubts.gone - before)
+    if waiting:
+        log("garbage_waits", count=waiting, of=local, first=dead[0], last=dead[-1])
+    return [ledger_id for ledger_id in dead if ledger_id in before]
 
 
 async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:

@@ -23,7 +23,9 @@ from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
 from quire.storage.disk import RealDisk
 from quire.storage.worker import ThreadReader, ThreadWorker
+from quire.tasks import TaskSet
 
+BESIDE_RETRY_S = 5.0
 SWITCH_INTERVAL_S = 0.0005
 """The log thread gets the interpreter lock back soon after its sync returned."""
 
@@ -43,6 +45,9 @@ class BookieOptions:
     config: BookieConfig = field(default_factory=BookieConfig)
     on_serving: Callable[[str], None] | None = None
     """Called with the bookie id once it serves."""
+    beside: Callable[[str], Coroutine[Any, Any, None]] | None = None
+    """Runs in the same process from then on, given the bookie id; it is cancelled at the stop. If
+    it ends by an error that is logged, and the bookie serves on."""
 
 
 def log_event(event: str, **fields: object) -> None:
@@ -82,6 +87,7 @@ async def _serve(options: BookieOptions) -> int:
         options.metadata_uri, create=True, session_timeout_ms=options.config.session_timeout_ms
     )
     reader = ThreadReader(loop)
+    tasks = TaskSet()
     try:
         bookie = Bookie(
             disk=RealDisk(options.directory),
@@ -107,10 +113,24 @@ async def _serve(options: BookieOptions) -> int:
         gc.freeze()
         if options.on_serving is not None:
             options.on_serving(bookie.bookie_id)
+        if options.beside is not None:
+            tasks.start(_beside(options.beside, bookie.bookie_id))
         return await _until_stopped(bookie, stopping, options.config.stop_timeout_s)
     finally:
+        await tasks.close()
         reader.close()
         await metadata.close()
+
+
+async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:
+    """Whatever becomes of it, the bookie serves."""
+    while True:
+        try:
+            await work(bookie_id)
+            return
+        except QuireError as error:
+            log_event("beside_failed", error=str(error))
+        await asyncio.sleep(BESIDE_RETRY_S)
 
 
 async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: float) -> int:

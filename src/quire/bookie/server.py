@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from quire.bookie.connection import Connection
-from quire.bookie.garbage import collect_garbage
-from quire.bookie.identity import check_identity
+from quire.bookie.garbage import Doubts, collect_garbage
+from quire.bookie.identity import COOKIE_FILE, check_identity
+from quire.bookie.orders import Orders, forget_predecessor
+from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
@@ -18,7 +20,9 @@ from quire.config import BookieConfig
 from quire.errors import CookieError, KeyExistsError, QuireError, StartError, StorageError
 from quire.metadata.base import BookieAddress, MetadataStore, Registration
 from quire.net.network import Network, Port
+from quire.storage.compactor import Compaction
 from quire.storage.config import StorageConfig
+from quire.storage.directory import read_small_file
 from quire.storage.seams import Disk, Worker
 from quire.storage.store import BlockingReader, LedgerStore
 from quire.tasks import TaskSet
@@ -67,6 +71,7 @@ class Bookie:
         self.failed: asyncio.Future[QuireError] = asyncio.get_running_loop().create_future()
         self._disk = disk
         self._network = network
+        self._clock = clock
         self._random_bytes = random_bytes
         self._log = log
         self.store = LedgerStore(
@@ -84,7 +89,16 @@ class Bookie:
         self._instance_id = ""
         self._recovered = False
         self._announcing = False
+        self._clearing = False
+        self._doubts = Doubts()
+        self._orders: Orders | None = None
+        self._over_replicated: OverReplicated | None = None
         self._tasks = TaskSet()
+
+    @property
+    def writable(self) -> bool:
+        """Whether it takes entries of writers: it has room, and is not being drained."""
+        return self.store.writable and not (self._orders is not None and self._orders.draining)
 
     async def start(self) -> None:
         """Check the directory, recover its log, register, then listen.
@@ -110,27 +124,39 @@ class Bookie:
                 f"{self._disk.path} is in use by another bookie",
                 remedy="Stop it, or use another directory",
             ) from None
+        if read_small_file(self._disk, COOKIE_FILE) is None:
+            await forget_predecessor(self.metadata, self.bookie_id)
         self._instance_id = await check_identity(
             self._disk, self.metadata, self.bookie_id, self._random_bytes
+        )
+        self._orders = await Orders.follow(
+            self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
+        )
+        self._over_replicated = OverReplicated(
+            self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
         )
         report = self.store.recover()
         self._recovered = True
         self._log("recovered", directory=self._disk.path, report=str(report))
         self.store.on_failure = self._on_failure
         self.store.on_writable_changed = self._on_writable_changed
+        self.store.on_compaction = self._on_compaction
         self.store.start()
-        writable = self.store.writable
+        writable = self.service.writable = self.writable
         self._registration = await self.metadata.register_bookie(
             BookieAddress(
                 self.bookie_id, self.address.advertise, port, tls=self.config.tls is not None
             ),
             readonly=not writable,
         )
-        if self.store.writable != writable:  # meanwhile, when nobody could be told
+        if self.writable != writable:  # meanwhile, when nobody could be told
             self._announce_soon()
         self._registration.lost.add_done_callback(self._on_registration_lost)
         await self._listen(self._port)
         self._tasks.start(self._every(self.config.gc_interval_s, self.collect_garbage))
+        if self.config.gc_over_replicated_interval_s:
+            period_s = self.config.gc_over_replicated_interval_s
+            self._tasks.start(self._every(period_s, self.collect_over_replicated))
         self._tasks.start(self._every(self.config.check_space_s, self._check_space))
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
@@ -138,6 +164,8 @@ class Bookie:
         """Withdraw, answer what is queued, seal the log. Safe to call twice."""
         if self._port is not None:
             self._port.close()
+        if self._orders is not None:
+            self._orders.close()
         await self._tasks.close()
         if self._registration is not None:
             registration, self._registration = self._registration, None
@@ -156,12 +184,23 @@ class Bookie:
     async def collect_garbage(self) -> None:
         """One pass now; an error is logged and changes nothing."""
         try:
-            await collect_garbage(self.store, self.metadata, self._instance_id, self._log)
+            await collect_garbage(
+                self.store, self.metadata, self._instance_id, self._log, self._doubts
+            )
             for ledger_id in self.service.long_polls.ledger_ids():
                 if ledger_id not in self.store.ledgers:
                     self.service.long_polls.release(ledger_id)
         except (QuireError, CookieError) as error:
             self._log("garbage_collection_skipped", error=str(error))
+
+    async def collect_over_replicated(self) -> None:
+        """One pass now, for copies that no metadata names; an error is logged. It drops what the
+        pass before found already, so passes must be far apart (`over_replicated`)."""
+        assert self._over_replicated is not None
+        try:
+            await self._over_replicated.collect(self._log)
+        except QuireError as error:
+            self._log("over_replicated_skipped", error=str(error))
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -204,10 +243,35 @@ class Bookie:
             if not self.failed.done():
                 self.failed.set_result(lost.result())
 
-    def _on_writable_changed(self, writable: bool) -> None:
-        self.service.writable = writable
+    def _on_writable_changed(self, has_room: bool) -> None:
+        writable = self.service.writable = self.writable
         self._log("writable" if writable else "read_only", bookie=self.bookie_id)
         self._announce_soon()
+        if self.store.disk_full and not self._clearing:
+            self._clearing = True
+            self._tasks.start(self._clear())
+
+    async def _clear(self) -> None:
+        """Without room, deletions are looked for more often: they are what makes room."""
+        try:
+            while self.store.disk_full:
+                await asyncio.sleep(min(self.config.gc_full_interval_s, self.config.gc_interval_s))
+                await self.collect_garbage()
+        finally:
+            self._clearing = False
+
+    def _on_compaction(self, one: Compaction) -> None:
+        name = "compaction_failed" if one.error else "compacted"
+        self._log(name, **asdict(one))
+
+    def _on_orders(self) -> None:
+        self._log("draining" if not self.writable else "not_draining", bookie=self.bookie_id)
+        self._on_writable_changed(self.store.writable)
+
+    def _on_retired(self, error: CookieError) -> None:
+        self._log("retired", bookie=self.bookie_id, error=str(error))
+        if not self.failed.done():
+            self.failed.set_result(error)
 
     def _announce_soon(self) -> None:
         if self._registration is not None and not self._announcing:
@@ -219,8 +283,8 @@ class Bookie:
         again where its outcome is unknown."""
         announced: bool | None = None
         try:
-            while announced is not self.store.writable:
-                writable = self.store.writable
+            while announced is not self.writable:
+                writable = self.writable
                 try:
                     await registration.set_readonly(not writable)
                     announced = writable
@@ -238,4 +302,10 @@ def storage_config(config: BookieConfig) -> StorageConfig:
         max_queued_bytes=config.max_queued_bytes,
         min_free_bytes=config.min_free_bytes,
         seal_idle_ms=config.seal_idle_ms,
+        compact_minor_ratio=config.compact_minor_ratio,
+        compact_minor_interval_s=config.compact_minor_interval_s,
+        compact_major_ratio=config.compact_major_ratio,
+        compact_major_interval_s=config.compact_major_interval_s,
+        compact_bytes_per_s=config.compact_bytes_per_s,
+        compact_reserve_bytes=config.compact_reserve_bytes,
     )

@@ -172,23 +172,31 @@ class BookieService:
         elif not self.writable and not flags & Flag.HIGH_PRIORITY:
             code = Code.READ_ONLY
         else:
-            code = self._open(ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR)
+            # A copy that is brought here is of a ledger that exists: what was dropped may have been
+            # one copy too many. Only whoever wrote it before must not go on.
+            again = bool(flags & Flag.RECOVERY_ADD)
+            code = self._open(
+                ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR, again=again
+            )
             if not code and store.ledgers[ledger_id].fenced and not flags & Flag.RECOVERY_ADD:
                 code = Code.FENCED
         if code:
             self.counters.adds_refused += 1
         return code
 
-    def _open(self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int) -> int:
+    def _open(
+        self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int, again: bool = False
+    ) -> int:
         """0, with the ledger known to the store under this key: one that is unknown is created. Or
-        the code of the refusal; `deleted` is that of a ledger that was fenced and then deleted."""
+        the code of the refusal; `deleted` is that of a ledger that was fenced and then deleted,
+        unless it is to be created `again`."""
         if len(key) != KEY_BYTES:
             return Code.UNAUTHORIZED  # it is a SHA-1: another length is the key of no ledger
         info = self.store.ledgers.get(ledger_id)
         if info is None:
-            if self.store.is_refused(ledger_id):
+            if self.store.is_refused(ledger_id) and not again:
                 return deleted
-            self.store.create_ledger(ledger_id, key)
+            self.store.create_ledger(ledger_id, key, again=again)
         elif info.master_key != key:
             # A key that was lost to damage is not known; that does not make theirs wrong.
             return Code.UNAUTHORIZED if info.master_key else key_lost

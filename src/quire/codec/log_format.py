@@ -11,7 +11,7 @@ Segment header, padded with zeros to whole blocks:
 | offset | size | field                                                              |
 |--------|------|--------------------------------------------------------------------|
 | 0      | 8    | "QSEGMENT"                                                         |
-| 8      | 4    | format version, 1                                                  |
+| 8      | 4    | format version: 1, or 2 where a compaction wrote the segment       |
 | 12     | 4    | header length in bytes, padding included                           |
 | 16     | 16   | directory id                                                       |
 | 32     | 8    | segment number                                                     |
@@ -35,7 +35,7 @@ block. The *table* is what lies between header and payload.
 | 48     | 4    | number of runs                                                      |
 | 52     | 4    | number of state records                                             |
 | 56     | 4    | table length in bytes                                               |
-| 60     | 4    | reserved, 0                                                         |
+| 60     | 4    | flags; 1: of a compaction, 2: the last group of one                 |
 | 64     | 8    | payload length in bytes                                             |
 | 72     | 4    | checksum of what follows the table in the block it ends in          |
 | 76     | 4    | checksum of bytes 0..75 and of the table                            |
@@ -50,6 +50,9 @@ Run row (32 bytes). Its frames, complete ADD frames as on the wire, lie back to 
 | 20     | 4    | size of each frame, or 0: the next `count` of the sizes (u32)       |
 | 24     | 4    | offset of the first frame in the payload                            |
 | 28     | 4    | flags; 1: ids are not consecutive, the next `count` of the ids (i64)|
+
+A compaction puts a new file in the place of a segment: its header says what the old one said about
+the log, its groups are numbered from 0 on, and its state records all stand in the first one.
 
 State records: see `log_parts`. Block checksums (u32): one for each block of the group that starts
 at or behind the end of the table, final zeros included; payload length / 4096 + 1 of them, the last
@@ -80,6 +83,8 @@ from quire.codec.log_parts import (
 )
 
 FORMAT_VERSION = 1
+COMPACTED_VERSION = 2
+"""Of a segment that a compaction wrote."""
 MAX_TABLE_BYTES = 256 * 1024 * 1024
 """A longer one is not believed."""
 ID_BYTES = 16
@@ -111,7 +116,7 @@ _GROUP = struct.Struct(
     "I"  # runs
     "I"  # records
     "I"  # table length
-    "4x"
+    "I"  # flags
     "Q"  # payload length
     "I"  # checksum of the payload's head
 )
@@ -126,6 +131,8 @@ RUN_ROW = struct.Struct(
     "I"  # flags
 )
 ROW_HAS_IDS = 1
+GROUP_COMPACTED = 1
+GROUP_LAST = 2
 _CLEAN = struct.Struct("<8s16sQQ")  # magic, directory id, last segment, next group
 
 
@@ -175,6 +182,7 @@ class SegmentHeader:
     """Ranges (first, last) of the other segments that exist."""
     size_bytes: int = 0
     """Padding included; filled in by `decode_segment_header`."""
+    compacted: bool = False
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -197,8 +205,9 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     ranges = b"".join(_RANGE.pack(first, last) for first, last in header.live)
     used = _SEGMENT.size + _CRC.size + len(ranges)
     size = segment_header_size(len(header.live))
+    version = COMPACTED_VERSION if header.compacted else FORMAT_VERSION
     fixed = _SEGMENT.pack(
-        SEGMENT_MAGIC, FORMAT_VERSION, size, header.directory_id, header.segment,
+        SEGMENT_MAGIC, version, size, header.directory_id, header.segment,
         header.first_group, header.previous, len(header.live),
     )  # fmt: skip
     crc = crc32c(ranges, crc32c(fixed))
@@ -230,11 +239,12 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     ranges = view[_SEGMENT.size + _CRC.size : end]
     if crc != crc32c(ranges, crc32c(view[: _SEGMENT.size])):
         raise FormatError("a segment header does not match its checksum")
-    if version != FORMAT_VERSION:
-        raise VersionError(f"log format {version}, this is {FORMAT_VERSION}")
+    if version not in (FORMAT_VERSION, COMPACTED_VERSION):
+        raise VersionError(f"log format {version}, this is {COMPACTED_VERSION}")
     return SegmentHeader(
-        directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size
-    )
+        directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size,
+        version == COMPACTED_VERSION,
+    )  # fmt: skip
 
 
 # -- groups -----------------------------------------------------------------------------------
@@ -249,6 +259,7 @@ class GroupHeader:
     runs: int
     records: int
     table_bytes: int
+    flags: int
     payload_bytes: int
     head_crc: int
 
@@ -320,7 +331,7 @@ class GroupEncoder:
         self.payload_bytes = base + size_bytes
         return base
 
-    def finish(self) -> EncodedGroup:
+    def finish(self, flags: int = 0) -> EncodedGroup:
         fixed = b"".join((*self._rows, *self._sizes, *self._ids, encode_records(self._records)))
         # The number of checksums depends on where the table ends, and that on their number: one
         # may be left over, and is 0.
@@ -335,7 +346,7 @@ class GroupEncoder:
         directory_id, segment, number, offset = self._place
         header = GroupHeader(
             directory_id, segment, number, offset, len(self._rows), len(self._records),
-            len(table), self.payload_bytes, _crc_of(head),
+            len(table), flags, self.payload_bytes, _crc_of(head),
         )  # fmt: skip
         packed = _pack_group(header)
         start_bytes = b"".join((packed, _CRC.pack(crc32c(table, crc32c(packed))), table))
@@ -355,7 +366,8 @@ class EncodedGroup(NamedTuple):
 def _pack_group(header: GroupHeader) -> bytes:
     return _GROUP.pack(
         GROUP_MAGIC, header.directory_id, header.segment, header.number, header.offset,
-        header.runs, header.records, header.table_bytes, header.payload_bytes, header.head_crc,
+        header.runs, header.records, header.table_bytes, header.flags, header.payload_bytes,
+        header.head_crc,
     )  # fmt: skip
 
 

@@ -67,6 +67,8 @@ class RecordKind(enum.IntEnum):
     """value: number of a segment that is about to be removed."""
     REPAIRED = 6
     """value: a segment number; what was lost in segments before it is not missed any more."""
+    MERGED = 7
+    """value: number of a segment whose live entries a compaction has copied to this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +109,7 @@ class Deleted:
 
 
 def segment_value(number: int) -> bytes:
-    """The value of DROPPED and REPAIRED records."""
+    """The value of DROPPED, REPAIRED and MERGED records."""
     return number.to_bytes(8, "little")
 
 

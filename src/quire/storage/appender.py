@@ -24,6 +24,10 @@ MAX_NOTE_BYTES = 256 * 1024
 """State records written as one batch."""
 
 
+STATE_SHARE = 4
+"""One byte of so many of the reserve is for state records alone."""
+
+
 class Handle(Protocol):
     def cancel(self) -> None: ...
 
@@ -101,17 +105,26 @@ class Appender:
         segment = self.current
         assert segment is not None
         runs = segment.run_count + len(batch.runs)
-        if not segment.fits(cost) or runs > self._config.max_runs_per_segment:
-            try:
+        try:
+            if batch.runs and not self._spares.space:
+                self._check_share(segment, cost)
+            if not segment.fits(cost) or runs > self._config.max_runs_per_segment:
                 segment = self._roll(segment, cost)
-            except BaseException:
-                batch.records = batch.records[len(self._pending) :]
-                raise
+        except BaseException:
+            batch.records = batch.records[len(self._pending) :]
+            raise
         self._pending.clear()
         batch.segment = segment
         self._sequence += 1
         batch.sequence = self._sequence
         return segment
+
+    def _check_share(self, segment: Segment, cost: int) -> None:
+        """On a full disk recovery adds leave a share of the reserve to state records: a fence, or
+        the deletions that give space back, must not lack the room that an add has taken."""
+        share = self._config.reserve_bytes // STATE_SHARE
+        if not self._spares.capacity() and not segment.fits(cost + share):
+            raise DiskFullError(f"the log is full: {self._spares.error}")
 
     def _roll(self, old: Segment, cost: int) -> Segment:
         spares = self._spares

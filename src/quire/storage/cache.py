@@ -72,7 +72,8 @@ class SegmentFiles:
 
     def close(self, segment: Segment) -> None:
         """Once nothing reads it."""
-        self._open.pop(segment.number, None)
+        if self._open.get(segment.number) is segment:
+            del self._open[segment.number]
         if segment.file is not None and not segment.readers:
             segment.file.close()
             segment.file = None

@@ -63,15 +63,16 @@ class Catalogue:
     def index_sealed(self, summary: Summary, segment: Segment) -> None:
         """All ledgers of a sealed segment."""
         columns = zip(
-            summary.ledger_ids, summary.firsts, summary.lasts, summary.last_add_confirmeds
-        )
-        for ledger_id, first, last, last_add_confirmed in columns:
+            summary.ledger_ids, summary.firsts, summary.lasts, summary.last_add_confirmeds,
+            summary.size_bytes,
+        )  # fmt: skip
+        for ledger_id, first, last, last_add_confirmed, size in columns:
             info = self.ledgers.get(ledger_id)
             if info is None:
                 # Its master key was lost with another segment.
                 info = self.create(ledger_id, b"", segment.number)
             info.touched = segment.number
-            info.add_sealed(segment.number, first, last)
+            info.add_sealed(segment.number, first, last, size)
             info.last_entry_id = max(info.last_entry_id, last)
             info.last_add_confirmed = max(info.last_add_confirmed, last_add_confirmed)
         segment.live_ledgers = len(summary.ledger_ids)
@@ -83,11 +84,17 @@ class Catalogue:
         if info is None:
             return None
         for part in info.open_parts:
-            del part.segment.parts[ledger_id]
-            part.segment.live_ledgers -= 1
-        for number in info.sealed_numbers:
+            self._forget_part(ledger_id, part)
+        for number, size in zip(info.sealed_numbers, info.sealed_bytes):
             self.segments[number].live_ledgers -= 1
+            self.segments[number].live_bytes -= size
         return info
+
+    @staticmethod
+    def _forget_part(ledger_id: int, part: Part) -> None:
+        del part.segment.parts[ledger_id]
+        part.segment.live_ledgers -= 1
+        part.segment.live_bytes -= part.size_bytes
 
     def forget_before(self, ledger_id: int, number: int) -> None:
         """What the ledger has in segments before `number` is dead; where something newer is known
@@ -100,14 +107,29 @@ class Catalogue:
             return
         for part in [part for part in info.open_parts if part.segment.number < number]:
             info.open_parts.remove(part)
-            del part.segment.parts[ledger_id]
-            part.segment.live_ledgers -= 1
+            self._forget_part(ledger_id, part)
         for old in [old for old in info.sealed_numbers if old < number]:
-            info.remove_sealed(old)
-            self.segments[old].live_ledgers -= 1
+            self.unindex(info, old)
         lasts = [part.last for part in info.open_parts]
         info.last_entry_id = max(*lasts, *info.sealed_lasts, -1, -1)
         info.last_add_confirmed = -1
+
+    def unindex(self, info: LedgerInfo, number: int) -> None:
+        """What the ledger has in this sealed segment is dead."""
+        if info.lives_in(number):
+            segment = self.segments[number]
+            segment.live_ledgers -= 1
+            segment.live_bytes -= info.remove_sealed(number)
+
+    def _apply_merged(self, number: int) -> None:
+        """A crash came between a compaction and the removal of what it had copied."""
+        segment = self.segments.get(number)
+        if segment is None or segment.state is not SegmentState.SEALED:
+            return
+        for ledger_id in segment.mentions:
+            info = self.ledgers.get(ledger_id)
+            if info is not None:
+                self.unindex(info, number)
 
     # -- state records ----------------------------------------------------------------------------
 
@@ -119,6 +141,9 @@ class Catalogue:
             return
         if kind is RecordKind.REPAIRED:
             self.repaired_before = max(self.repaired_before, decode_segment_value(record.value))
+            return
+        if kind is RecordKind.MERGED:
+            self._apply_merged(decode_segment_value(record.value))
             return
         if kind is RecordKind.DROPPED:
             return  # The start has looked at these before.

@@ -16,7 +16,7 @@ from quire.codec.log_parts import (
     decode_segment_value,
     segment_value,
 )
-from quire.errors import StorageError
+from quire.errors import DiskFullError, StorageError
 from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.maintenance import Maintenance
@@ -37,29 +37,31 @@ class Collector:
         files: SegmentFiles,
         maintenance: Maintenance,
         log_records: LogRecords,
-        measure: Callable[[Iterable[int]], None],
         now_ms: Callable[[], int],
     ) -> None:
-        """`measure` is told the sealed segments in which ledgers have died."""
         self._disk = disk
         self._catalogue = catalogue
         self._files = files
         self._maintenance = maintenance
         self._log_records = log_records
-        self._measure = measure
         self._now_ms = now_ms
         self._unlogged: list[StateRecord] = []
         """Deletions for which there was no room in the log."""
+        self._on_the_way = 0
+        """Calls whose deletions are not durable yet."""
         self._busy: set[int] = set()
         self.removed = 0
         self.error: str | None = None
         """Why the last removal failed; it is tried again."""
+        self.on_log_full: Callable[[], None] | None = None
+        """Called when there is no room to log that something is gone."""
 
     def drop(self, ledger_ids: Iterable[int]) -> None:
         """See `LedgerStore.drop_ledgers`."""
         now = self._now_ms()
-        records, self._unlogged = self._unlogged, []
-        shrunk: set[int] = set()
+        alive = self._catalogue.ledgers
+        records = [one for one in self._unlogged if one.ledger_id not in alive]
+        self._unlogged = []
         for ledger_id in ledger_ids:
             info = self._catalogue.forget(ledger_id)
             if info is None:
@@ -68,18 +70,28 @@ class Collector:
                 self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
             value = Deleted(now, info.fenced).encode()
             records.append(StateRecord(RecordKind.DELETED, ledger_id, value))
-            shrunk.update(info.sealed_numbers)
-            for part in info.open_parts:
-                part.segment.live_bytes -= sum(run.size_bytes for run in part.runs)
         if records:
+            self._on_the_way += 1
             self._log_records(records, partial(self._on_deletions, records))
-            self._measure(shrunk)
             self.collect()
 
     def _on_deletions(self, records: list[StateRecord], error: StorageError | None) -> None:
+        self._on_the_way -= 1
         if error is not None:
-            # No room, not even in the reserve: once more with the next pass.
-            self._unlogged = records
+            # No room, not even in the reserve: once more with the next pass. A ledger that has come
+            # back since must not die by a record that stands behind its return.
+            alive = self._catalogue.ledgers
+            self._unlogged = [one for one in records if one.ledger_id not in alive]
+            self._note_full(error)
+
+    def _note_full(self, error: Exception | None) -> None:
+        if isinstance(error, DiskFullError) and self.on_log_full is not None:
+            self.on_log_full()
+
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether all that was dropped stays dropped after a crash."""
+        return not self._unlogged and not self._on_the_way
 
     def retry(self) -> None:
         """There may be room again."""
@@ -97,6 +109,7 @@ class Collector:
             if (
                 segment.state is SegmentState.SEALED
                 and segment.live_ledgers == 0
+                and not segment.compacting
                 and segment.number not in self._busy
             ):
                 self._busy.add(segment.number)
@@ -132,6 +145,7 @@ class Collector:
         if error is not None:
             segment.state = SegmentState.SEALED
             self._give_up(segment, error)
+            self._note_full(error)
             return
         self._remove(segment)
 
@@ -152,6 +166,8 @@ class Collector:
         del self._catalogue.segments[segment.number]
         self._busy.discard(segment.number)
         self.removed += 1
+        if error is None:
+            self.error = None
 
     def _give_up(self, segment: Segment, error: Exception | None) -> None:
         self.error = str(error)

@@ -32,6 +32,17 @@ class StorageConfig:
     """For the parts of footers that reads need."""
     max_open_files: int = 256
     """Sealed segments whose files are kept open."""
+    compact_minor_ratio: float = 0.2
+    """Segments of which less is alive are compacted at each minor interval; 0: never."""
+    compact_minor_interval_s: float = 3_600.0
+    compact_major_ratio: float = 0.8
+    """The same at each major interval, and whenever the disk is short of space; 0: never."""
+    compact_major_interval_s: float = 86_400.0
+    compact_bytes_per_s: int = 16 * MIB
+    """Written by compaction while adds are taken; 0: no bound. On a full disk there is none."""
+    compact_reserve_bytes: int = 64 * MIB
+    """Kept preallocated for the output of a compaction, so that one can run on a full disk; at most
+    `segment_bytes`; 0: none."""
 
     def __post_init__(self) -> None:
         smallest = 4 * BLOCK_BYTES

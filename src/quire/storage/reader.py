@@ -28,6 +28,7 @@ from quire.codec.log_format import ranges_of
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
 from quire.errors import DamagedError
 from quire.storage.cache import ByteCache, SegmentFiles
+from quire.storage.frames import FRAME_IDS, frames_are
 from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
 
@@ -35,10 +36,10 @@ MAX_READ_BYTES = 1024 * 1024
 """Of one read of a file."""
 DEFAULT_OVERHEAD_BYTES = 4
 
-_FRAME_IDS = struct.Struct(">I24xqq")  # length, (header word, key), ledger, entry
-
-Have = Mapping[tuple[int, int, int], Buffer]
-"""What has been fetched already, by (segment, offset, size)."""
+Fetched = tuple[Segment, int, int]
+"""What of a segment's file: offset and size. After a compaction the segment is another object."""
+Have = Mapping[Fetched, Buffer]
+"""What has been fetched already."""
 
 
 class Reader:
@@ -172,7 +173,7 @@ class Reader:
 
     def summary(self, segment: Segment, have: Have) -> Summary:
         """`DamagedError` where it does not check."""
-        key = (segment.number, -2)
+        key = (segment.number, segment.generation, -2)
         summary: Summary | None = self._cache.get(key)
         if summary is None:
             trailer = segment.trailer
@@ -188,7 +189,7 @@ class Reader:
     def _ledger_rows(
         self, segment: Segment, ledger_id: int, have: Have
     ) -> tuple[LedgerRows, int] | None:
-        key = (segment.number, "rows", ledger_id)
+        key = (segment.number, segment.generation, "rows", ledger_id)
         found: tuple[LedgerRows, int] | None = self._cache.get(key)
         if found is None:
             summary = self.summary(segment, have).find(ledger_id)
@@ -216,7 +217,7 @@ class Reader:
 
     def _fetch(self, segment: Segment, offset: int, size: int, have: Have) -> Buffer:
         """The bytes of the file, fewer at its end. `WouldBlock` where they are not cached."""
-        data = have.get((segment.number, offset, size))
+        data = have.get((segment, offset, size))
         if data is None:
             try:
                 data = self._files.get(segment).read(offset, size, wait=False)
@@ -232,7 +233,7 @@ class Reader:
         high = (end - segment.groups_at) // BLOCK_BYTES
         if segment.trailer is None:
             return segment.checksums[low:high].tolist()
-        key = (segment.number, -1)
+        key = (segment.number, segment.generation, -1)
         checksums = self._cache.get(key)
         if checksums is None:
             trailer = segment.trailer
@@ -299,7 +300,7 @@ def _split(
         if equal is not None:
             return equal
     entries: list[Buffer] = []
-    unpack = _FRAME_IDS.unpack_from
+    unpack = FRAME_IDS.unpack_from
     sizes = repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]
     for size in sizes:
         end = at + size
@@ -320,23 +321,16 @@ def _split_equal(
     view: memoryview, at: int, ledger_id: int, entry_id: int, size: int, count: int
 ) -> list[Buffer] | None:
     """`_split`, column by column, where all frames have one size; None where one is wrong."""
-    heads, bodies = _equal_frames(size)
     frames = view[at : at + size * count]
-    lengths, ledgers, entries = zip(*heads.iter_unpack(frames))
-    if (
-        lengths.count(size - 4) != count
-        or ledgers.count(ledger_id) != count
-        or entries != tuple(range(entry_id, entry_id + count))
-    ):
+    if not frames_are(frames, ledger_id, range(entry_id, entry_id + count), (), size):
         return None
-    return [body for (body,) in bodies.iter_unpack(frames)]
+    return [body for (body,) in _bodies_of(size).iter_unpack(frames)]
 
 
 @lru_cache(maxsize=256)
-def _equal_frames(size: int) -> tuple[struct.Struct, struct.Struct]:
-    """(length, ledger, entry) and entry bytes of a frame."""
-    heads = struct.Struct(f"{_FRAME_IDS.format}{size - _FRAME_IDS.size}x")
-    return heads, struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s")
+def _bodies_of(size: int) -> struct.Struct:
+    """The entry bytes of a frame."""
+    return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s")
 
 
 def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -73,6 +73,8 @@ class Recovered:
     """The last group, to be written again before anything is served."""
     stale: list[str]
     """Files that are not needed: of dropped segments, and prepared ones."""
+    unsealed: list[Unsealed]
+    """Those that count."""
     clean: bool
     groups_scanned: int
     torn_group: int | None
@@ -157,6 +159,7 @@ class Recovery:
         return Recovered(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale or n > next_number],
+            [self._unsealed[n] for n in live if n in self._unsealed],
             clean and not missing,
             sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
             chain.torn_group, [*self._problems, *replayer.problems],

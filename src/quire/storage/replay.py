@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.codec.log_footer import Trailer
-from quire.codec.log_format import SegmentHeader
+from quire.codec.log_format import GROUP_COMPACTED, GROUP_LAST, SegmentHeader
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
 from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import Catalogue
@@ -36,6 +36,13 @@ class Unsealed:
     header: SegmentHeader | None
     scan: Scan
     file: File
+
+    @property
+    def compacted(self) -> bool:
+        """Its groups are not part of the chain."""
+        if self.header is not None:
+            return self.header.compacted
+        return any(group.header.flags & GROUP_COMPACTED for group in self.scan.groups)
 
 
 @dataclass(slots=True)
@@ -72,12 +79,19 @@ def judge(
     chain = Chain(0)
     # Segments that are not live any more may still hold the last group: earlier starts that did not
     # come to their end have begun them for nothing else.
-    extras = [found for number, found in unsealed.items() if number not in live]
+    extras = [
+        found for number, found in unsealed.items() if number not in live and not found.compacted
+    ]
     for at, number in enumerate(live):
         if number in trailers:
             chain.next_group = max(chain.next_group, trailers[number].end_group)
             continue
         found = unsealed[number]
+        if found.compacted:
+            chain.kept[number] = list(found.scan.groups)
+            chain.lost[number] = 0 if found.header is not None and _is_whole(found.scan) else 1
+            chain.next_group = max(chain.next_group, first_group(number) or 0)
+            continue
         newest = at == len(live) - 1
         limit = clean_end if newest else first_group(live[at + 1])
         follower = None if newest else headers.get(live[at + 1])
@@ -109,6 +123,16 @@ def judge(
             if not kept and not lost:
                 chain.emptied = number
     return chain
+
+
+def _is_whole(scan: Scan) -> bool:
+    """Whether all groups of a compaction are there."""
+    numbers = [group.header.number for group in scan.groups]
+    return (
+        bool(numbers)
+        and numbers == list(range(len(numbers)))
+        and bool(scan.groups[-1].header.flags & GROUP_LAST)
+    )
 
 
 def _judge_tail(
@@ -185,7 +209,7 @@ class Replayer:
             segment.first_group = found.header.first_group
         elif groups:
             segment.groups_at = groups[0].header.offset
-            segment.first_group = groups[0].header.number
+            segment.first_group = 0 if found.compacted else groups[0].header.number
         segment.end = segment.groups_at
         segment.end_group = segment.first_group
         self.catalogue.segments[number] = segment
@@ -206,7 +230,8 @@ class Replayer:
         segment.checksums.extend(array("I", bytes(4 * gap)))
         segment.checksums.extend(group.checksums)
         segment.end = header.end
-        segment.end_group = header.number + 1
+        if not header.flags & GROUP_COMPACTED:
+            segment.end_group = header.number + 1
         segment.payload_bytes += header.payload_bytes
         segment.live_bytes += header.payload_bytes
         batch = Batch((), ())

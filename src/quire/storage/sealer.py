@@ -4,16 +4,13 @@ the place of the index in memory."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 
-from quire.codec.log_footer import Summary
-from quire.codec.log_parts import FormatError
-from quire.errors import StorageError
 from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.maintenance import Maintenance
-from quire.storage.sealing import Sealed, SealInput, load_footer, mentioned, write_footer
+from quire.storage.sealing import Sealed, SealInput, mentioned, write_footer
 from quire.storage.seams import Disk
 from quire.storage.segment import Segment, SegmentState
 from quire.storage.spares import is_full
@@ -46,7 +43,7 @@ class Sealer:
         self.waiting = 0
         """Closed segments that wait for their footer."""
         self.error: str | None = None
-        """Why the last seal or measurement failed. A segment that is not sealed stays readable."""
+        """Why the last seal failed. A segment that is not sealed stays readable."""
 
     def seal(self, segment: Segment) -> None:
         """All groups of the segment are synced, and it takes no more. Where groups of it were lost
@@ -93,7 +90,7 @@ class Sealer:
             info.open_parts.remove(part)
             if info.tail is part:
                 info.tail = None
-            info.add_sealed(segment.number, summary.first, summary.last)
+            info.add_sealed(segment.number, summary.first, summary.last, summary.size_bytes)
             segment.live_bytes += summary.size_bytes
         for ledger_id, empty in segment.parts.items():
             ledgers[ledger_id].open_parts.remove(empty)
@@ -105,36 +102,3 @@ class Sealer:
         if segment.file is not None:
             self._files.get(segment)
         self._sealed()
-
-    def measure(self, numbers: Iterable[int]) -> None:
-        """Find out what is left alive in these sealed segments, for the statistics."""
-        for number in numbers:
-            segment = self._catalogue.segments[number]
-            if segment.live_ledgers == 0:
-                segment.live_bytes = 0
-            else:
-                self._maintenance.run(
-                    partial(self._load_summary, segment), partial(self._on_summary, segment)
-                )
-
-    def _load_summary(self, segment: Segment) -> Summary:
-        file = self._disk.open(segment.name)
-        try:
-            return load_footer(file, self._directory_id, segment.number).summary
-        except FormatError as error:
-            raise StorageError(f"{segment.name}: {error}") from None
-        finally:
-            file.close()
-
-    def _on_summary(
-        self, segment: Segment, summary: Summary | None, error: Exception | None
-    ) -> None:
-        if summary is None:
-            self.error = str(error)
-            return
-        ledgers = self._catalogue.ledgers
-        segment.live_bytes = sum(
-            size
-            for ledger_id, size in zip(summary.ledger_ids, summary.size_bytes)
-            if (info := ledgers.get(ledger_id)) is not None and info.lives_in(segment.number)
-        )

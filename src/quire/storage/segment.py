@@ -1,8 +1,9 @@
 """One segment of the log in memory: its file, its state, and the index of what lies in it.
 
 States: PREPARED (preallocated, unused) -> CURRENT (appended to) -> CLOSED (rolled; adds may still
-be in flight) -> SEALED (has a footer, its index at rest) -> RETIRED (about to be removed). A
-segment that is damaged stays CLOSED: nothing is written over what is left of it.
+be in flight) -> SEALED (has a footer, its index at rest) -> RETIRED (about to be removed, or its
+file replaced by a compaction, which makes a new SEALED object). A segment that is damaged stays
+CLOSED: nothing is written over what is left of it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import lt
 
 from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
@@ -75,6 +77,11 @@ class Part:
             self.span = max(self.span, last - run.first)
         self.first = min(self.first, run.first)
         self.last = max(self.last, last)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all frames."""
+        return sum(run.size_bytes for run in self.runs)
 
     def remove_batch(self, batch: Batch) -> None:
         """Take back runs that were not written. The bounds stay as wide as they were."""
@@ -174,14 +181,16 @@ class Segment:
     """See the module. Used on the event loop, but for what its comments say."""
 
     __slots__ = (
-        "capacity", "checksums", "end", "end_group", "file", "first_group", "groups_at",
-        "in_flight", "live", "live_bytes", "live_ledgers", "lost_groups", "mentions", "number",
-        "parts", "payload_bytes", "previous", "readers", "records", "reserved", "run_count",
-        "state", "trailer",
+        "capacity", "checksums", "compacting", "damage", "end", "end_group", "file",
+        "first_group", "generation", "groups_at", "in_flight", "live", "live_bytes",
+        "live_ledgers", "lost_groups", "mentions", "number", "parts", "payload_bytes", "previous",
+        "readers", "records", "reserved", "run_count", "state", "trailer",
     )  # fmt: skip
 
     def __init__(self, number: int, file: File | None, capacity: int) -> None:
         self.number = number
+        self.generation = 0
+        """How often a compaction has put another file in its place, in the life of this process."""
         self.file = file
         """None: a sealed segment whose file is not open."""
         self.capacity = capacity
@@ -205,6 +214,7 @@ class Segment:
         self.run_count = 0
         self.payload_bytes = 0
         self.live_bytes = 0
+        """Frames of ledgers that are not deleted."""
         self.live_ledgers = 0
         """Ledgers that have entries here and are not deleted."""
         self.parts: dict[int, Part] = {}
@@ -215,8 +225,12 @@ class Segment:
         self.mentions = array("q")
         """Sorted ids of all ledgers of which runs or records are here, once sealed."""
         self.lost_groups = 0
+        self.damage = ""
+        """What a compaction found: the segment stays as it is, for what can still be read."""
+        self.compacting = False
+        """A compaction reads it: it is not removed."""
         self.readers = 0
-        """Reads that wait for the device."""
+        """Reads that wait for the device, and whoever else needs the file open."""
 
     def __repr__(self) -> str:
         return f"<segment {self.number:x} {self.state.name}>"
@@ -245,8 +259,8 @@ class LedgerInfo:
 
     __slots__ = (
         "explicit_lac", "fence_durable", "fence_queued", "fenced", "last_add_confirmed",
-        "last_entry_id", "ledger_id", "master_key", "open_parts", "ordered", "sealed_firsts",
-        "sealed_lasts", "sealed_numbers", "tail", "touched",
+        "last_entry_id", "ledger_id", "master_key", "open_parts", "ordered", "sealed_bytes",
+        "sealed_firsts", "sealed_lasts", "sealed_numbers", "tail", "touched",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, master_key: bytes, touched: int = 0) -> None:
@@ -268,29 +282,43 @@ class LedgerInfo:
         self.open_parts: list[Part] = []
         """In segments that are not sealed, oldest first."""
         self.sealed_numbers = array("Q")
-        """Sealed segments that hold entries of it, ascending; parallel to the next two."""
+        """Sealed segments that hold entries of it, ascending; parallel to the next three."""
         self.sealed_firsts = array("q")
         self.sealed_lasts = array("q")
+        self.sealed_bytes = array("Q")
+        """Of its frames there."""
         self.ordered = True
         """Whether the sealed segments' entries ascend without overlap."""
 
     def __repr__(self) -> str:
         return f"<ledger {self.ledger_id} up to {self.last_entry_id}>"
 
-    def add_sealed(self, number: int, first: int, last: int) -> None:
+    def add_sealed(self, number: int, first: int, last: int, size_bytes: int) -> None:
         at = bisect_left(self.sealed_numbers, number)
         self.sealed_numbers.insert(at, number)
         self.sealed_firsts.insert(at, first)
         self.sealed_lasts.insert(at, last)
+        self.sealed_bytes.insert(at, size_bytes)
         if at and self.sealed_lasts[at - 1] >= first:
             self.ordered = False
         if at + 1 < len(self.sealed_firsts) and self.sealed_firsts[at + 1] <= last:
             self.ordered = False
 
-    def remove_sealed(self, number: int) -> None:
+    def remove_sealed(self, number: int) -> int:
+        """How many bytes it had there."""
         at = bisect_left(self.sealed_numbers, number)
-        if at < len(self.sealed_numbers) and self.sealed_numbers[at] == number:
-            del self.sealed_numbers[at], self.sealed_firsts[at], self.sealed_lasts[at]
+        if at == len(self.sealed_numbers) or self.sealed_numbers[at] != number:
+            return 0
+        del self.sealed_numbers[at], self.sealed_firsts[at], self.sealed_lasts[at]
+        if not self.ordered:
+            firsts = self.sealed_firsts[1:]
+            self.ordered = all(map(lt, self.sealed_lasts, firsts))
+        return self.sealed_bytes.pop(at)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all its frames, copies included."""
+        return sum(self.sealed_bytes) + sum(part.size_bytes for part in self.open_parts)
 
     def lives_in(self, number: int) -> bool:
         at = bisect_left(self.sealed_numbers, number)

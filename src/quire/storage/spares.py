@@ -82,6 +82,10 @@ class Spares:
         self.closed = False
         """Set before the maintenance is stopped: nothing more is prepared."""
         self.next_number = 0
+        self.free_bytes = 0
+        """When it was last looked at."""
+        self.held_bytes = 0
+        """Of the free space: somebody else is to have it."""
         self.error: str = ""
         """Why there is no space."""
 
@@ -118,7 +122,7 @@ class Spares:
 
     def look(self) -> None:
         """Before the start: how it begins. Blocks, and calls nobody. `OSError`."""
-        free = self._disk.free_bytes()
+        self.free_bytes = free = self._disk.free_bytes()
         self._free_enough = free >= self._min_free_bytes
         if not self._free_enough:
             self.error = f"{free} bytes are free, less than {self._min_free_bytes}"
@@ -141,7 +145,8 @@ class Spares:
         assert segment.file is not None
         # Some file systems keep what a failed attempt took: do not try what cannot succeed.
         free = self._disk.free_bytes()
-        if free < self._segment_bytes - segment.capacity + self._min_free_bytes:
+        left = free - self.held_bytes - (self._segment_bytes - segment.capacity)
+        if left < self._min_free_bytes:
             raise OSError(errno.ENOSPC, f"{free} bytes are free")
         segment.file.preallocate(self._segment_bytes)
         segment.file.sync()
@@ -174,7 +179,8 @@ class Spares:
 
     def _on_free(self, free: int | None, error: Exception | None) -> None:
         self._checking = False
-        enough = free is not None and free >= self._min_free_bytes
+        self.free_bytes = free or 0
+        enough = free is not None and free >= self._min_free_bytes + self.held_bytes
         if enough != self._free_enough:
             self._free_enough = enough
             self.error = (

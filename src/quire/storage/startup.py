@@ -5,17 +5,27 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.codec.log_format import ranges_of, segment_header_size
+from quire.codec.log_parts import BLOCK_BYTES, Buffer, aligned
 from quire.errors import DiskFullError
 from quire.storage.batch import Batch
+from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.directory import Identity, mark_log_begun, remove_small_file
 from quire.storage.log import LogWriter
+from quire.storage.reader import Fetched, Reader
 from quire.storage.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
 from quire.storage.replay import runs_of
+from quire.storage.rewrite import SPARE_NAME
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState
+from quire.storage.signals import WouldBlock
 from quire.storage.spares import Spares, is_full, prepare
+
+LEAST_ROOM_BYTES = 4 * BLOCK_BYTES
+"""For state records, in the smallest segment that a start makes."""
+FOOTER_SHARE = 16
+"""A footer takes one byte of so many that are in the segment, mostly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +51,7 @@ def start_log(
     disk.make_directory(LOG_DIRECTORY)
     recovered = Recovery(disk, identity, catalogue).run()
     try:
-        segment = _fresh_segment(disk, recovered.next_number, config, spares)
+        segment = _fresh_segment(disk, recovered, config, spares)
         spares.next_number = segment.number + 1
         _write_first_group(recovered, segment, writer)
         mark_log_begun(disk, identity)
@@ -59,22 +69,57 @@ def start_log(
     return Started(segment, recovered.replayer.sequence, recovered.report(), keyless)
 
 
-def _fresh_segment(disk: Disk, number: int, config: StorageConfig, spares: Spares) -> Segment:
-    try:
-        return prepare(disk, number, config.segment_bytes)
-    except OSError as error:
-        if not is_full(error):
-            raise
-    try:
-        segment = prepare(disk, number, min(config.reserve_bytes, config.segment_bytes))
-    except OSError as error:
-        if not is_full(error):
-            raise
-        raise DiskFullError(
-            f"{disk.path} has no room to begin a segment of {config.reserve_bytes} bytes"
-        ) from error
-    spares.note_shortage(f"no room for a segment of {config.segment_bytes} bytes")
-    return segment
+def _fresh_segment(
+    disk: Disk, recovered: Recovered, config: StorageConfig, spares: Spares
+) -> Segment:
+    """In full size, or on a full disk in the size that there is room for: a bookie whose disk is
+    full starts all the same, and serves reads. What gives way is what was preallocated."""
+    number = recovered.next_number
+    tail = 0 if recovered.tail is None else recovered.tail.group.header.end
+    if recovered.tail is not None:
+        tail -= recovered.tail.group.header.offset
+    ranges = len(recovered.replayer.catalogue.segments) + 1
+    least = segment_header_size(ranges) + tail + LEAST_ROOM_BYTES
+    sizes = [config.segment_bytes]
+    size = min(config.reserve_bytes, config.segment_bytes)
+    while size > least:
+        sizes.append(size)
+        size = aligned(size // 2)
+    sizes.append(least)
+    for make_room in (_nothing, _cut_preallocated, _remove_spare):
+        make_room(disk, recovered)
+        for size in sizes:
+            try:
+                segment = prepare(disk, number, size)
+            except OSError as error:
+                if not is_full(error):
+                    raise
+                continue
+            if size < config.segment_bytes:
+                spares.note_shortage(f"no room for a segment of {config.segment_bytes} bytes")
+            return segment
+    raise DiskFullError(f"{disk.path} has no room to begin a segment of {least} bytes")
+
+
+def _nothing(disk: Disk, recovered: Recovered) -> None:
+    pass
+
+
+def _cut_preallocated(disk: Disk, recovered: Recovered) -> None:
+    """Behind the last group of segments that are not sealed, but for their footers. Only zeros: how
+    the next start judges that group must not change."""
+    for found in recovered.unsealed:
+        end = aligned(found.scan.end + found.scan.end // FOOTER_SHARE) + BLOCK_BYTES
+        if not found.scan.tail_used and found.file.size() > end:
+            found.file.truncate(end)
+            found.file.sync()
+
+
+def _remove_spare(disk: Disk, recovered: Recovered) -> None:
+    """The room of a compaction: made again from what the next deletions give back."""
+    if disk.exists(SPARE_NAME):
+        disk.remove(SPARE_NAME)
+        disk.sync_directory(LOG_DIRECTORY)
 
 
 def _write_first_group(recovered: Recovered, segment: Segment, writer: LogWriter) -> None:
@@ -99,3 +144,16 @@ def _write_first_group(recovered: Recovered, segment: Segment, writer: LogWriter
     segment.payload_bytes = segment.live_bytes = batch.size_bytes
     recovered.replayer.apply(batch, list(batch.runs), batch.records, segment)
     recovered.replayer.find_lacs(segment)
+
+
+def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:
+    """Every frame has the key of its ledger: where the record was lost, take it from one. Blocks;
+    `OSError`."""
+    have: dict[Fetched, Buffer] = {}
+    while True:
+        try:
+            return reader.master_key(info, have)
+        except WouldBlock as missing:
+            segment = missing.segment
+            data = files.get(segment).read(missing.offset, missing.size)
+            have[segment, missing.offset, missing.size] = data or b""

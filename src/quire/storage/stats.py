@@ -8,9 +8,10 @@ from quire.storage.appender import Appender
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.collector import Collector
+from quire.storage.compactor import Compactor
 from quire.storage.reader import Reader
 from quire.storage.sealer import Sealer
-from quire.storage.segment import SegmentState
+from quire.storage.segment import Segment, SegmentState
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,9 +20,13 @@ class SegmentUsage:
     state: str
     file_bytes: int
     live_bytes: int
-    """Frames of ledgers that are not deleted; of a sealed segment as of the last deletion."""
+    """Frames of ledgers that are not deleted, copies of entries included."""
     live_ledgers: int
     runs_in_memory: int
+    reclaimable: bool
+    """Removing or compacting it is worth it, and will be done."""
+    why: str
+    """Why what is dead in it does not come back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +36,8 @@ class StorageStats:
     sealed_segments: int
     segment_bytes: int
     """Of all segment files, preallocated parts included."""
+    sealed_bytes: int
+    """Of the files of sealed segments."""
     live_bytes: int
     runs_in_memory: int
     queued_bytes: int
@@ -41,6 +48,16 @@ class StorageStats:
     """Frames, since the start."""
     segments_removed: int
     segments_to_seal: int
+    compactions: int
+    """Since the start, and the next three."""
+    compaction_copied_bytes: int
+    """Frames."""
+    compaction_written_bytes: int
+    compaction_freed_bytes: int
+    compaction_reserve_bytes: int
+    """Preallocated for the next one."""
+    last_error: str
+    """Why the last removal, sealing or compaction that failed did; "" where none has since."""
     damaged_reads: int
     """Copies of entries found damaged by reads, since the start."""
     footer_cache_bytes: int
@@ -49,11 +66,18 @@ class StorageStats:
     negatives_unknown: bool
     writable: bool
 
+    @property
+    def write_amplification(self) -> float:
+        """Bytes written per byte appended: 1 where nothing was compacted."""
+        appended = max(1, self.bytes_written)
+        return (appended + self.compaction_written_bytes) / appended
+
 
 def collect_stats(
     catalogue: Catalogue,
     appender: Appender,
     collector: Collector,
+    compactor: Compactor,
     sealer: Sealer,
     reader: Reader,
     cache: ByteCache,
@@ -66,6 +90,7 @@ def collect_stats(
         segments=len(segments),
         sealed_segments=sum(s.state is SegmentState.SEALED for s in segments),
         segment_bytes=sum(s.file_bytes for s in segments),
+        sealed_bytes=sum(s.file_bytes for s in segments if s.state is SegmentState.SEALED),
         live_bytes=sum(s.live_bytes for s in segments),
         runs_in_memory=sum(s.run_count for s in segments),
         queued_bytes=appender.queued_bytes,
@@ -74,6 +99,12 @@ def collect_stats(
         bytes_written=appender.bytes_written,
         segments_removed=collector.removed,
         segments_to_seal=sealer.waiting,
+        compactions=compactor.done,
+        compaction_copied_bytes=compactor.copied_bytes,
+        compaction_written_bytes=compactor.written_bytes,
+        compaction_freed_bytes=compactor.freed_bytes,
+        compaction_reserve_bytes=compactor.reserve_bytes,
+        last_error=compactor.error or collector.error or sealer.error or "",
         damaged_reads=reader.damaged_reads,
         footer_cache_bytes=cache.size_bytes,
         open_files=len(files),
@@ -83,7 +114,7 @@ def collect_stats(
     )
 
 
-def collect_usage(catalogue: Catalogue) -> list[SegmentUsage]:
+def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsage]:
     return [
         SegmentUsage(
             segment.number,
@@ -92,6 +123,22 @@ def collect_usage(catalogue: Catalogue) -> list[SegmentUsage]:
             segment.live_bytes,
             segment.live_ledgers,
             segment.run_count,
+            segment.state is SegmentState.SEALED and compactor.is_worth_it(segment),
+            _why(segment, compactor),
         )
         for _, segment in sorted(catalogue.segments.items())
     ]
+
+
+def _why(segment: Segment, compactor: Compactor) -> str:
+    if segment.state is SegmentState.CURRENT:
+        return "adds go to it"
+    if segment.lost_groups:
+        return f"damaged: {segment.lost_groups} groups of it are lost"
+    if segment.state is SegmentState.CLOSED:
+        return "it waits to be sealed"
+    if segment.state is SegmentState.RETIRED:
+        return "it is being removed"
+    if not segment.live_ledgers:
+        return "nothing in it is alive: it is removed next"
+    return compactor.why_not(segment)

@@ -23,18 +23,19 @@ from quire.storage.blocking import BlockingReader, InlineReader
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.collector import Collector
+from quire.storage.compactor import Compaction, Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
 from quire.storage.log import LogWriter
 from quire.storage.maintenance import Maintenance
-from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Reader
+from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Fetched, Reader
 from quire.storage.recovery import CLEAN_NAME, RecoveryReport
 from quire.storage.sealer import Sealer
 from quire.storage.seams import Disk, Worker
 from quire.storage.segment import LedgerInfo, SegmentState
 from quire.storage.signals import NoLedger, WouldBlock
 from quire.storage.spares import Spares
-from quire.storage.startup import start_log
+from quire.storage.startup import find_master_key, start_log
 from quire.storage.stats import SegmentUsage, StorageStats, collect_stats, collect_usage
 
 __all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
@@ -80,6 +81,7 @@ class LedgerStore:
         self._directory_id = b""
         self._appender: Appender
         self._collector: Collector
+        self._compactor: Compactor
         self._sealer: Sealer
         self._first_number = 0
         self._started = False
@@ -89,6 +91,8 @@ class LedgerStore:
         """Called with the new value of `writable`, and by `start` where that is False."""
         self.on_failure: Callable[[StorageError], None] | None = None
         """Called once, when a write or a sync has failed."""
+        self.on_compaction: Callable[[Compaction], None] | None = None
+        """Called when a compaction has come to its end, or failed."""
         self.on_drained: Callable[[], None] | None = None
         """Called when the queue, having been full, is half empty."""
 
@@ -133,12 +137,22 @@ class LedgerStore:
         self._appender.on_drained = self._report_drained
         self._collector = Collector(
             self._disk, self._catalogue, self._files, self._maintenance, self._appender.note,
-            self._sealer.measure, self._clock.now_ms,
+            self._clock.now_ms,
         )  # fmt: skip
+        self._compactor = Compactor(
+            self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
+            self._spares, self._collector, self._config, self._schedule, self._clock.now_ms,
+            self._clock.monotonic, self._disk_failed,
+        )  # fmt: skip
+        self._compactor.on_done = self._report_compaction
+        self._collector.on_log_full = self._compactor.log_is_full
         self._appender.resume(started.segment, started.sequence)
         self._first_number = started.segment.number
         for info in started.keyless:
-            self._find_master_key(info)
+            key = find_master_key(self._reader, self._files, info)
+            if key is not None:
+                info.master_key = key
+                self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
         return started.report
 
     def start(self) -> None:
@@ -164,6 +178,7 @@ class LedgerStore:
             return
         self._started = False
         self._spares.closed = True
+        self._compactor.cancel()
         self._appender.finish()
         self._writer.draining = True
         await self._log_worker.stop()
@@ -175,6 +190,7 @@ class LedgerStore:
             self._sealer.seal(last)
         self._maintenance.draining = True
         await self._maintenance_worker.stop()
+        self._compactor.close()
         try:
             if durable:
                 mark = CleanMark(self._directory_id, last.number, last.end_group).encode()
@@ -192,18 +208,26 @@ class LedgerStore:
 
     # -- ledgers ----------------------------------------------------------------------------------
 
-    def create_ledger(self, ledger_id: int, master_key: bytes) -> LedgerInfo:
+    def create_ledger(
+        self, ledger_id: int, master_key: bytes, *, again: bool = False
+    ) -> LedgerInfo:
         """A new ledger, in memory at once. Its key is logged ahead of the next batch or record, so
-        that no entry and no fence of it is durable without it.
+        that no entry and no fence of it is durable without it. `again`: one that was fenced and
+        dropped (`is_refused`) comes back, as fenced as it was.
 
-        `UsageError` where it exists, or was fenced and deleted (`is_refused`)."""
+        `UsageError` where it exists, or is refused."""
         if ledger_id in self.ledgers:
             raise UsageError(f"ledger {ledger_id} is in the store already")
-        if self.is_refused(ledger_id):
+        refused = self.is_refused(ledger_id)
+        if refused and not again:
             raise UsageError(f"ledger {ledger_id} was fenced and deleted")
         current = self._appender.current
         info = self._catalogue.create(ledger_id, master_key, current.number if current else 0)
         self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
+        if refused:
+            del self._catalogue.tombstones[ledger_id]
+            info.fenced = True
+            self._appender.add_pending(StateRecord(RecordKind.FENCE, ledger_id))
         return info
 
     def is_refused(self, ledger_id: int) -> bool:
@@ -339,12 +363,19 @@ class LedgerStore:
             and not self._catalogue.negatives_unknown
         )
 
+    @property
+    def disk_full(self) -> bool:
+        """Whether there is too little room to take adds."""
+        return not self._spares.space
+
     def check_space(self) -> None:
-        """Look at the free space, in the background; call it every few seconds."""
+        """Look at the free space, in the background, and begin a compaction where one is due; call
+        it every few seconds."""
         if self._started:
             self._spares.check()
             self._sealer.retry()
             self._collector.retry()
+            self._compactor.tick()
 
     def _disk_failed(self, error: Exception) -> None:
         """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
@@ -358,6 +389,10 @@ class LedgerStore:
     def _report_failure(self, error: StorageError) -> None:
         if self.on_failure is not None:
             self.on_failure(error)
+
+    def _report_compaction(self, one: Compaction) -> None:
+        if self.on_compaction is not None:
+            self.on_compaction(one)
 
     def _report_drained(self) -> None:
         if self.on_drained is not None:
@@ -408,7 +443,7 @@ class LedgerStore:
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
     ) -> list[Buffer]:
         """Like `read`, but waits for the device, off the event loop. May be cancelled."""
-        have: dict[tuple[int, int, int], Buffer] = {}
+        have: dict[Fetched, Buffer] = {}
         while True:
             info = self._info(ledger_id)
             try:
@@ -420,14 +455,14 @@ class LedgerStore:
         """Ascending ranges (first, last) of the entries that the index names, damaged or not.
 
         `NoLedger`; `DamagedError` where a part of the index cannot be read."""
-        have: dict[tuple[int, int, int], Buffer] = {}
+        have: dict[Fetched, Buffer] = {}
         while True:
             try:
                 return self._reader.ranges(self._info(ledger_id), have)
             except WouldBlock as missing:
                 await self._fetch(missing, have)
 
-    async def _fetch(self, missing: WouldBlock, have: dict[tuple[int, int, int], Buffer]) -> None:
+    async def _fetch(self, missing: WouldBlock, have: dict[Fetched, Buffer]) -> None:
         segment = missing.segment
         try:
             file = self._files.get(segment)
@@ -441,28 +476,13 @@ class LedgerStore:
                     self._files.close(segment)
         except OSError:
             data = b""  # Does not match its checksums: damaged.
-        have[segment.number, missing.offset, missing.size] = data or b""
+        have[segment, missing.offset, missing.size] = data or b""
 
     def _info(self, ledger_id: int) -> LedgerInfo:
         info = self.ledgers.get(ledger_id)
         if info is None:
             raise NoLedger
         return info
-
-    def _find_master_key(self, info: LedgerInfo) -> None:
-        """Every frame has the key of its ledger: where the record was lost, take it from one."""
-        have: dict[tuple[int, int, int], Buffer] = {}
-        while True:
-            try:
-                key = self._reader.master_key(info, have)
-                break
-            except WouldBlock as missing:
-                segment = missing.segment
-                data = self._files.get(segment).read(missing.offset, missing.size)
-                have[segment.number, missing.offset, missing.size] = data or b""
-        if key is not None:
-            info.master_key = key
-            self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
 
     def total_bytes(self) -> int:
         """Of the file system under the directory. `OSError`."""
@@ -486,10 +506,10 @@ class LedgerStore:
 
     def stats(self) -> StorageStats:
         return collect_stats(
-            self._catalogue, self._appender, self._collector, self._sealer, self._reader,
-            self._cache, self._files, self.writable,
+            self._catalogue, self._appender, self._collector, self._compactor, self._sealer,
+            self._reader, self._cache, self._files, self.writable,
         )  # fmt: skip
 
     def usage(self) -> list[SegmentUsage]:
         """Each segment, oldest first."""
-        return collect_usage(self._catalogue)
+        return collect_usage(self._catalogue, self._compactor)

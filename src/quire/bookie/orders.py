@@ -1,0 +1,109 @@
+"""What the bookie is asked by way of the metadata store (`metadata.bookie_orders`), followed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.bookie.service import EventLog
+from quire.errors import CookieError, NoSuchKeyError, QuireError
+from quire.metadata.base import MetadataStore, Versioned, Watch
+from quire.metadata.bookie_orders import Order, What, order_path, read_order, withdraw_order
+from quire.tasks import TaskSet
+
+COOKIE_POLL_S = 0.5
+"""How often a bookie that is decommissioned looks whether its cookie is gone."""
+
+
+async def forget_predecessor(metadata: MetadataStore, bookie_id: str) -> None:
+    """A new bookie, on an empty directory, takes the id of one that was decommissioned."""
+    found = await read_order(metadata, bookie_id)
+    if found is not None and found.value.what is What.RETIRED:
+        await withdraw_order(metadata, bookie_id, found.version)
+
+
+class Orders:
+    """Of a bookie whose cookie was checked."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookie_id: str,
+        changed: Callable[[], None],
+        retired: Callable[[CookieError], None],
+        log: EventLog,
+        tasks: TaskSet,
+    ) -> None:
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._changed = changed
+        self._retired = retired
+        self._log = log
+        self._tasks = tasks
+        self._watch: Watch | None = None
+        self._order: Order | None = None
+        self._ending = False
+        self.draining = False
+
+    @classmethod
+    async def follow(
+        cls,
+        metadata: MetadataStore,
+        bookie_id: str,
+        changed: Callable[[], None],
+        retired: Callable[[CookieError], None],
+        log: EventLog,
+        tasks: TaskSet,
+    ) -> Orders:
+        """From what there is now on. `changed` is called when `draining` has changed, `retired`
+        when the bookie was decommissioned while it runs. Raises MetadataError."""
+        orders = cls(metadata, bookie_id, changed, retired, log, tasks)
+        found = await read_order(metadata, bookie_id)
+        orders.draining = found is not None
+        path = order_path(metadata.uri, bookie_id)
+        orders._watch = metadata.tree.watch_value(path, orders._seen)
+        return orders
+
+    def close(self) -> None:
+        if self._watch is not None:
+            self._watch.close()
+
+    def _seen(self, found: Versioned[bytes] | None) -> None:
+        try:
+            self._order = None if found is None else Order.decode(found.value)
+        except ValueError as error:
+            self._log("order_not_understood", bookie=self._bookie_id, error=str(error))
+            return
+        if self._order is not None and self._order.what is What.RETIRED and not self._ending:
+            self._ending = True
+            self._tasks.start(self._end())
+        self._look()
+
+    def _look(self) -> None:
+        # Whoever is about to end does not take entries again because the order is taken back.
+        draining = self._order is not None or self._ending
+        if draining is not self.draining:
+            self.draining = draining
+            self._changed()
+
+    async def _end(self) -> None:
+        """Once the cookie is gone: until then nothing is final."""
+        retired = True
+        while retired:
+            try:
+                await self._metadata.read_cookie(self._bookie_id)
+            except NoSuchKeyError:
+                self._retired(
+                    CookieError(
+                        f"bookie {self._bookie_id} was decommissioned: no ledger names it any more",
+                        remedy="Erase its directory; a new bookie needs an empty one",
+                    )
+                )
+                return
+            except QuireError as error:
+                self._log("cookie_not_checked", bookie=self._bookie_id, error=str(error))
+            else:
+                retired = self._order is not None and self._order.what is What.RETIRED
+            await asyncio.sleep(COOKIE_POLL_S)
+        self._ending = False
+        self._look()

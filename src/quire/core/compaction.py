@@ -1,0 +1,98 @@
+"""Which segments of a log to compact, and why the others stay as they are. Pure.
+
+A segment is worth it when too little of its file is alive and its share of the output is clearly
+smaller than the file. Several go into one output, the emptiest first. The estimate of the output is
+an upper bound: what is chosen fits into the room that was reserved for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from quire.codec.log_parts import BLOCK_BYTES
+
+FIXED_BYTES = 8 * BLOCK_BYTES
+"""Of an output, whatever is in it: header, partly filled blocks, trailer."""
+FRAME_SHARE = 128
+"""One byte in so many for the groups around the frames: their headers, checksums and padding."""
+GAIN_SHARE = 16
+"""A compaction must give back one byte of so many that it takes in."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentFacts:
+    """What is known of one sealed segment."""
+
+    number: int
+    file_bytes: int
+    index_bytes: int
+    """Of its footer: bounds what the tables of the output take."""
+    live_bytes: int
+
+    @property
+    def live_ratio(self) -> float:
+        """Of its file; 1 where there is no file to speak of."""
+        return min(1.0, self.live_bytes / self.file_bytes) if self.file_bytes else 1.0
+
+    @property
+    def share_bytes(self) -> int:
+        """The most that what lives in it takes in an output."""
+        return self.live_bytes + self.live_bytes // FRAME_SHARE + 2 * self.index_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Segments to rewrite as one, ascending: the output takes the place of the last."""
+
+    numbers: tuple[int, ...]
+    file_bytes: int
+    output_bytes: int
+    """At most."""
+
+    @property
+    def position(self) -> int:
+        return self.numbers[-1]
+
+
+def choose(
+    segments: Iterable[SegmentFacts], *, below_ratio: float, room_bytes: int
+) -> Choice | None:
+    """The next compaction, or None: nothing below this live ratio is worth it, or has room.
+
+    `room_bytes`: what the output may take."""
+    order = sorted(
+        (one for one in segments if one.live_ratio < below_ratio),
+        key=lambda one: (one.live_ratio, one.number),
+    )
+    best: Choice | None = None
+    chosen: list[SegmentFacts] = []
+    taken, output = 0, FIXED_BYTES
+    for one in order:
+        if output + one.share_bytes > room_bytes:
+            continue
+        chosen.append(one)
+        taken += one.file_bytes
+        output += one.share_bytes
+        if best is None or taken - output > best.file_bytes - best.output_bytes:
+            best = Choice(tuple(sorted(x.number for x in chosen)), taken, output)
+    return best if best is not None and is_worth_it(best.file_bytes, best.output_bytes) else None
+
+
+def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
+    return file_bytes - output_bytes >= max(BLOCK_BYTES, file_bytes // GAIN_SHARE)
+
+
+def why_not(one: SegmentFacts, *, below_ratio: float, room_bytes: int) -> str:
+    """Why `choose` does not take this segment alone; "" where it would."""
+    if one.live_ratio >= below_ratio:
+        return f"{one.live_ratio:.0%} of it is alive, it is compacted below {below_ratio:.0%}"
+    output = FIXED_BYTES + one.share_bytes
+    if not is_worth_it(one.file_bytes, output):
+        return (
+            f"rewriting it alone would give back next to nothing of {one.file_bytes} bytes; it "
+            "waits for others"
+        )
+    if output > room_bytes:
+        return f"rewriting it may take {output} bytes, there is room for {room_bytes}"
+    return ""

@@ -1,0 +1,263 @@
+"""Where the bytes of a data directory are, and why they do not come back. Reads only.
+
+Works on the directory of a bookie that runs as well: what is looked at is then a moment of the log,
+and a file that goes while it is looked at makes the whole look begin again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from quire.codec.digest import crc32c
+from quire.codec.log_footer import CONSECUTIVE, LedgerRows, Trailer, decode_ledger_rows
+from quire.codec.log_parts import FormatError
+from quire.core.compaction import why_not
+from quire.errors import StorageError
+from quire.storage.catalogue import Catalogue
+from quire.storage.compactor import facts_of
+from quire.storage.config import StorageConfig
+from quire.storage.directory import read_identity
+from quire.storage.recovery import Recovered, Recovery
+from quire.storage.rewrite import SPARE_NAME
+from quire.storage.sealing import Loaded, load_footer, read
+from quire.storage.seams import Disk
+from quire.storage.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState, segment_name
+
+LOOKS_MAX = 5
+"""How often a look begins again."""
+COPIES_ENTRIES_MAX = 2_000_000
+"""Of one ledger, whose entry ids are held in memory to find copies."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSpace:
+    number: int
+    name: str
+    state: str
+    """sealed, open (not sealed yet), damaged, dropped, or prepared."""
+    file_bytes: int
+    live_bytes: int
+    """Frames of ledgers that are not deleted."""
+    copies_bytes: int
+    """Of these, frames of entries that a newer segment has too."""
+    deleted_bytes: int
+    """Frames that its index names and whose ledger is deleted, or has moved to another segment."""
+    index_bytes: int
+    """Its footer: rows, state records, checksums."""
+    ledgers: int
+    live_ledgers: int
+    state_records: int
+    why: str
+    """Why what is not alive in it does not come back."""
+
+    @property
+    def other_bytes(self) -> int:
+        """Headers, padding, what was preallocated, and frames that died before it was sealed."""
+        return self.file_bytes - self.live_bytes - self.deleted_bytes - self.index_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerSpace:
+    ledger_id: int
+    live_bytes: int
+    copies_bytes: int
+    segments: int
+    fenced: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SpaceReport:
+    path: str
+    total_bytes: int
+    """Of the file system."""
+    free_bytes: int
+    reserve_bytes: int
+    """Preallocated for a compaction."""
+    segments: tuple[SegmentSpace, ...]
+    ledgers: tuple[LedgerSpace, ...]
+    """The largest first."""
+    problems: tuple[str, ...]
+
+
+def look(disk: Disk, config: StorageConfig) -> SpaceReport:
+    """`StorageError` where the directory holds no log of ours, or changes too fast; `OSError`."""
+    identity = read_identity(disk)
+    if identity is None:
+        raise StorageError(
+            f"{disk.path} holds no data of a Quire bookie", remedy="Name its data directory"
+        )
+    for _ in range(LOOKS_MAX):
+        catalogue = Catalogue()
+        try:
+            recovered = Recovery(disk, identity, catalogue).run()
+        except FileNotFoundError:
+            continue
+        try:
+            return _Look(disk, config, identity.directory_id, recovered).report()
+        except FileNotFoundError:
+            continue
+        finally:
+            for segment in catalogue.segments.values():
+                if segment.file is not None:
+                    segment.file.close()
+    raise StorageError(
+        f"{disk.path} changes faster than it can be looked at", remedy="Try it again"
+    )
+
+
+class _Look:
+    def __init__(
+        self, disk: Disk, config: StorageConfig, directory_id: bytes, recovered: Recovered
+    ) -> None:
+        self._disk = disk
+        self._config = config
+        self._directory_id = directory_id
+        self._recovered = recovered
+        self._catalogue = recovered.replayer.catalogue
+        self._copies: dict[int, int] = {}
+        """By segment."""
+        self._ledger_copies: dict[int, int] = {}
+
+    def report(self) -> SpaceReport:
+        for info in self._catalogue.ledgers.values():
+            if len(info.sealed_numbers) > 1 and not info.ordered:
+                self._count_copies(info)
+        segments = [self._segment(one) for _, one in sorted(self._catalogue.segments.items())]
+        segments += self._others()
+        ledgers = sorted(
+            (
+                LedgerSpace(
+                    info.ledger_id, info.size_bytes, self._ledger_copies.get(info.ledger_id, 0),
+                    len(info.sealed_numbers) + len(info.open_parts), info.fenced,
+                )
+                for info in self._catalogue.ledgers.values()
+            ),
+            key=lambda one: (-one.live_bytes, one.ledger_id),
+        )  # fmt: skip
+        return SpaceReport(
+            self._disk.path, self._disk.total_bytes(), self._disk.free_bytes(),
+            self._size(SPARE_NAME) if self._disk.exists(SPARE_NAME) else 0,
+            tuple(segments), tuple(ledgers), tuple(self._recovered.problems),
+        )  # fmt: skip
+
+    def _size(self, name: str) -> int:
+        file = self._disk.open(name)
+        try:
+            return file.size()
+        finally:
+            file.close()
+
+    def _segment(self, segment: Segment) -> SegmentSpace:
+        number = segment.number
+        if segment.state is not SegmentState.SEALED or segment.trailer is None:
+            newest = number == max(self._catalogue.segments)
+            state, why = "open", "adds go to it" if newest else "it waits to be sealed"
+            if segment.lost_groups:
+                state, why = "damaged", f"{segment.lost_groups} groups of it are lost"
+            return SegmentSpace(
+                number, segment.name, state, segment.file_bytes, segment.live_bytes, 0, 0, 0,
+                len(segment.parts), segment.live_ledgers, len(segment.records), why,
+            )  # fmt: skip
+        trailer = segment.trailer
+        loaded = self._load(number)
+        named = sum(loaded.summary.size_bytes)
+        return SegmentSpace(
+            number, segment.name, "sealed", trailer.file_bytes, segment.live_bytes,
+            self._copies.get(number, 0), named - segment.live_bytes,
+            trailer.file_bytes - trailer.footer_at, trailer.ledgers, segment.live_ledgers,
+            trailer.records, self._why(segment),
+        )  # fmt: skip
+
+    def _why(self, segment: Segment) -> str:
+        if not segment.live_ledgers:
+            return (
+                "nothing in it is alive: a running bookie logs its state records again and "
+                "removes it"
+            )
+        ratio = self._config.compact_major_ratio
+        if ratio <= 0:
+            return "compaction is switched off"
+        facts = facts_of(segment)
+        reason = why_not(facts, below_ratio=ratio, room_bytes=self._config.segment_bytes)
+        if reason:
+            return reason
+        if facts.live_ratio < self._config.compact_minor_ratio:
+            return "it is compacted at the next minor interval"
+        return "it is compacted at the next major interval, or when the disk is full"
+
+    def _others(self) -> Iterator[SegmentSpace]:
+        """Files that are prepared for the log, or that the log does not name any more."""
+        newest = max(self._catalogue.segments, default=0)
+        for name in self._disk.list(LOG_DIRECTORY):
+            stem, _, suffix = name.partition(".")
+            try:
+                number = int(stem, 16)
+            except ValueError:
+                continue
+            if suffix != "seg" or number in self._catalogue.segments:
+                continue
+            state, why = "prepared", "adds go to it when the one before is full"
+            if number < newest:
+                state, why = "dropped", "the next start removes it"
+            size = self._size(segment_name(number))
+            yield SegmentSpace(number, segment_name(number), state, size, 0, 0, 0, 0, 0, 0, 0, why)
+
+    # -- copies -----------------------------------------------------------------------------------
+
+    def _count_copies(self, info: LedgerInfo) -> None:
+        """Entries of sealed segments that a newer sealed segment has too."""
+        seen: set[int] = set()
+        for number in reversed(info.sealed_numbers):
+            rows = self._rows(number, info.ledger_id)
+            if rows is None:
+                continue
+            here: set[int] = set()
+            for ids, sizes in _runs(rows):
+                copied = 0
+                for entry_id, size in zip(ids, sizes):
+                    if entry_id in seen or entry_id in here:
+                        copied += size
+                here.update(ids)
+                self._copies[number] = self._copies.get(number, 0) + copied
+                ledger_id = info.ledger_id
+                self._ledger_copies[ledger_id] = self._ledger_copies.get(ledger_id, 0) + copied
+            seen |= here
+            if len(seen) > COPIES_ENTRIES_MAX:
+                return
+
+    def _rows(self, number: int, ledger_id: int) -> LedgerRows | None:
+        file = self._disk.open(segment_name(number))
+        try:
+            loaded = load_footer(file, self._directory_id, number)
+            found = loaded.summary.find(ledger_id)
+            if found is None:
+                return None
+            trailer: Trailer = loaded.trailer
+            data = read(file, trailer.footer_at + found.rows_at, found.rows_bytes)
+            if crc32c(data) != found.rows_crc:
+                return None
+            return decode_ledger_rows(data, found.rows)
+        except FormatError:
+            return None
+        finally:
+            file.close()
+
+    def _load(self, number: int) -> Loaded:
+        file = self._disk.open(segment_name(number))
+        try:
+            return load_footer(file, self._directory_id, number)
+        except FormatError as error:
+            # A compaction has put another file there.
+            raise FileNotFoundError(str(error)) from None
+        finally:
+            file.close()
+
+
+def _runs(rows: LedgerRows) -> Iterator[tuple[range | list[int], list[int]]]:
+    for row, first in enumerate(rows.firsts):
+        count, size = rows.counts[row], rows.frame_sizes[row]
+        at, sizes_at = rows.ids_at[row], rows.sizes_at[row]
+        consecutive = at == CONSECUTIVE
+        ids = range(first, first + count) if consecutive else list(rows.ids[at : at + count])
+        yield ids, [size] * count if size else list(rows.sizes[sizes_at : sizes_at + count])

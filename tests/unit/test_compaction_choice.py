@@ -1,0 +1,61 @@
+"""Which segments are compacted together."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.core.compaction import FIXED_BYTES, SegmentFacts, choose, why_not
+
+MIB = 1 << 20
+
+
+def facts(number: int, file_bytes: int, live_bytes: int) -> SegmentFacts:
+    return SegmentFacts(number, file_bytes, file_bytes // 200, live_bytes)
+
+
+def test_the_emptiest_go_together_as_far_as_there_is_room() -> None:
+    segments = [
+        facts(1, 64 * MIB, 60 * MIB),
+        facts(2, 64 * MIB, 30 * MIB),
+        facts(3, 64 * MIB, 20 * MIB),
+        facts(4, 64 * MIB, 40 * MIB),
+        facts(5, 64 * MIB, 0),
+    ]
+    found = choose(segments, below_ratio=0.8, room_bytes=64 * MIB)
+    assert found is not None
+    assert found.numbers == (2, 3, 5)
+    assert found.position == 5
+    assert found.output_bytes <= 64 * MIB
+    assert choose(segments[:1], below_ratio=0.8, room_bytes=64 * MIB) is None
+    assert choose(segments, below_ratio=0.8, room_bytes=FIXED_BYTES) is None
+
+
+def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
+    small = [facts(number, 20_000, 2_000) for number in range(1, 20)]
+    assert choose(small[:1], below_ratio=0.8, room_bytes=MIB) is None
+    assert "waits for others" in why_not(small[0], below_ratio=0.8, room_bytes=MIB)
+    found = choose(small, below_ratio=0.8, room_bytes=MIB)
+    assert found is not None
+    assert len(found.numbers) == 19
+
+
+SEGMENTS = st.lists(st.tuples(st.integers(1, MIB), st.floats(0, 1)), max_size=12).map(
+    lambda rows: [facts(n, size, int(size * part)) for n, (size, part) in enumerate(rows, 1)]
+)
+
+
+@given(SEGMENTS, st.floats(0, 1), st.integers(0, 2 * MIB))
+def test_a_choice_fits_and_gains(
+    segments: list[SegmentFacts], ratio: float, room_bytes: int
+) -> None:
+    found = choose(segments, below_ratio=ratio, room_bytes=room_bytes)
+    if found is None:
+        for one in segments:
+            assert why_not(one, below_ratio=ratio, room_bytes=room_bytes)
+        return
+    taken = [one for one in segments if one.number in found.numbers]
+    assert found.numbers == tuple(sorted(one.number for one in taken))
+    assert all(one.live_ratio < ratio for one in taken)
+    assert found.output_bytes <= room_bytes
+    assert found.output_bytes < found.file_bytes == sum(one.file_bytes for one in taken)

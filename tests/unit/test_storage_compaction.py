@@ -1,0 +1,570 @@
+"""Compaction in the store: what comes back, what stays, what damage and full disks do to it."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.errors import DamagedError, DiskFullError, StorageError
+from quire.storage.compactor import Compaction
+from quire.storage.config import StorageConfig
+from quire.storage.rewrite import SPARE_NAME
+from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.testing.disk import SimDisk
+from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
+
+EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
+"""Compacts whenever it is asked to look."""
+
+
+def opened(config: StorageConfig = EAGER, **options: Any) -> StoreOnDisk:
+    options.setdefault("cold_read_probability", 0.0)
+    box = StoreOnDisk(sim_disk(1, **options), config)
+    box.open()
+    box.idle()
+    return box
+
+
+def disk_of(box: StoreOnDisk) -> SimDisk:
+    assert isinstance(box.disk, SimDisk)
+    return box.disk
+
+
+def compact(box: StoreOnDisk) -> list[Compaction]:
+    """Until nothing is left to compact."""
+    done: list[Compaction] = []
+    box.store.on_compaction = done.append
+    for _ in range(200):
+        before = len(done)
+        box.store.check_space()
+        box.pump()
+        while box.timers.fire():
+            box.pump()
+        box.pump()
+        if len(done) == before:
+            return done
+    raise AssertionError("compaction comes to no end")
+
+
+def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300) -> None:
+    """Sealed segments that many ledgers share."""
+    rng = random.Random(4)
+    upcoming = dict.fromkeys(range(1, ledgers + 1), 0)
+    wanted = box.store.stats().sealed_segments + segments
+    while box.store.stats().sealed_segments < wanted:
+        entries = []
+        for ledger_id in upcoming:
+            for _ in range(rng.randrange(1, 4)):
+                entries.append(
+                    (ledger_id, upcoming[ledger_id], rng.randbytes(rng.choice((0, size))))
+                )
+                upcoming[ledger_id] += 1
+        box.append(entries)
+        box.pump()
+    box.idle()
+
+
+def check(box: StoreOnDisk) -> None:
+    for (ledger_id, entry_id), entry in box.acknowledged.items():
+        assert box.read(ledger_id, entry_id) == [entry]
+    for ledger_id in {key[0] for key in box.acknowledged}:
+        ids = [entry for ledger, entry in box.acknowledged if ledger == ledger_id]
+        assert run(box.store.entry_ranges(ledger_id)) == [(min(ids), max(ids))]
+        found = box.read(ledger_id, 0, len(ids) + 3)
+        assert found == [box.acknowledged[ledger_id, entry] for entry in sorted(ids)]
+
+
+def check_numbers(box: StoreOnDisk) -> None:
+    """What is kept by addition is what a start counts."""
+    kept = [(u.number, u.state, u.live_ledgers, u.live_bytes) for u in box.store.usage()]
+    box.close()
+    box.open()
+    found = {u.number: (u.number, u.state, u.live_ledgers, u.live_bytes) for u in box.store.usage()}
+    assert [found[one[0]] for one in kept if one[1] == "sealed"] == [
+        one for one in kept if one[1] == "sealed"
+    ]
+
+
+def test_space_of_deleted_ledgers_comes_back_and_the_rest_stays_readable() -> None:
+    box = opened()
+    mixed(box, segments=4)
+    before = box.store.stats()
+    box.drop([1, 2, 3])
+    box.pump()
+    assert box.store.stats().live_bytes < before.live_bytes
+    assert box.store.stats().segment_bytes == before.segment_bytes  # all segments have live entries
+    done = compact(box)
+    assert done
+    assert not any(one.error for one in done)
+    after = box.store.stats()
+    assert after.compactions == len(done)
+    assert after.sealed_bytes < 0.7 * before.sealed_bytes
+    check(box)
+    for ledger_id in (1, 2, 3):
+        with pytest.raises(NoLedger):
+            box.read(ledger_id, 0)
+    check_numbers(box)
+    check(box)
+    assert box.report.clean
+    assert box.report.problems == ()
+
+
+def test_what_was_compacted_is_not_compacted_again() -> None:
+    box = opened()
+    mixed(box)
+    box.drop([1, 2, 3])
+    box.pump()
+    assert compact(box)
+    assert compact(box) == []
+
+
+def test_compacted_segments_are_compacted_again_when_more_dies() -> None:
+    box = opened()
+    mixed(box, segments=4)
+    for ledger_id in (1, 2, 3, 4, 5):
+        box.drop([ledger_id])
+        box.pump()
+        compact(box)
+        check(box)
+    assert box.store.stats().segments_removed >= 2
+    assert box.store.stats().sealed_segments <= 2
+    check_numbers(box)
+    check(box)
+
+
+def test_runs_of_a_ledger_lie_together_behind_a_compaction() -> None:
+    box = opened()
+    for turn in range(200):
+        box.append([(ledger_id, turn, bytes(100)) for ledger_id in (1, 2, 3)])
+        box.pump()
+        if box.store.stats().sealed_segments == 2:
+            break
+    box.idle()
+    rows_before = sum(trailer_rows(box, number, 1) for number in sealed(box))
+    box.drop([3])
+    box.pump()
+    assert compact(box)
+    rows = [trailer_rows(box, number, 1) for number in sealed(box)]
+    assert sum(rows) < rows_before / 10
+    check(box)
+
+
+def sealed(box: StoreOnDisk) -> list[int]:
+    return [one.number for one in box.store.usage() if one.state == "sealed"]
+
+
+def trailer_rows(box: StoreOnDisk, number: int, ledger_id: int) -> int:
+    segment = box.store._catalogue.segments[number]
+    found = box.store._reader.summary(segment, {}).find(ledger_id)
+    return 0 if found is None else found.rows
+
+
+def test_state_records_outlive_a_compaction() -> None:
+    box = opened()
+    packet = (2).to_bytes(8, "big") + (1).to_bytes(8, "big") + b"digest"
+    box.append([(2, 0, b"x"), (4, 0, b"y"), (5, 0, b"z")])
+    box.fence(2)
+    box.fence(4)
+    box.store.write_explicit_lac(2, packet, lambda error: None)
+    box.store.create_ledger(99, b"a key of another length")
+    box.pump()
+    mixed(box, segments=2, ledgers=1, size=900)
+    box.drop([4])  # fenced and deleted: stays refused
+    box.drop([1])
+    box.pump()
+    assert compact(box)
+    disk_of(box).crash()
+    box.open()
+    store = box.store
+    assert store.ledgers[2].fenced
+    assert store.ledgers[2].explicit_lac == packet
+    assert store.ledgers[99].master_key == b"a key of another length"
+    assert store.is_refused(4)
+    assert not store.is_refused(1)
+    assert sorted(store.ledgers) == [2, 5, 99]
+    assert box.read(5, 0) == [box.written[5, 0]]
+
+
+def test_a_deletion_on_its_way_stops_compaction_until_it_is_logged() -> None:
+    box = opened()
+    mixed(box)
+    box.fence(1)
+    box.idle()
+    box.drop([1, 2, 3])
+    done: list[Compaction] = []
+    box.store.on_compaction = done.append
+    for _ in range(5):
+        box.store.check_space()
+        while box.maintenance.run():
+            pass
+        box.timers.fire()
+    assert done == []
+    assert disk_of(box).exists(SPARE_NAME)  # the reserve, and nothing in it
+    disk_of(box).crash()
+    box.open()
+    assert box.store.ledgers[1].fenced
+
+
+def test_ledgers_that_die_or_come_again_during_a_compaction() -> None:
+    box = opened(replace(EAGER, compact_bytes_per_s=1))
+    mixed(box, segments=3)
+    box.drop([1, 2])
+    box.pump()
+    box.store.check_space()
+    for _ in range(4):
+        box.pump()
+    assert any(one.why == "it is being compacted" for one in box.store.usage())
+    box.drop([3, 4])
+    box.append([(4, 0, b"again")])
+    box.pump()
+    while box.timers.fire():
+        box.pump()
+    check(box)
+    assert run(box.store.entry_ranges(4)) == [(0, 0)]
+    with pytest.raises(NoLedger):
+        box.read(3, 0)
+    check_numbers(box)
+    check(box)
+    assert run(box.store.entry_ranges(4)) == [(0, 0)]
+
+
+def test_a_read_under_way_goes_on_with_the_old_file() -> None:
+    box = opened()
+    mixed(box, segments=2)
+    position = sealed(box)[-1]
+    box.drop([1, 2, 3])
+    box.pump()
+    disk_of(box).cold_read_probability = 1.0
+    entry = next(e for (ledger, e) in box.acknowledged if ledger == 5)
+    with pytest.raises(WouldBlock) as caught:
+        box.store.read(5, entry, 1, 100)
+    segment = caught.value.segment
+    file = box.store._files.get(segment)
+    segment.readers += 1  # as a read that waits for the device
+    expected = file.read(caught.value.offset, caught.value.size)
+    assert compact(box)
+    assert file.read(caught.value.offset, caught.value.size) == expected
+    segment.readers -= 1
+    box.store._files.close(segment)
+    assert position in sealed(box)
+    check(box)
+
+
+def test_duplicates_are_copied_once() -> None:
+    box = opened()
+    box.append([(9, i, bytes(500)) for i in range(20)])
+    box.pump()
+    box.append([(9, i, bytes(500)) for i in range(20)])  # once more, as a recovery does
+    mixed(box, segments=2, ledgers=3)
+    box.drop([1, 2, 3])
+    box.pump()
+    done = compact(box)
+    assert sum(one.duplicate_bytes for one in done) > 0
+    assert box.read(9, 0, 20) == [box.written[9, i] for i in range(20)]
+
+
+@pytest.mark.parametrize("where", ["payload", "index"])
+def test_a_damaged_segment_is_kept_and_others_are_compacted(where: str) -> None:
+    box = opened()
+    mixed(box, segments=3)
+    bad = sealed(box)[0]
+    disk = disk_of(box)
+    segment = box.store._catalogue.segments[bad]
+    assert segment.trailer is not None
+    at = segment.groups_at + 4096 if where == "payload" else segment.trailer.records_at - 4
+    disk.flip_bit(segment_name(bad), at)
+    box.drop([1, 2, 3])
+    box.pump()
+    done = compact(box)
+    assert any("is damaged" in one.error for one in done)
+    assert any(not one.error for one in done)
+    usage = {one.number: one for one in box.store.usage()}
+    assert usage[bad].why.startswith("quarantined: ")
+    assert box.store.failed is None
+    readable = damaged = 0
+    for (ledger_id, entry_id), entry in box.acknowledged.items():
+        try:
+            assert box.read(ledger_id, entry_id) == [entry]
+            readable += 1
+        except DamagedError:
+            damaged += 1
+    assert 0 < damaged < readable
+
+
+def test_an_unreadable_segment_is_not_fatal() -> None:
+    box = opened()
+    mixed(box, segments=2)
+    disk_of(box).fail_reads(segment_name(sealed(box)[0]))
+    box.drop([1, 2, 3])
+    box.pump()
+    done = compact(box)
+    assert any("reading it failed" in one.error for one in done)
+    assert box.store.failed is None
+    assert box.store.writable
+
+
+def test_a_failed_sync_of_the_output_is_fatal() -> None:
+    box = opened()
+    mixed(box, segments=2)
+    box.drop([1, 2, 3])
+    box.idle()
+    box.store.check_space()
+    box.pump()
+    disk_of(box).fail_sync_once(SPARE_NAME)
+    failures: list[StorageError] = []
+    box.store.on_failure = failures.append
+    compact(box)
+    assert len(failures) <= 1
+    disk_of(box).crash()
+    box.open()
+    check(box)
+
+
+def test_the_pace_is_bounded() -> None:
+    config = replace(EAGER, compact_bytes_per_s=1000, segment_bytes=1 << 20)
+    box = opened(config)
+    delays: list[float] = []
+    mixed(box, segments=3)
+    box.drop([1, 2, 3])
+    box.pump()
+    real = box.timers.__class__.__call__
+
+    def noting(self: Any, delay: float, callback: Any, /) -> Any:
+        delays.append(delay)
+        return real(self, delay, callback)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(box.timers.__class__, "__call__", noting)
+        written = box.store.stats().compaction_written_bytes
+        compact(box)
+        written = box.store.stats().compaction_written_bytes - written
+    paced = [delay for delay in delays if delay > 1]
+    assert sum(paced) == pytest.approx(written / 1000)
+    check(box)
+
+
+@pytest.mark.parametrize("switched_off", [True, False])
+def test_intervals_and_ratios(switched_off: bool) -> None:
+    config = replace(
+        SMALL,
+        compact_minor_ratio=0.0 if switched_off else 0.3,
+        compact_major_ratio=0.0 if switched_off else 0.9,
+        compact_minor_interval_s=100.0,
+        compact_major_interval_s=1000.0,
+    )
+    box = opened(config)
+    mixed(box, segments=3)
+    assert compact(box) == []  # nothing is due but now it has been looked at
+    box.drop([1, 2])
+    box.pump()
+    assert compact(box) == []
+    box.clock.ms += 101_000
+    assert compact(box) == []  # too much is alive for the minor one
+    box.clock.ms += 900_000
+    assert bool(compact(box)) is not switched_off
+    if not switched_off:
+        box.drop([3, 4, 5])
+        box.pump()
+        assert compact(box) == []
+        box.clock.ms += 101_000
+        assert compact(box)
+
+
+def test_a_full_disk_compacts_from_its_reserve_and_becomes_writable_again() -> None:
+    box = opened(replace(EAGER, min_free_bytes=20_000))
+    mixed(box, segments=6)
+    compact(box)
+    disk = disk_of(box)
+    assert disk.exists(SPARE_NAME)
+    disk.capacity_bytes -= disk.free_bytes()
+    box.store.check_space()
+    box.pump()
+    assert not box.store.writable
+    assert disk.free_bytes() == 0
+    box.drop([1, 2, 3, 4])
+    box.pump()
+    done = compact(box)
+    assert len([one for one in done if not one.error]) > 1
+    assert disk.free_bytes() > 20_000
+    assert disk.exists(SPARE_NAME)
+    box.store.check_space()
+    box.pump()
+    assert box.store.writable
+    check(box)
+    disk.crash()
+    box.open()
+    check(box)
+
+
+def test_the_log_gets_the_reserve_when_not_even_a_deletion_can_be_logged() -> None:
+    box = opened()
+    mixed(box, segments=4)
+    compact(box)
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    box.store.check_space()
+    box.pump()
+    # Recovery adds and fences take all that was prepared for them.
+    number = 0
+    errors = len(box.errors)
+    while len(box.errors) == errors:
+        number += 1
+        box.fence(10_000 + number)
+        box.pump()
+        assert number < 1000
+    box.drop([1, 2, 3, 4, 5, 6])
+    box.idle()
+    for _ in range(5):
+        box.store.check_space()
+        box.idle()
+    assert box.store.stats().segments_removed >= 4
+    assert box.store.writable
+
+
+def test_starts_go_on_with_nothing_left_of_an_output() -> None:
+    box = opened(replace(EAGER, compact_bytes_per_s=1))
+    mixed(box, segments=3)
+    box.drop([1, 2, 3])
+    box.pump()
+    box.store.check_space()
+    box.pump()
+    assert disk_of(box).written_bytes(SPARE_NAME) > 0
+    disk_of(box).kill()
+    report = box.open()
+    assert report.problems == ()
+    check(box)
+    assert compact(box)
+    check(box)
+
+
+def test_a_stop_in_the_middle_of_a_compaction_is_clean() -> None:
+    box = opened(replace(EAGER, compact_bytes_per_s=1))
+    mixed(box, segments=3)
+    box.drop([1, 2, 3])
+    box.pump()
+    box.store.check_space()
+    box.pump()
+    box.close()
+    report = box.open()
+    assert report.clean
+    assert report.problems == ()
+    check(box)
+
+
+def test_a_compacted_segment_whose_index_is_damaged_is_read_from_its_groups() -> None:
+    box = opened()
+    mixed(box, segments=2)
+    box.fence(5)
+    mixed_again = box.store.stats().sealed_segments
+    box.drop([1, 2, 3])
+    box.pump()
+    assert compact(box)
+    number = sealed(box)[-1] if mixed_again else 0
+    generation = box.store._catalogue.segments[number]
+    assert generation.generation == 1
+    assert generation.trailer is not None
+    at = generation.trailer.summary_at
+    box.close()
+    disk_of(box).flip_bit(segment_name(number), at)
+    report = box.open()
+    assert report.problems == ()
+    assert not report.negatives_unknown
+    check(box)
+    box.idle()
+    assert number in sealed(box)  # its index was written again
+    box.close()
+    assert box.open().clean
+    check(box)
+
+
+def test_a_compacted_segment_that_lost_a_group_says_so() -> None:
+    box = opened()
+    mixed(box, segments=2)
+    box.drop([1, 2, 3])
+    box.pump()
+    assert compact(box)
+    number = sealed(box)[-1]
+    trailer = box.store._catalogue.segments[number].trailer
+    assert trailer is not None
+    groups_at = box.store._catalogue.segments[number].groups_at
+    box.close()
+    disk_of(box).flip_bit(segment_name(number), trailer.summary_at)
+    disk_of(box).flip_bit(segment_name(number), groups_at + 50)
+    report = box.open()
+    assert report.negatives_unknown
+    for key, entry in box.acknowledged.items():
+        try:
+            assert box.read(*key) == [entry]
+        except (NoEntry, NoLedger, DamagedError):
+            pass
+
+
+def test_files_of_the_log_are_what_the_store_knows() -> None:
+    box = opened()
+    mixed(box, segments=4)
+    box.drop([1, 2, 3, 4])
+    box.pump()
+    compact(box)
+    names = {name for name in disk_of(box).list(LOG_DIRECTORY) if name.endswith(".seg")}
+    known = {segment_name(one.number).rpartition("/")[2] for one in box.store.usage()}
+    assert known <= names
+    assert len(names - known) <= 2  # prepared ones
+
+
+def test_a_full_bookie_starts_again_and_again_serves_reads_and_comes_back() -> None:
+    box = opened(replace(EAGER, min_free_bytes=20_000))
+    mixed(box, segments=5)
+    box.fence(2)
+    compact(box)
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    for turn in range(25):
+        (disk.kill if turn % 3 else disk.crash)()
+        report = box.open()
+        assert report.problems == ()
+        check(box)
+        box.idle()
+        assert not box.store.writable
+        assert box.store.ledgers[2].fenced
+        disk.capacity_bytes -= disk.free_bytes()
+        box.store.check_space()
+        box.pump()
+    box.drop([1, 2, 3, 4])
+    for _ in range(5):
+        box.idle()
+        compact(box)
+    assert box.store.writable
+    check(box)
+
+
+def test_recovery_adds_leave_room_for_fences_on_a_full_disk() -> None:
+    box = opened()
+    mixed(box, segments=2)
+    compact(box)  # so that it has its reserve
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    box.store.check_space()
+    box.pump()
+    entry = 100_000
+    refused = False
+    while not refused:
+        try:
+            box.append([(1, entry, bytes(900))], reserve=True)
+        except DiskFullError:
+            refused = True
+        box.pump()
+        entry += 1
+    box.fence(1)
+    box.pump()
+    assert box.fenced == {1}
+    disk.crash()
+    box.open()
+    assert box.store.ledgers[1].fenced
+    check_entries = [key for key in box.acknowledged if key[1] >= 100_000]
+    assert check_entries
+    for key in check_entries:
+        assert box.read(*key) == [box.acknowledged[key]]
