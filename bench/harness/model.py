@@ -9,10 +9,10 @@ from typing import Literal
 
 Side = Literal["quire", "apache", "disk"]
 Verb = Literal[
-    "add", "read", "ledgers", "recover", "latency", "tail",
+    "add", "read", "ledgers", "recover", "rereplicate", "latency", "tail",
     "stream write", "stream read", "stream tail",
 ]  # fmt: skip
-Metric = Literal["rate_per_s", "p50_ms", "p99_ms", "rss_mb"]
+Metric = Literal["rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "rss_mb"]
 
 MIB = 1 << 20
 
@@ -82,7 +82,7 @@ class Comparison:
     """One line of the table."""
 
     title: str
-    """May name `{entries}`, `{ledgers}` and `{streams}`: those of the work of `ours`."""
+    """May name `{entries}`, `{ledgers}`, `{streams}`, `{readers}`: those of the work of `ours`."""
     metric: Metric
     ours: str
     theirs: str | None
@@ -108,7 +108,10 @@ class Row:
     def title(self, comparison: Comparison) -> str:
         work = self.work(comparison)
         return comparison.title.format(
-            entries=work.entries, ledgers=work.ledgers, streams=work.streams
+            entries=work.entries,
+            ledgers=work.ledgers,
+            streams=work.streams,
+            readers=work.readers,
         )
 
 

@@ -5,6 +5,7 @@ Apache's (`bench/peer/Bench.java`), one line per round:
     add   v2=true CRC32C E3W3A2 size=1024 ledgers=1 out=1000 n=5000 err=0: 5160/s 5.3 MB/s
           p50=50.43ms p99=233.54ms p99.9=238.52ms max=268.5ms          (in one line)
     read  5000 entries: 13196/s 13.5 MB/s
+    rereplicate v2=true CRC32C E3W3A2 size=1024 ledgers=17 n=5000 err=0: 11000/s 11.3 MB/s
     recover v2=false CRC32C E3W3A2 size=1024 entries=50 ledgers=2: p50=289.72ms p99=289.72ms ...
     tail  v2=false CRC32C E3W3A2 size=1024 rate=2000 readers=1 seen=19999 of 19999: append to read
           p50=2.55ms p99=6.14ms p99.9=9.01ms max=12.5ms                (in one line)
@@ -28,6 +29,7 @@ _ADD = re.compile(
     rf"add\s+.*\berr=(\d+): {_NUMBER}/s {_NUMBER} MB/s p50={_NUMBER}ms p99={_NUMBER}ms"
 )
 _READ = re.compile(rf"read\s+\d+ entries: {_NUMBER}/s {_NUMBER} MB/s")
+_REREPLICATE = re.compile(rf"rereplicate\s.*\berr=(\d+): {_NUMBER}/s {_NUMBER} MB/s")
 _RECOVER = re.compile(rf"recover\s.*: p50={_NUMBER}ms p99={_NUMBER}ms")
 _TAIL = re.compile(
     rf"tail\s+.*\brate=(\d+) .*\bseen=(\d+) of (\d+): append to read "
@@ -37,7 +39,7 @@ _STREAM = re.compile(rf"(stream (?:write|read))\s.*\berr=(\d+): {_NUMBER}/s {_NU
 _STREAM_TAIL = re.compile(
     rf"stream tail\s.*\berr=(\d+): append to read p50={_NUMBER}ms p99={_NUMBER}ms"
 )
-_LINE_OF_A_RESULT = re.compile(r"(add|read|recover|tail|stream)\s")
+_LINE_OF_A_RESULT = re.compile(r"(add|read|recover|rereplicate|tail|stream)\s")
 
 
 def parse_apache(line: str) -> Sample | None:
@@ -48,6 +50,9 @@ def parse_apache(line: str) -> Sample | None:
         return Sample("add", float(rate), float(mb), float(p50), float(p99), errors=int(errors))
     if match := _READ.match(line):
         return Sample("read", float(match[1]), float(match[2]))
+    if match := _REREPLICATE.match(line):
+        errors, rate, mb = match.groups()
+        return Sample("rereplicate", float(rate), float(mb), errors=int(errors))
     if match := _RECOVER.match(line):
         return Sample("recover", p50_ms=float(match[1]), p99_ms=float(match[2]))
     if match := _TAIL.match(line):

@@ -32,6 +32,8 @@ def draw(lines: Sequence[Line], facts: Mapping[str, str], path: Path) -> None:
         for title, unit, scale, chosen in (
             ("Entries per second (longer is better)", "thousands/s", 1e-3,
              [line for line in shown if line.metric == "rate_per_s"]),
+            ("Bytes per second (longer is better)", "MB/s", 1.0,
+             [line for line in shown if line.metric == "mb_per_s"]),
             ("Time (shorter is better)", "ms", 1.0,
              [line for line in shown if line.metric in ("p50_ms", "p99_ms")]),
         )

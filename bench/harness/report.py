@@ -12,6 +12,8 @@ from pathlib import Path
 from harness import disk
 from harness.model import MIB, Comparison, Metric, Outcome, Row, Spread, Target
 
+MANY_LEDGERS = ("recover", "rereplicate")
+"""Their entries are those of one ledger."""
 Outcomes = Mapping[str, Mapping[str, Outcome]]
 
 
@@ -194,6 +196,7 @@ def in_words(spread: Spread | None, metric: Metric) -> str:
         return "-"
     form, unit = {
         "rate_per_s": ("{:,.0f}", "/s"),
+        "mb_per_s": ("{:,.1f}", " MB/s"),
         "rss_mb": ("{:,.0f}", " MB"),
     }.get(metric, ("{:.2f}", " ms"))
     low, high = form.format(spread.minimum), form.format(spread.maximum)
@@ -218,7 +221,7 @@ def _disk_text(outcomes: Outcomes) -> list[str]:
 
 def _use_cells(key: str, outcome: Outcome) -> list[str]:
     work = outcome.measure.work
-    entries = work.entries * work.streams * (work.ledgers if work.verb == "recover" else 1)
+    entries = work.entries * work.streams * (work.ledgers if work.verb in MANY_LEDGERS else 1)
     samples = outcome.samples
 
     def middle(values: Iterable[float]) -> float:

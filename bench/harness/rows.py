@@ -12,8 +12,8 @@ from harness.model import Comparison, Measure, Row, Target, Work
 QUICK_DIVISOR = 10
 QUICK_LEDGERS_DIVISOR = 4
 QUICK_ROWS = {
-    "add-1k", "add-100", "latency-one", "latency-half", "ledgers", "read", "recover", "tail",
-    "stream", "stream-read", "stream-tail",
+    "add-1k", "add-100", "latency-one", "latency-half", "ledgers", "read", "recover", "recover-10",
+    "tail", "tail-10k", "stream", "stream-read", "stream-tail",
 }  # fmt: skip
 SCALE = (3, 5, 7)
 
@@ -26,11 +26,15 @@ _LEDGERS = Work("ledgers", entries=100_000, ledgers=2_000)
 _READ = Work("read", entries=100_000)
 _TAIL = Work("tail", entries=20_000, appends_per_s=2_000)
 _TAIL_HALF = Work("tail", entries=40_000, appends_per_s=20_000)
+_TAIL_10K = Work("tail", entries=50_000, appends_per_s=10_000)
+_TAIL_100 = Work("tail", entries=3_000, appends_per_s=300, readers=100)
 _STREAM = Work("stream write", entries=1_000_000, size_bytes=100)
 _STREAM_READ = Work("stream read", entries=1_000_000, size_bytes=100)
 _STREAM_TAIL = Work("stream tail", entries=500, size_bytes=100)
 _STREAMS = Work("stream write", entries=1_000, size_bytes=100, streams=1_000)
 _RECOVER = Work("recover", entries=1_000, ledgers=20)
+_RECOVER_10 = Work("recover", entries=10, ledgers=100)
+_REREPLICATE = Work("rereplicate", entries=1_000, ledgers=20)
 
 
 def _pair(name: str, work: Work) -> tuple[Measure, Measure]:
@@ -137,17 +141,21 @@ def _read() -> Row:
     )
 
 
-def _tail(key: str, work: Work, target: Target | None) -> Row:
+def _tail(
+    key: str, work: Work, p99: Target | None, p50: Target | None = None, *, apache: bool = True
+) -> Row:
     ours = Measure(f"quire {key}", "quire", work)
     theirs = Measure(f"apache {key}", "apache", work, "v3")  # long polls are in v3 only
-    title = f"1 KB, {work.appends_per_s:,}/s, from append to a tailing reader"
+    whom = "a tailing reader" if work.readers == 1 else "{readers} tailing readers"
+    title = f"1 KB, {work.appends_per_s:,}/s, from append to {whom}"
+    against = theirs.name if apache else None
     return Row(
         key,
         3,
-        (ours, theirs),
+        (ours, theirs) if apache else (ours,),
         (
-            Comparison(f"{title}, p99", "p99_ms", ours.name, theirs.name, target),
-            Comparison(f"{title}, p50", "p50_ms", ours.name, theirs.name),
+            Comparison(f"{title}, p99", "p99_ms", ours.name, against, p99),
+            Comparison(f"{title}, p50", "p50_ms", ours.name, against, p50),
         ),
     )
 
@@ -194,15 +202,25 @@ def _streams() -> tuple[Row, ...]:
     )  # fmt: skip
 
 
-def _recover(key: str, title: str, *, zookeeper: bool) -> Row:
-    ours, theirs = _pair(key, _RECOVER)
+def _recover(
+    key: str, title: str, work: Work = _RECOVER, at_most: float = 0.2, *, zookeeper: bool = False
+) -> Row:
+    ours, theirs = _pair(key, work)
     return Row(
         key,
         3,
         (ours, theirs),
-        (Comparison(title, "p50_ms", ours.name, theirs.name, Target(at_most=0.2)),),
+        (Comparison(title, "p50_ms", ours.name, theirs.name, Target(at_most=at_most)),),
         zookeeper=zookeeper,
     )
+
+
+def _rereplicate() -> Row:
+    """One bookie more than an ensemble has, which takes the place of the one that is taken out."""
+    ours, theirs = _pair("rereplicate", _REREPLICATE)
+    title = "one bookie of {ledgers} ledgers taken out, 1 KB entries, payload copied"
+    compared = Comparison(title, "mb_per_s", ours.name, theirs.name, Target(at_least=3))
+    return Row("rereplicate", 4, (ours, theirs), (compared,))
 
 
 def all_rows() -> tuple[Row, ...]:
@@ -216,9 +234,13 @@ def all_rows() -> tuple[Row, ...]:
         _read(),
         _tail("tail", _TAIL, None),
         _tail("tail-half", _TAIL_HALF, Target(below=5)),
-        _recover("recover", recovery, zookeeper=False),
+        _tail("tail-10k", _TAIL_10K, Target(below=10), Target(below=2)),
+        _tail("tail-100", _TAIL_100, Target(below=10), Target(below=2), apache=False),
+        _recover("recover", recovery),
+        _recover("recover-10", recovery, _RECOVER_10, 0.333),
         _recover("recover-zk", f"{recovery}; Quire on ZooKeeper too", zookeeper=True),
         *_streams(),
+        _rereplicate(),
         _simple("e5w2a2", "1 KB adds, E=5 Wq=2 Aq=2", _E5, bookies=5),
         *(
             _simple(

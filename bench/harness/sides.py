@@ -78,7 +78,7 @@ def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]
         "--rounds", str(rounds),
         "--json",
     ]  # fmt: skip
-    if work.verb in ("ledgers", "recover"):
+    if work.verb in ("ledgers", "recover", "rereplicate"):
         command += ["--ledgers", str(work.ledgers)]
     if work.verb in ("add", "ledgers"):
         command += ["--mode", work.mode]

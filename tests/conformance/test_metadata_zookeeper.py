@@ -191,6 +191,25 @@ async def test_a_root_that_vanishes_during_a_listing(
         await anext(listing)
 
 
+async def test_an_empty_or_missing_level_is_not_the_end_of_the_list(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """Rule 45: what is behind it would be taken for deleted, by every bookie."""
+    ids = (5, 50_000, 90_000, 2**40)
+    for ledger_id in ids:
+        await store.create_ledger(METADATA, ledger_id)
+    for level in ("00/0001", "00/0007", "000", "000/0000"):
+        if await raw.exists(f"{where.root}/{level}") is None:
+            await raw.create(f"{where.root}/{level}")
+    found = [one async for span in store.list_ledgers() for one in span.ledger_ids]
+    assert found == list(ids)
+    listing = store.list_ledgers()
+    found = list((await anext(listing)).ledger_ids)
+    await store.delete_ledger(50_000)  # and its parent, which the listing knows of
+    found += [one async for span in listing for one in span.ledger_ids]
+    assert [one for one in found if one != 50_000] == [5, 90_000, 2**40]
+
+
 async def test_initialising_an_empty_root(where: MetadataURI, raw: ZooKeeperConnection) -> None:
     """A root that an administrator made beforehand, with nothing in it, is ours to fill."""
     await raw.create(f"{where.root}-2")

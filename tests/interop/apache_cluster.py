@@ -123,13 +123,17 @@ class JavaProcess:
 class ApacheBookie(JavaProcess):
     def __init__(self, number: int, port: int, directory: Path, configuration: Path) -> None:
         self.port = port
-        self.id = f"{LOOPBACK}:{port}"
+        self.host = LOOPBACK
         self.configuration = configuration
         super().__init__(
             f"apache-{number}",
             directory,
             ["org.apache.bookkeeper.server.Main", "-c", str(configuration)],
         )
+
+    @property
+    def id(self) -> str:
+        return f"{self.host}:{self.port}"
 
     def start(self) -> None:
         self.launch()
@@ -138,7 +142,7 @@ class ApacheBookie(JavaProcess):
     def wait_ready(self) -> None:
         def serves() -> bool:
             self.check()
-            with contextlib.suppress(OSError), socket.create_connection((LOOPBACK, self.port), 1):
+            with contextlib.suppress(OSError), socket.create_connection((self.host, self.port), 1):
                 return True
             return False
 

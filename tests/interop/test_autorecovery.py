@@ -1,10 +1,15 @@
-"""Apache's autorecovery copies what a dead bookie held: from and onto Apache's bookies and ours."""
+"""Apache's autorecovery copies what a dead bookie held, from and onto Apache's bookies and ours;
+and Apache's auditor feeds our workers, ours feeds Apache's."""
 
 from __future__ import annotations
 
+import json
+import signal
+
 import pytest
 
-from tests.interop.apache_cluster import Bookie, Cluster
+from quire.codec.underreplication import Holder
+from tests.interop.apache_cluster import LOOPBACK, Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import check_closed, refused
 from tests.interop.quire_side import QuireClient
@@ -19,11 +24,13 @@ from tests.interop.sides import (
     eventually,
     payloads,
 )
+from tests.processes.cli import Quire, Running
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
 SHAPES = (*(Shape(digest=digest) for digest in DIGESTS), STRIPED)
 SENT = payloads(150)
+ELECTION = "underreplication/auditorelection"
 
 
 def launch(cluster: Cluster, kinds: str) -> list[Bookie]:
@@ -112,3 +119,87 @@ def only_the_new_one(
         if reader.ledger_id in whole:
             assert reader.read(0, len(SENT) - 1) == SENT
         reader.close()
+
+
+QUICK = ("--set", "backoff_s=0.3", "--set", "poll_s=0.3", "--set", "open_grace_s=1")
+
+
+def closed_ledgers(client: Client, count: int) -> list[int]:
+    ledgers = []
+    for _ in range(count):
+        writer = client.create()
+        writer.append_all(SENT)
+        writer.close()
+        ledgers.append(writer.ledger_id)
+    return ledgers
+
+
+def stopped(process: Running) -> dict[str, int]:
+    """End it; what it has counted."""
+    done = process.end(signal.SIGTERM)
+    assert done.status == 0, done.err
+    counted: dict[str, int] = json.loads(done.err.splitlines()[-1])
+    return counted
+
+
+def test_our_worker_does_what_apaches_auditor_marks(cluster: Cluster) -> None:
+    """Apache's own worker heeds the locks of others; it ends before these are given back."""
+    bookies = launch(cluster, "qaa")
+    client = QuireClient(cluster.uri)
+    ledgers = closed_ledgers(client, 6)
+    launch(cluster, "q")
+    locks = [f"/ledgers/underreplication/locks/urL{ledger:010d}" for ledger in ledgers]
+    apaches = cluster.autorecovery()
+    for lock in locks:
+        cluster.kazoo.create(lock, Holder("tester", 1_750_000_000_000, "1/1").encode())
+    bookies[0].kill()
+    cluster.wait_gone(bookies[0])
+    eventually(lambda: sorted(cluster.underreplicated()) == sorted(ledgers), "all are marked")
+    apaches.stop()
+    for lock in locks:
+        cluster.kazoo.delete(lock)
+    with Quire(cluster.uri).start("autorecovery", "start", "--worker-only", *QUICK) as worker:
+        settled(cluster, client, ledgers, bookies[0])
+        counted = stopped(worker)
+    assert counted["ledgers_marked"] == counted["elections_won"] == 0
+    assert counted["ledgers_done"] == counted["fragments"] == len(ledgers)
+    assert counted["entries_copied"] == len(SENT) * len(ledgers)
+    readers = (client, ApacheClient(cluster.uri, "v3"))
+    for ledger_id in ledgers:
+        check_closed(readers, ledger_id, SENT, PLAIN)
+    for reader in readers:
+        reader.close()
+
+
+def test_apaches_worker_does_what_our_auditor_marks(cluster: Cluster) -> None:
+    """Apache's tools know our auditor, and its auditor takes the office over when ours ends."""
+    bookies = launch(cluster, "aqa")
+    client = QuireClient(cluster.uri)
+    ledgers = closed_ledgers(client, 4)
+    launch(cluster, "a")
+    ours = f"{LOOPBACK}:1"
+    arguments = ("autorecovery", "start", "--auditor-only", "--name", ours, *QUICK)
+    with Quire(cluster.uri).start(*arguments) as auditor:
+        eventually(lambda: bool(cluster.children(ELECTION)), "our auditor is elected")
+        assert f"{LOOPBACK}" in cluster.shell("whoisauditor")
+        cluster.autorecovery()
+        eventually(lambda: len(cluster.children(ELECTION)) == 2, "Apache's stands as well")
+        bookies[0].kill()
+        cluster.wait_gone(bookies[0])
+        settled(cluster, client, ledgers, bookies[0])
+        assert elected(cluster) == ours
+        counted = stopped(auditor)
+    assert counted["ledgers_marked"] >= len(ledgers)
+    assert counted["ledgers_done"] == counted["bytes_copied"] == 0
+    eventually(lambda: elected(cluster) != ours, "Apache's takes the office over")
+    readers = (client, ApacheClient(cluster.uri, "v3"))
+    for ledger_id in ledgers:
+        check_closed(readers, ledger_id, SENT, PLAIN)
+    for reader in readers:
+        reader.close()
+
+
+def elected(cluster: Cluster) -> str:
+    """What the winner of the election has written."""
+    value, _ = cluster.kazoo.get(f"/ledgers/{ELECTION}")
+    return Holder.decode(value).owner

@@ -199,6 +199,25 @@ def test_recovering_fences(quire: Quire, command: tuple[str, ...]) -> None:
     assert quire("ledger", "read", ledger_id).ok() == closed
 
 
+def test_so_many_bookies_may_lie(quire: Quire) -> None:
+    """Copies are compared then; nobody lies here, so all is as without."""
+    with quire.start("ledger", "write") as writer:
+        ledger_id = writer.line()
+        type_until_seen(quire, writer, ledger_id, b"one\n" + b"two\n" * 1_000)
+        acknowledged = quire("ledger", "read", ledger_id, "--assume-liars", "1").ok()
+        writer.process.kill()
+        writer.process.wait(TIMEOUT_S)
+    for command in ("read", "recover"):
+        refused = quire("ledger", command, ledger_id, "--assume-liars", "2")
+        refused.fails(2, "with an ack quorum of 2 no more than 1 bookies")
+    assert state(quire, ledger_id) == "OPEN"
+    quire("ledger", "recover", ledger_id, "--assume-liars", "1").ok()
+    assert state(quire, ledger_id) == "CLOSED"
+    found = quire("ledger", "read", ledger_id, "--assume-liars", "1").ok()
+    assert found == quire("ledger", "read", ledger_id).ok()
+    assert found.startswith(acknowledged)
+
+
 def test_a_killed_writer_is_recovered(quire: Quire) -> None:
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()

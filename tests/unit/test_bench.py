@@ -57,6 +57,7 @@ STREAM_READ = "stream read size=100 n=1000 err=0: 699000/s 69.9 MB/s\n"
 STREAM_TAIL = (
     "stream tail size=100 err=1: append to read p50=3.55ms p99=6.14ms p99.9=9.01ms max=12.5ms\n"
 )
+REREPLICATE = "rereplicate v2=true CRC32C E3W3A2 size=1024 ledgers=5 n=500 err=0: 4321/s 4.4 MB/s\n"
 NO_RESULTS = [
     "2026-11-21 02:43:16,424 WARN  main BookKeeper - The mainWorkerPool did not shutdown cleanly\n",
     "ledger 12\n",
@@ -103,6 +104,12 @@ def test_apache_recover() -> None:
     assert sample.rate_per_s is None
 
 
+def test_apache_rereplicate() -> None:
+    sample = module("parse").parse_apache(REREPLICATE)
+    assert (sample.kind, sample.rate_per_s, sample.mb_per_s) == ("rereplicate", 4321.0, 4.4)
+    assert sample.errors == 0
+
+
 @pytest.mark.parametrize("line", NO_RESULTS)
 def test_apache_lines_that_are_no_results(line: str) -> None:
     assert module("parse").parse_apache(line) is None
@@ -114,6 +121,7 @@ def test_apache_lines_that_are_no_results(line: str) -> None:
         ADD.replace("/s 1.9", "/s 1,9"),
         READ.replace("/s", " per s"),
         STREAM.replace("err", "failed"),
+        REREPLICATE.replace("/s 4.4", "/s 4,4"),
         STREAM_TAIL.replace("p50", "median"),
     ],
 )
@@ -177,7 +185,7 @@ def test_rows_are_grouped_by_the_cluster_they_need() -> None:
     kinds = [(row.bookies, row.zookeeper) for row in chosen]
     changes = sum(a != b for a, b in pairwise(kinds))
     assert changes == len(set(kinds)) - 1
-    assert {row.bookies for row in chosen} == {3, 5, 7}
+    assert {row.bookies for row in chosen} == {3, 4, 5, 7}
 
 
 def test_quick_rows_are_smaller() -> None:
@@ -213,6 +221,20 @@ def test_a_tail_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ours[ours.index("--rate") :][:4] == ["--rate", "2000", "--readers", "1"]
     assert "--outstanding" not in ours
     assert {"mode=tail", "rate=2000", "readers=1", "v2=false"} <= set(theirs)
+
+
+def test_one_bookie_more_than_an_ensemble_is_there_to_replicate_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sides = module("sides")
+    monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
+    (row,) = module("rows").choose(["rereplicate"], is_quick=False)
+    ours, theirs = row.measures
+    assert row.bookies == ours.work.ensemble + 1
+    command = " ".join(sides.quire_command(ours, "sqlite:////x", 3))
+    assert command.startswith("quire bench rereplicate --metadata sqlite:////x --entries 1000 ")
+    assert command.endswith(" --ledgers 20")
+    assert {"mode=rereplicate", "n=1000", "L=20"} <= set(sides.apache_command(theirs, 3))
 
 
 def test_streams_are_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,12 @@ def option(command: tuple[str, ...], name: str) -> click.Option:
 def test_all_commands_are_there() -> None:
     leaves = {" ".join(p) for p, command in ALL.items() if not isinstance(command, click.Group)}
     assert leaves == {
-        "local", "bookie", "zookeeper", "cluster init", "cluster bookies",
+        "local", "bookie start", "bookie recover", "bookie decommission", "zookeeper",
+        "cluster init", "cluster bookies", "cluster rebalance", "explain ledger",
+        "bookie explain space",
+        "cluster locations list", "cluster locations set", "cluster locations remove",
+        "autorecovery start", "autorecovery status", "autorecovery list", "autorecovery enable",
+        "autorecovery disable", "autorecovery delay", "autorecovery trigger",
         "ledger write", "ledger read", "ledger list", "ledger show", "ledger delete",
         "ledger recover",
         "object put", "object get", "object list", "object show", "object delete",
@@ -69,7 +74,7 @@ def test_all_commands_are_there() -> None:
         "stream delete", "stream write", "stream read", "stream tail", "stream truncate",
         "stream retain", "stream end", "stream audit",
         "bench add", "bench read", "bench latency", "bench ledgers", "bench recover", "bench tail",
-        "bench stream", "simulate",
+        "bench rereplicate", "bench stream", "simulate",
         "pipeline ingest", "pipeline offload", "pipeline history", "pipeline compact",
         "pipeline replicate", "pipeline audit", "pipeline recover",
     }  # fmt: skip
@@ -130,7 +135,11 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["x"] if command[0] == "pipeline" and command[-1] in PIPELINE_NAMES else []),
         *(["--to", "sqlite:////x.db"] if "replicate" in command else []),
         *(["--before", "latest"] if "truncate" in command else []),
-        *(["--dir", "x"] if "bookie" in command else []),
+        *(["--dir", "x"] if command == ("bookie", "start") else []),
+        *(["x"] if command[-1] in ("recover", "decommission") and "bookie" in command else []),
+        *(["1"] if command == ("explain", "ledger") else []),
+        *(["x"] if "locations" in command and command[-1] in ("set", "remove") else []),
+        *(["/a"] if command == ("cluster", "locations", "set") else []),
     ]
 
 
@@ -143,7 +152,9 @@ def test_no_cluster_named(command: tuple[str, ...]) -> None:
 
 def test_all_that_talk_to_a_cluster_take_metadata() -> None:
     local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("object",), ("bench",)}
-    local |= {("simulate",), ("namespace",), ("stream",), ("pipeline",)}
+    local |= {("simulate",), ("namespace",), ("stream",), ("pipeline",), ("bookie",), ("explain",)}
+    local |= {("autorecovery",), ("cluster", "locations")}
+    local |= {("bookie", "explain"), ("bookie", "explain", "space")}
     assert set(TALKING) == set(ALL) - local
 
 
@@ -225,6 +236,15 @@ def test_the_default_uri_comes_from_the_environment(monkeypatch: pytest.MonkeyPa
         (["bench", "latency", "--rate", "0"], "--rate"),
         (["bookie", "--port", "70000", "--dir", "x"], "70000"),
         (["bookie"], "--dir"),
+        (["bookie", "start"], "--dir"),
+        (["bookie", "nonsense"], "nonsense"),
+        (["bookie", "recover"], "BOOKIE"),
+        (["bookie", "recover", "b:1", "--open-ledgers", "maybe"], "maybe"),
+        (["bookie", "recover", "b:1", "--parallel", "0"], "--parallel"),
+        (["bookie", "decommission", "b:1", "--bytes-per-s", "fast"], "fast"),
+        (["cluster", "rebalance", "--target-spread", "-1"], "--target-spread"),
+        (["cluster", "rebalance", "--max-bytes", "much"], "much"),
+        (["explain", "ledger", "x"], "'x'"),
     ],
 )
 def test_what_cannot_be_meant(arguments: list[str], named: str, tmp_path: Path) -> None:

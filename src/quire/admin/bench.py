@@ -209,6 +209,22 @@ def recover(ledgers: int, **given: Any) -> None:
 
 @click.command()
 @_options(
+    _count("--entries", 5_000, "Entries of each ledger."),
+    _SIZE,
+    _OUTSTANDING,
+    _ROUNDS,
+    _count("--ledgers", 20, "Ledgers, each of which gets another bookie if it names that one."),
+)
+def rereplicate(ledgers: int, **given: Any) -> None:
+    """Entries copied when a bookie is taken out of closed ledgers.
+
+    The cluster needs one bookie more than --ensemble.
+    """
+    run_async(_rereplicate(_work("rereplicate", given), ledgers))
+
+
+@click.command()
+@_options(
     _count("--entries", 20_000, "Appends in a round."),
     _SIZE,
     click.option(
@@ -371,6 +387,16 @@ async def _recover(work: Work, count: int) -> None:
                 count,
                 keep=work.keep,
             ),
+        )
+
+
+async def _rereplicate(work: Work, count: int) -> None:
+    from quire.admin.bench_rereplicate import rereplicate as measured
+
+    async with connect(work.uri) as client, connect(work.uri) as other:
+        await _rounds(
+            work,
+            partial(measured, client, other, work.shape, work.load, count, keep=work.keep),
         )
 
 

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.autorecovery import beside, settings_option
 from quire.admin.options import metadata_option
 from quire.admin.tls import server_tls, server_tls_options
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
+    from quire.replication.settings import AutorecoverySettings
 
 
 @click.command()
@@ -59,6 +61,13 @@ if TYPE_CHECKING:
     multiple=True,
     help="One of the limits of quire.BookieConfig, e.g. gc_interval_s=60. May be repeated.",
 )
+@click.option(
+    "--autorecovery",
+    is_flag=True,
+    help="Stand for auditor and repair ledgers in the same process. By itself: quire autorecovery "
+    "start.",
+)
+@settings_option("--set-autorecovery")
 @server_tls_options
 def bookie(
     uri: str,
@@ -68,6 +77,8 @@ def bookie(
     bookie_id: str,
     bind: str,
     settings: tuple[str, ...],
+    autorecovery: bool,
+    autorecovery_settings: AutorecoverySettings,
     **tls: Any,
 ) -> int:
     """Run one bookie in the foreground.
@@ -91,6 +102,7 @@ def bookie(
             bind=bind,
             config=config,
             on_serving=_print_id,
+            beside=beside(uri, autorecovery_settings, log_event) if autorecovery else None,
         )
     )
 

@@ -47,6 +47,20 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, line) for name, (_, line) in self._lazy.items()])
 
 
+class DefaultGroup(LazyGroup):
+    """A group that is a command as well: where its first argument is an option of that command
+    (`default`), and none of the group, the command is meant."""
+
+    def __init__(self, *arguments: Any, default: str, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        self._default = default
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
+            args = [self._default, *args]
+        return super().parse_args(ctx, args)
+
+
 class RootGroup(LazyGroup):
     """The whole program: whatever goes wrong becomes one line on standard error and an exit
     status. A command returns its exit status, or None for 0."""

@@ -15,6 +15,7 @@ from quire.admin.options import (
     ENTRY_ID_MAX,
     json_option,
     ledger_argument,
+    liars_option,
     metadata_option,
     password_option,
     run_async,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     help="Inclusive. [default: the last acknowledged entry]",
 )
 @password_option
+@liars_option
 @click.option(
     "--recover",
     is_flag=True,
@@ -55,6 +57,7 @@ def read(
     first: int,
     last: int | None,
     password: bytes,
+    assume_liars: int,
     recover: bool,
     follow: bool,
     as_json: bool,
@@ -71,9 +74,9 @@ def read(
     sys.stdout.flush()
     as_text = _as_json if as_json else _as_lines
     if follow:
-        run_async(_follow(uri, ledger_id, first, last, password, as_text))
+        run_async(_follow(uri, ledger_id, first, last, password, assume_liars, as_text))
     else:
-        run_async(_read(uri, ledger_id, first, last, password, recover, as_text))
+        run_async(_read(uri, ledger_id, first, last, password, assume_liars, recover, as_text))
 
 
 async def _read(
@@ -82,6 +85,7 @@ async def _read(
     first: int,
     last: int | None,
     password: bytes,
+    assume_liars: int,
     recover: bool,
     as_text: Callable[[EntryRun], bytes],
 ) -> None:
@@ -89,7 +93,9 @@ async def _read(
     try:
         async with (
             connect(uri) as client,
-            await client.open_ledger(ledger_id, password=password, recover=recover) as reader,
+            await client.open_ledger(
+                ledger_id, password=password, recover=recover, assume_liars=assume_liars
+            ) as reader,
         ):
             end = reader.last_add_confirmed if last is None else last
             if last is None and first > end + 1:
@@ -110,13 +116,16 @@ async def _follow(
     first: int,
     last: int | None,
     password: bytes,
+    assume_liars: int,
     as_text: Callable[[EntryRun], bytes],
 ) -> None:
     output = OutputThread(sys.stdout.fileno())
     try:
         async with (
             connect(uri) as client,
-            await client.open_ledger(ledger_id, password=password) as reader,
+            await client.open_ledger(
+                ledger_id, password=password, assume_liars=assume_liars
+            ) as reader,
             aclosing(reader.tail_runs(first)) as runs,
         ):
             async for run in runs:

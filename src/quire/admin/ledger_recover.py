@@ -8,8 +8,10 @@ from quire.admin.groups import say
 from quire.admin.options import (
     json_option,
     ledger_argument,
+    liars_option,
     metadata_option,
     password_option,
+    placement_option,
     run_async,
 )
 from quire.admin.output import ledger_as_json, print_json
@@ -18,22 +20,28 @@ from quire.admin.tls import connect, tls_options
 
 @click.command()
 @metadata_option
+@placement_option
 @tls_options
 @ledger_argument
 @password_option
+@liars_option
 @json_option("Print what `show --json` says of the closed ledger.")
-def recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
+def recover(uri: str, ledger_id: int, password: bytes, assume_liars: int, as_json: bool) -> None:
     """Fence the writer of a ledger, if there is one, and close the ledger.
 
     Every acknowledged entry is in it afterwards. A ledger that is closed already stays as it is.
     """
-    run_async(_recover(uri, ledger_id, password, as_json))
+    run_async(_recover(uri, ledger_id, password, assume_liars, as_json))
 
 
-async def _recover(uri: str, ledger_id: int, password: bytes, as_json: bool) -> None:
+async def _recover(
+    uri: str, ledger_id: int, password: bytes, assume_liars: int, as_json: bool
+) -> None:
     async with (
         connect(uri) as client,
-        await client.open_ledger(ledger_id, password=password, recover=True) as reader,
+        await client.open_ledger(
+            ledger_id, password=password, recover=True, assume_liars=assume_liars
+        ) as reader,
     ):
         if as_json:
             print_json(ledger_as_json(ledger_id, reader.metadata))

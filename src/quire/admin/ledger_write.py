@@ -16,6 +16,7 @@ from quire.admin.options import (
     check_quorums,
     metadata_option,
     password_option,
+    placement_option,
     quorum_options,
     run_async,
 )
@@ -59,6 +60,7 @@ def _custom(
 
 @click.command()
 @metadata_option
+@placement_option
 @tls_options
 @quorum_options
 @password_option

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import click
 
-from quire.admin.groups import LazyGroup, RootGroup
+from quire.admin.groups import DefaultGroup, LazyGroup, RootGroup
 
 _COMMANDS = {
     "local": (
         "quire.admin.local:local",
         "Run a whole cluster on this machine, in the foreground.",
     ),
-    "bookie": ("quire.admin.bookie:bookie", "Run one bookie in the foreground."),
+    "bookie": (
+        "quire.admin.main:bookie",
+        "Run one bookie in the foreground; take a bookie away.",
+    ),
+    "autorecovery": (
+        "quire.admin.main:autorecovery",
+        "Replicate again what is lost, without a command.",
+    ),
     "zookeeper": (
         "quire.admin.zookeeper:zookeeper",
         "Run a single ZooKeeper server in the foreground.",
     ),
-    "cluster": ("quire.admin.main:cluster", "Initialise a cluster; look at its bookies."),
+    "cluster": (
+        "quire.admin.main:cluster",
+        "Initialise a cluster; look at its bookies; rebalance.",
+    ),
     "ledger": ("quire.admin.main:ledger", "Write, read, list, show, delete and recover ledgers."),
     "object": ("quire.admin.main:objects", "Put, get, list, show and delete objects."),
     "namespace": (
@@ -25,6 +35,7 @@ _COMMANDS = {
     ),
     "stream": ("quire.admin.main:stream", "Write, read, tail, truncate and manage streams."),
     "pipeline": ("quire.admin.main:pipeline", "Move, keep, compare and check data with Spark."),
+    "explain": ("quire.admin.main:explain", "Say what is wrong with something, and why."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
     "simulate": (
         "quire.admin.simulate:simulate",
@@ -32,9 +43,62 @@ _COMMANDS = {
     ),
 }
 
+_BOOKIE = {
+    "start": ("quire.admin.bookie:bookie", "Run one bookie in the foreground."),
+    "recover": (
+        "quire.admin.bookie_recover:recover",
+        "Replicate again what a lost bookie held.",
+    ),
+    "decommission": (
+        "quire.admin.bookie_decommission:decommission",
+        "Take a bookie away for good, with nothing lost.",
+    ),
+    "explain": (
+        "quire.admin.bookie_explain:explain",
+        "Say what a bookie keeps on its disk, and why.",
+    ),
+}
+
+_AUTORECOVERY = {
+    "start": (
+        "quire.admin.autorecovery:start",
+        "Stand for auditor, and repair ledgers, in the foreground.",
+    ),
+    "status": (
+        "quire.admin.autorecovery:status",
+        "Who is the auditor, and how much there is to do.",
+    ),
+    "list": (
+        "quire.admin.autorecovery:list_marked",
+        "List the ledgers that lack replicas, and why.",
+    ),
+    "enable": ("quire.admin.autorecovery:enable", "Switch it on again, for the whole cluster."),
+    "disable": ("quire.admin.autorecovery:disable", "Switch it off, for the whole cluster."),
+    "delay": (
+        "quire.admin.autorecovery:delay",
+        "Show or set how long a lost bookie is waited for.",
+    ),
+    "trigger": ("quire.admin.autorecovery:trigger", "Look for lost bookies now."),
+}
+
 _CLUSTER = {
     "init": ("quire.admin.cluster_init:init", "Make a new, empty cluster."),
     "bookies": ("quire.admin.cluster_bookies:bookies", "List the registered bookies."),
+    "locations": (
+        "quire.admin.cluster_locations:locations",
+        "Say where bookies stand: racks, regions, zones.",
+    ),
+    "rebalance": (
+        "quire.admin.cluster_rebalance:rebalance",
+        "Move entries from the fullest bookies to the emptiest.",
+    ),
+}
+
+_EXPLAIN = {
+    "ledger": (
+        "quire.admin.explain_ledger:explain",
+        "Where the replicas of a ledger are, what is missing, and why.",
+    ),
 }
 
 _LEDGER = {
@@ -118,6 +182,7 @@ _BENCH = {
     "tail": ("quire.admin.bench:tail", "Time from an append to readers that follow."),
     "ledgers": ("quire.admin.bench:ledgers", "Appends to many ledgers in turn."),
     "recover": ("quire.admin.bench:recover", "Opening ledgers whose writer is gone."),
+    "rereplicate": ("quire.admin.bench:rereplicate", "Copying what a bookie held to others."),
     "stream": ("quire.admin.bench:stream", "Records through streams."),
 }
 
@@ -149,9 +214,27 @@ def cli() -> None:
     """
 
 
+@click.group(cls=DefaultGroup, lazy=_BOOKIE, default="start")
+def bookie() -> None:
+    """Run one bookie in the foreground; take a bookie away.
+
+    `quire bookie --dir DIR ...` is short for `quire bookie start --dir DIR ...`.
+    """
+
+
+@click.group(cls=LazyGroup, lazy=_AUTORECOVERY)
+def autorecovery() -> None:
+    """Replicate again what is lost, without a command; see what is being done."""
+
+
+@click.group(cls=LazyGroup, lazy=_EXPLAIN)
+def explain() -> None:
+    """Say what is wrong with something, why it is not repaired, and what to type."""
+
+
 @click.group(cls=LazyGroup, lazy=_CLUSTER)
 def cluster() -> None:
-    """Initialise a cluster; look at its bookies."""
+    """Initialise a cluster; look at its bookies; rebalance them."""
 
 
 @click.group(cls=LazyGroup, lazy=_LEDGER)

@@ -17,6 +17,7 @@ from quire.admin.options import (
     check_quorums,
     json_option,
     metadata_option,
+    placement_option,
     quorum_options,
     run_async,
 )
@@ -47,6 +48,7 @@ def _pairs(
 
 @click.command()
 @metadata_option
+@placement_option
 @tls_options
 @bucket_option
 @click.argument("path", metavar="FILE")

@@ -7,9 +7,12 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+
+if TYPE_CHECKING:
+    from quire.config import PlacementConfig
 
 CLEAN_UP_LIMIT_S = 10.0
 """Of a command that was interrupted; behind it the process simply ends."""
@@ -19,6 +22,7 @@ T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 METADATA_VARIABLE = "QUIRE_METADATA"
+PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
 LEDGER_MANAGERS = ("hierarchical", "longhierarchical", "flat")
@@ -74,6 +78,47 @@ def password_option(command: Command) -> Command:
         callback=lambda context, parameter, value: os.fsencode(value),
         help="The password that the ledger was created with. [default: none]",
     )(command)
+
+
+def liars_option(command: Command) -> Command:
+    return click.option(
+        "--assume-liars",
+        type=click.IntRange(0, 2**31 - 1),
+        default=0,
+        metavar="COUNT",
+        help="So many bookies of an ensemble may lie: ask more of them, and believe what enough "
+        "agree on. Less than the ack quorum. [default: 0]",
+    )(command)
+
+
+def placement_option(command: Command) -> Command:
+    """`wanted_placement` has what is given."""
+
+    def keep(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+        context.meta[PLACEMENT_VARIABLE] = value
+
+    return click.option(
+        "--placement",
+        metavar="POLICY[,NAME=VALUE...]",
+        expose_value=False,
+        callback=keep,
+        help="On which bookies to write, as rack-aware,min_racks=2,locations=metadata. "
+        f"[default: {PLACEMENT_VARIABLE}, else any, on different hosts]",
+    )(command)
+
+
+def wanted_placement(context: click.Context) -> PlacementConfig | None:
+    """What `--placement` or the environment says, for every command that has a client."""
+    from quire.core.placement.settings import parse_placement
+    from quire.errors import UsageError
+
+    text = context.meta.get(PLACEMENT_VARIABLE) or os.environ.get(PLACEMENT_VARIABLE)
+    if not text:
+        return None
+    try:
+        return parse_placement(text)
+    except UsageError as error:
+        raise click.UsageError(str(error), context) from None
 
 
 def json_option(help_text: str) -> Callable[[Command], Command]:

@@ -7,14 +7,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.move_options import LINES_MAX, OPEN_GRACE_S, done_text, planned_text
 from quire.admin.pipeline import Bar, Job, job_options
 from quire.admin.pipeline_audit import bytes_per_second
 
 if TYPE_CHECKING:
     from quire.spark.jobs.recover import RecoverResult
-
-OPEN_GRACE_S = 30.0
-LINES_MAX = 100
 
 
 @click.command()
@@ -72,41 +70,8 @@ def recover(
         )
 
     result = job.run(work)
-    job.show(result.as_json(), _text(result))
+    job.show(result.as_json(), planned_text(result) if dry_run else done_text(result))
     if not job.as_json:
         for left in result.failed[:LINES_MAX]:
             say(f"ledger {left.ledger}: {left.why}")
     return 0 if result.complete or dry_run else EXIT_ERROR
-
-
-def _text(result: RecoverResult) -> str:
-    if result.dry_run:
-        entries = sum(one.entries for one in result.moves)
-        size = sum(one.bytes for one in result.moves)
-        waiting = sum(one.open for one in result.moves)
-        lines = [
-            f"ledger {one.ledger}: {one.fragments} segments, {one.entries} entries, "
-            f"{one.bytes} bytes" + (", still open" if one.open else "")
-            for one in result.moves[:LINES_MAX]
-        ]
-        if len(result.moves) > LINES_MAX:
-            lines.append(f"... and {len(result.moves) - LINES_MAX} more (--json has all)")
-        lines.append(
-            f"{len(result.moves)} ledgers name {result.bookie}: {entries} entries, {size} bytes "
-            f"would be copied; {waiting} of them are open"
-        )
-        return "\n".join(lines)
-    text = (
-        f"{result.ledgers} of {len(result.moves)} ledgers do not name {result.bookie} any more: "
-        f"{result.fragments} segments replaced, {result.entries} entries ({result.bytes} bytes) "
-        "copied"
-    )
-    for what, ledgers in (
-        ("closed, for their writers were gone", result.recovered),
-        ("still written", result.open),
-        ("worked on by others", result.locked),
-        ("failed", result.failed),
-    ):
-        if ledgers:
-            text += f"; {len(ledgers)} {what}"
-    return text

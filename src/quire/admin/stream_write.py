@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail, say
-from quire.admin.options import json_option, metadata_option, run_async
+from quire.admin.options import json_option, metadata_option, placement_option, run_async
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
 from quire.admin.stream_options import (
@@ -43,6 +43,7 @@ OUTSTANDING_RECORDS_MAX = 65_536
 
 @click.command()
 @metadata_option
+@placement_option
 @tls_options
 @namespace_option
 @name_argument()

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from quire.admin.options import wanted_placement
+
 if TYPE_CHECKING:
     from quire.client.client import connect as Connecting
     from quire.config import ClientConfig
@@ -166,7 +168,7 @@ def tls_options(command: Command) -> Command:
     return command
 
 
-def client_config(**limits: int) -> ClientConfig:
+def client_config(**limits: Any) -> ClientConfig:
     """The configuration of a client, as the options of the command at hand want it; with other
     limits than the usual ones where the command wants it."""
     from quire.config import ClientConfig, TlsClientConfig
@@ -174,10 +176,12 @@ def client_config(**limits: int) -> ClientConfig:
     context = click.get_current_context()
     given = context.meta.get(_CLIENT, {})
     authorities = given.get("tls_ca")
+    if (placement := wanted_placement(context)) is not None:
+        limits["placement"] = placement
     if not authorities:
         if given.get("tls_cert") or given.get("tls_key"):
             raise click.UsageError("--tls-cert and --tls-key need --tls-ca", context)
-        return ClientConfig(**limits)  # type: ignore[arg-type]
+        return ClientConfig(**limits)
     return ClientConfig(
         **limits,
         tls=TlsClientConfig(
@@ -190,7 +194,7 @@ def client_config(**limits: int) -> ClientConfig:
     )
 
 
-def connect(uri: str, **limits: int) -> Connecting:
+def connect(uri: str, **limits: Any) -> Connecting:
     """`quire.connect` with that configuration."""
     import quire
 

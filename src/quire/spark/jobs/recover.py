@@ -8,17 +8,26 @@ each ledger says what is left.
 from __future__ import annotations
 
 import asyncio
-import difflib
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
 from quire.client.blocking import call
-from quire.errors import UsageError
 from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
+from quire.replication.move_result import (
+    LEDGERS_PER_LOOK,
+    LOCKED_ROUNDS,
+    OPEN_GRACE_S,
+    Left,
+    RecoverResult,
+    added,
+    check_bookie,
+    not_tried,
+    result_of,
+)
 from quire.spark.jobs.repair import task_locks
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.tasks import each
@@ -26,63 +35,13 @@ from quire.tasks import each
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OPEN_GRACE_S = 30.0
-"""As Java's workers: so long a writer has to replace the bookie by itself."""
-LOCKED_ROUNDS = 3
-"""How often ledgers that others work on are looked at again."""
-LEDGERS_PER_LOOK = 2_000
-"""Whose metadata one task reads."""
+__all__ = ["Left", "RecoverResult", "recover"]
+
 PIECE_BYTES = 64 * 1024 * 1024
 """Payload that one task copies, about."""
 PIECE_LEDGERS_MAX = 200
 LEDGERS_AT_ONCE = 4
 """Of one task."""
-
-
-@dataclass(frozen=True, slots=True)
-class Left:
-    ledger: int
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class RecoverResult:
-    bookie: str
-    dry_run: bool
-    moves: tuple[Move, ...]
-    """What there was to do when the job began."""
-    ledgers: int = 0
-    """That do not name the bookie any more (or are gone)."""
-    fragments: int = 0
-    """Segments in which it was replaced by this run."""
-    entries: int = 0
-    bytes: int = 0
-    """Payload that was copied."""
-    recovered: tuple[int, ...] = ()
-    """Ledgers whose writers were gone: they were fenced and closed."""
-    open: tuple[int, ...] = ()
-    """Ledgers that are still written, with the bookie in their last segment. Run it again later."""
-    locked: tuple[int, ...] = ()
-    """Ledgers that somebody else replicates."""
-    failed: tuple[Left, ...] = ()
-
-    @property
-    def complete(self) -> bool:
-        """No ledger names the bookie any more."""
-        return not (self.open or self.locked or self.failed) and (
-            not self.dry_run or not self.moves
-        )
-
-    def as_json(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "to_move": {
-                "ledgers": len(self.moves),
-                "entries": sum(one.entries for one in self.moves),
-                "bytes": sum(one.bytes for one in self.moves),
-            },
-            "complete": self.complete,
-        }
 
 
 def recover(
@@ -113,12 +72,12 @@ def recover(
     it nevertheless), JobError, MetadataUnavailableError.
     """
     with cluster.client() as client:
-        call(_check_bookie(client.aio, bookie, even_if_alive))
+        call(check_bookie(client.aio, bookie, even_if_alive))
         ids = client.list_ledgers()
     moves = _moves(spark, cluster, bookie, ids, progress)
     if dry_run:
         return RecoverResult(bookie, True, tuple(moves))
-    work = {one.ledger: _todo(one.ledger) for one in moves}
+    work = {one.ledger: not_tried(one.ledger) for one in moves}
     rate = bytes_per_second
 
     def go(todo: Sequence[int], seen: Mapping[int, Seen], what: str) -> None:
@@ -127,7 +86,7 @@ def recover(
         for answer in _run(spark, cluster, work_pieces, _take_out, what, progress):
             for found in answer["ledgers"]:
                 one = _work(found)
-                work[one.ledger] = _added(work[one.ledger], one)
+                work[one.ledger] = added(work[one.ledger], one)
 
     go(list(work), {}, "replicating")
     for _ in range(LOCKED_ROUNDS):
@@ -140,7 +99,7 @@ def recover(
         wait(open_grace_s)
         seen = {ledger: one for ledger, one in opened.items() if one is not None}
         go([*opened, *locked], seen, "replicating what was open")
-    return _result(bookie, moves, list(work.values()))
+    return result_of(bookie, moves, list(work.values()))
 
 
 def _moves(
@@ -159,21 +118,6 @@ def _moves(
         for answer in _run(spark, cluster, pieces, _look, "looking at ledgers", progress)
         for one in answer["moves"]
     ]
-
-
-async def _check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None:
-    bookies = await client.bookies()
-    if bookies.find(bookie) is not None:
-        if not even_if_alive:
-            raise UsageError(
-                f"bookie {bookie} is alive: nothing of it is lost",
-                remedy="Stop it first, if it is not to come back",
-            )
-        return
-    cookies = await client.metadata.list_cookies()
-    known = sorted({*cookies, *bookies.writable, *bookies.readonly})
-    if bookie not in known and (near := difflib.get_close_matches(bookie, known, 1)):
-        raise UsageError(f"no bookie {bookie} is known", remedy=f"Did you mean {near[0]}?")
 
 
 def _run(
@@ -249,13 +193,6 @@ def _take_out(cluster: ClusterOptions, piece: Piece) -> Piece:
         return {"ledgers": [asdict(one) for one in call(work(client.aio))]}
 
 
-# -- the result -------------------------------------------------------------------------------
-
-
-def _todo(ledger_id: int) -> LedgerWork:
-    return LedgerWork(ledger_id, Work.FAILED, reason="not tried")
-
-
 def _work(found: Mapping[str, Any]) -> LedgerWork:
     seen = found["seen"]
     return LedgerWork(
@@ -264,34 +201,4 @@ def _work(found: Mapping[str, Any]) -> LedgerWork:
             "work": Work(found["work"]),
             "seen": None if seen is None else Seen(**seen),
         }
-    )
-
-
-def _added(before: LedgerWork, now: LedgerWork) -> LedgerWork:
-    """`now`, with what was done before."""
-    return replace(
-        now,
-        fragments=before.fragments + now.fragments,
-        entries=before.entries + now.entries,
-        size_bytes=before.size_bytes + now.size_bytes,
-        recovered=before.recovered or now.recovered,
-    )
-
-
-def _result(bookie: str, moves: Sequence[Move], work: Sequence[LedgerWork]) -> RecoverResult:
-    def which(*kinds: Work) -> tuple[int, ...]:
-        return tuple(one.ledger for one in work if one.work in kinds)
-
-    return RecoverResult(
-        bookie,
-        False,
-        tuple(moves),
-        ledgers=len(which(Work.DONE, Work.GONE)),
-        fragments=sum(one.fragments for one in work),
-        entries=sum(one.entries for one in work),
-        bytes=sum(one.size_bytes for one in work),
-        recovered=tuple(one.ledger for one in work if one.recovered),
-        open=which(Work.OPEN),
-        locked=which(Work.LOCKED),
-        failed=tuple(Left(one.ledger, one.reason) for one in work if one.work is Work.FAILED),
     )

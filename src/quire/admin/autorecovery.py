@@ -1,0 +1,277 @@
+"""`quire autorecovery`: an auditor and workers, and what they are doing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import Callable, Coroutine
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.admin.groups import say
+from quire.admin.options import Command, json_option, metadata_option, run_async
+from quire.admin.output import print_json, time_text
+from quire.admin.tls import client_config, connect, tls_options
+
+if TYPE_CHECKING:
+    import quire
+    from quire.replication.settings import AutorecoverySettings
+    from quire.replication.status import Overview, WhyNot
+
+UNLIMITED = "none"
+
+
+def _settings(
+    context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
+) -> AutorecoverySettings:
+    """The defaults with NAME=VALUE applied."""
+    from quire.replication.settings import AutorecoverySettings
+
+    settings = AutorecoverySettings()
+    known = {item.name: getattr(settings, item.name) for item in fields(settings)}
+    changes: dict[str, Any] = {}
+    for given in values:
+        name, equals, text = given.partition("=")
+        if name not in known or not equals:
+            raise click.UsageError(
+                f"{given}: use NAME=VALUE with one of {', '.join(sorted(known))}", context
+            )
+        changes[name] = _value(context, given, name, text, known[name])
+    return replace(settings, **changes)
+
+
+def _value(context: click.Context, given: str, name: str, text: str, default: object) -> Any:
+    if name == "bytes_per_s":
+        if text == UNLIMITED:
+            return None
+        from quire.spark.options import parse_size
+
+        try:
+            found = float(parse_size(text))
+        except ValueError as error:
+            raise click.UsageError(f"{given}: {error}", context) from None
+        if found > 0:
+            return found
+    else:
+        try:
+            value: float = int(text) if isinstance(default, int) else float(text)
+        except ValueError:
+            value = -1
+        least = 1 if name == "ledgers_at_once" else 0
+        if least <= value < float("inf"):
+            return value
+    raise click.UsageError(f"{given}: {text!r} cannot be the value of {name}", context)
+
+
+def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[[Command], Command]:
+    return click.option(
+        flag,
+        name,
+        metavar="NAME=VALUE",
+        multiple=True,
+        callback=_settings,
+        help="One of the settings of quire.replication.AutorecoverySettings, e.g. "
+        "open_grace_s=60 or bytes_per_s=64m. May be repeated.",
+    )
+
+
+@click.command()
+@metadata_option
+@tls_options
+@click.option("--auditor-only", is_flag=True, help="Look for what is missing; repair nothing.")
+@click.option("--worker-only", is_flag=True, help="Repair what others have found.")
+@click.option(
+    "--name",
+    metavar="ID",
+    default="",
+    help="How locks and votes name this process. [default: HOST.PID]",
+)
+@settings_option("--set", "settings")
+def start(
+    uri: str, auditor_only: bool, worker_only: bool, name: str, settings: AutorecoverySettings
+) -> None:
+    """Run autorecovery in the foreground: stand for auditor, and work.
+
+    It prints its name on standard output once it runs, and one line of JSON for each event on
+    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    """
+    if auditor_only and worker_only:
+        raise click.UsageError("--auditor-only and --worker-only together leave nothing to do")
+    name = name or default_name()
+    try:
+        run_async(_start(uri, name, settings, auditor=not worker_only, worker=not auditor_only))
+    except KeyboardInterrupt:
+        pass
+
+
+def default_name() -> str:
+    host = "".join(c if c.isascii() and (c.isalnum() or c in ".-_") else "-"
+                   for c in socket.gethostname())  # fmt: skip
+    return f"{host or 'host'}.{os.getpid()}"
+
+
+async def _start(
+    uri: str, name: str, settings: AutorecoverySettings, *, auditor: bool, worker: bool
+) -> None:
+    from quire.bookie.main import log_event
+    from quire.replication.autorecovery import Autorecovery
+
+    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    async with connect(uri) as client:
+        autorecovery = Autorecovery(
+            client, name, settings=settings, auditor=auditor, worker=worker, log=log_event
+        )
+        async with asyncio.TaskGroup() as group:
+            running = group.create_task(autorecovery.run())
+            click.echo(name)
+            await stopping.wait()
+            running.cancel()
+        log_event("stopped", **autorecovery.stats.as_json())
+
+
+def beside(
+    uri: str, settings: AutorecoverySettings, log: Callable[..., None]
+) -> Callable[[str], Coroutine[Any, Any, None]]:
+    """What a bookie's process runs besides: given the bookie's id, which it is named by."""
+    config = client_config()
+
+    async def run(bookie_id: str) -> None:
+        import quire
+        from quire.replication.autorecovery import Autorecovery
+
+        async with quire.connect(uri, config=config) as client:
+            await Autorecovery(client, bookie_id, settings=settings, log=log).run()
+
+    return run
+
+
+@click.command()
+@metadata_option
+@json_option("One JSON object.")
+def status(uri: str, as_json: bool) -> None:
+    """Show whether it is enabled, who the auditor is, and how much there is to do."""
+    found = run_async(_status(uri))
+    if as_json:
+        print_json(found.as_json())
+        return
+    auditor = found.auditor or "nobody"
+    if found.auditor_age_s is not None:
+        auditor += f", who has stood for {found.auditor_age_s:.0f} s"
+    click.echo(f"autorecovery is {'enabled' if found.enabled else 'disabled'}")
+    click.echo(f"auditor: {auditor}")
+    click.echo(f"a single lost bookie is waited for: {found.delay_s} s")
+    click.echo(
+        f"ledgers: {found.marked} lack replicas, {found.locked} are worked on, "
+        f"the last attempt failed with {found.failing}"
+    )
+
+
+async def _status(uri: str) -> Overview:
+    from quire.replication.status import overview
+
+    async with _store(uri) as client:
+        return await overview(client.metadata)
+
+
+def _store(uri: str) -> Any:
+    """No bookie is asked."""
+    import quire
+
+    return quire.connect(uri)
+
+
+@click.command("list")
+@metadata_option
+@json_option("One JSON object a line.")
+def list_marked(uri: str, as_json: bool) -> None:
+    """List the ledgers that lack replicas: since when, which bookies, who works on them, and why
+    they are not repaired yet."""
+    run_async(_list(uri, as_json))
+
+
+async def _list(uri: str, as_json: bool) -> None:
+    from quire.replication.status import marked_ledgers
+
+    client: quire.Client
+    async with _store(uri) as client:
+        async for one in marked_ledgers(client.metadata):
+            if as_json:
+                print_json({**one.as_json(), "why": one.sentence()})
+            else:
+                click.echo(_line(one))
+
+
+def _line(one: WhyNot) -> str:
+    since = time_text(one.marked_ms if one.marked_ms is not None else -1) or "an unknown time"
+    return f"{one.ledger} lacks {', '.join(one.replicas) or '?'} since {since}: {one.sentence()}"
+
+
+@click.command()
+@metadata_option
+def enable(uri: str) -> None:
+    """Switch autorecovery on again, for the whole cluster."""
+    changed = run_async(_switch(uri, on=True))
+    say("autorecovery is enabled" if changed else "autorecovery was enabled already")
+
+
+@click.command()
+@metadata_option
+def disable(uri: str) -> None:
+    """Switch autorecovery off, for the whole cluster, Apache's too.
+
+    Nothing new is begun; what is under way comes to its end.
+    """
+    changed = run_async(_switch(uri, on=False))
+    say("autorecovery is disabled" if changed else "autorecovery was disabled already")
+
+
+async def _switch(uri: str, *, on: bool) -> bool:
+    from quire.replication.marks import Marks
+
+    async with _store(uri) as client:
+        marks = Marks(client.metadata)
+        return await (marks.enable() if on else marks.disable())
+
+
+@click.command()
+@metadata_option
+@click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
+def delay(uri: str, seconds: int | None) -> None:
+    """Show or set how long a single lost bookie is waited for.
+
+    The same value again wakes the auditor, as `trigger` does. More than one bookie that are lost
+    at a time are not waited for.
+    """
+    found = run_async(_delay(uri, seconds))
+    if seconds is None:
+        click.echo(str(found))
+
+
+async def _delay(uri: str, seconds: int | None) -> int:
+    from quire.replication.marks import Marks
+
+    async with _store(uri) as client:
+        marks = Marks(client.metadata)
+        if seconds is not None:
+            await marks.set_delay(seconds)
+        return await marks.delay_s()
+
+
+@click.command()
+@metadata_option
+def trigger(uri: str) -> None:
+    """Make the auditor look for lost bookies now, without waiting for any of them."""
+    run_async(_trigger(uri))
+
+
+async def _trigger(uri: str) -> None:
+    from quire.replication.marks import Marks
+
+    async with _store(uri) as client:
+        await Marks(client.metadata).trigger()

@@ -1,0 +1,112 @@
+"""`quire bookie explain space`."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.admin.options import json_option
+from quire.admin.output import print_json
+
+if TYPE_CHECKING:
+    from quire.storage.space_report import SpaceReport
+
+LEDGERS_SHOWN = 10
+
+
+@click.group()
+def explain() -> None:
+    """Say what a bookie keeps on its disk, and why."""
+
+
+@explain.command()
+@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.option(
+    "--ledgers",
+    "count",
+    type=click.IntRange(0),
+    default=LEDGERS_SHOWN,
+    show_default=True,
+    help="So many of the largest ledgers.",
+)
+@click.option(
+    "--set",
+    "settings",
+    metavar="NAME=VALUE",
+    multiple=True,
+    help="A limit that the bookie was started with, e.g. compact_major_ratio=0.5.",
+)
+@json_option("One JSON object.")
+def space(directory: str, count: int, settings: tuple[str, ...], as_json: bool) -> None:
+    """Say of each segment of the log what is alive in it and why the rest does not come back.
+
+    DIRECTORY is a bookie's data directory; the bookie may run or not. Nothing is changed.
+    """
+    from quire.admin.bookie import bookie_config
+    from quire.bookie.server import storage_config
+    from quire.errors import StorageError
+    from quire.storage.disk import RealDisk
+    from quire.storage.space_report import look
+
+    if not Path(directory, "current").is_dir():
+        raise StorageError(
+            f"{directory} holds no data of a Quire bookie", remedy="Name its data directory"
+        )
+    try:
+        report = look(RealDisk(directory), storage_config(bookie_config(settings)))
+    except OSError as error:
+        raise StorageError(
+            f"reading {directory} failed: {error.strerror or error}",
+            remedy="Run this as the user of the bookie",
+        ) from None
+    if as_json:
+        described = asdict(report)
+        described["ledgers"] = described["ledgers"][:count]
+        for segment, row in zip(report.segments, described["segments"], strict=True):
+            row["other_bytes"] = segment.other_bytes
+        described["totals"] = totals(report)
+        print_json(described)
+    else:
+        click.echo("\n".join(_lines(report, count)))
+
+
+def totals(report: SpaceReport) -> dict[str, int]:
+    names = ("file_bytes", "live_bytes", "copies_bytes", "deleted_bytes", "index_bytes",
+             "other_bytes")  # fmt: skip
+    return {name: sum(getattr(one, name) for one in report.segments) for name in names}
+
+
+def _lines(report: SpaceReport, count: int) -> list[str]:
+    found = totals(report)
+    lines = [
+        f"{report.path}: {_mb(report.free_bytes)} MB free of {_mb(report.total_bytes)}; the log "
+        f"takes {_mb(found['file_bytes'])} MB, {_mb(found['live_bytes'])} of it alive; "
+        f"{_mb(report.reserve_bytes)} MB are kept for a compaction",
+        "",
+        f"{'segment':>16} {'state':8} {'MB':>7} {'alive':>7} {'copies':>7} {'deleted':>7} "
+        f"{'other':>7} {'ledgers':>9}  why it is not smaller",
+    ]
+    for one in report.segments:
+        ledgers = f"{one.live_ledgers}/{one.ledgers}"
+        lines.append(
+            f"{one.number:16x} {one.state:8} {_mb(one.file_bytes):>7} {_mb(one.live_bytes):>7} "
+            f"{_mb(one.copies_bytes):>7} {_mb(one.deleted_bytes):>7} "
+            f"{_mb(one.other_bytes + one.index_bytes):>7} {ledgers:>9}  {one.why}"
+        )
+    if count and report.ledgers:
+        lines += ["", f"{'ledger':>16} {'MB':>7} {'copies':>7} {'segments':>8}"]
+        lines += [
+            f"{one.ledger_id:16} {_mb(one.live_bytes):>7} {_mb(one.copies_bytes):>7} "
+            f"{one.segments:>8}"
+            for one in report.ledgers[:count]
+        ]
+        if len(report.ledgers) > count:
+            lines.append(f"... and {len(report.ledgers) - count} ledgers more")
+    return [*lines, *(f"damage: {problem}" for problem in report.problems)]
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:.1f}"

@@ -1,0 +1,359 @@
+"""The auditor: finds ledgers that lack replicas, and marks them (replication spec, 12.1).
+
+- *Bookies*: at its start, when the lists of registered bookies change, and once a day, it looks for
+  lost bookies; every ledger that names one is marked. What a delay means is in `lost_bookies`.
+- *Checks* of all ledgers, at intervals: what bookies really have, and how replicas are placed.
+
+Ledgers are gone through page by page. Of each page the metadata is read first, and who is
+registered afterwards: a bookie that comes back meanwhile is not taken for lost.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from quire.client import Client
+from quire.clock import Clock
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.underreplication import CHECKED_LEDGERS, CHECKED_PLACEMENT, CHECKED_REPLICAS
+from quire.errors import MetadataError, NoSuchLedgerError
+from quire.metadata.base import Bookies
+from quire.replication.auditor_checks import Lacking, check_ends, check_replicas
+from quire.replication.locks import ReplicationLocks
+from quire.replication.lost_bookies import LostBookies
+from quire.replication.marks import Marks
+from quire.replication.replica_reader import answers
+from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.tasks import each
+
+PAGE_LEDGERS = 256
+"""Whose metadata is in memory at a time."""
+
+Adheres = Callable[[LedgerMetadata], bool | None]
+"""Whether a ledger lies where the placement policy wants it; None: that cannot be said."""
+Log = Callable[..., None]
+"""An event's name, and what belongs to it by name."""
+
+
+class _SwitchedOffError(Exception):
+    """Autorecovery was disabled in the middle of something."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Check:
+    name: str
+    node: str
+    interval_s: float
+    run: Callable[[], Awaitable[None]]
+
+
+class Auditor:
+    """For one time in office: `run` it until somebody else is elected."""
+
+    def __init__(
+        self,
+        client: Client,
+        locks: ReplicationLocks,
+        *,
+        settings: AutorecoverySettings,
+        stats: AutorecoveryStats,
+        clock: Clock,
+        rng: random.Random,
+        adheres: Adheres | None = None,
+        log: Log,
+    ) -> None:
+        self._client = client
+        self._store = client.metadata
+        self._locks = locks
+        self._marks = Marks(client.metadata)
+        self._settings = settings
+        self._stats = stats
+        self._clock = clock
+        self._rng = rng
+        self._adheres = adheres
+        self._log = log
+        self._lost = LostBookies()
+        self._delay_version: int | None = None
+        self._enabled = True
+        self._silent: set[str] = set()
+        """Registered bookies that did not answer a check: they are as good as away."""
+        self._news = asyncio.Event()
+        """Something has changed that the look for lost bookies goes by."""
+        self._switched = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled, which is safe at any moment: whatever was not marked is found by the
+        next auditor. Does not raise for what the metadata store does: it tries again."""
+        await self._insist("prepare", self._prepare)
+        with ExitStack() as watches:
+            for watch in (
+                self._store.watch_bookies(self._on_bookies),
+                self._marks.watch_delay(self._on_delay),
+                self._marks.watch_enabled(self._on_enabled),
+            ):
+                watches.callback(watch.close)
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._look_for_lost_bookies())
+                group.create_task(self._check_now_and_then())
+
+    async def _prepare(self) -> None:
+        await self._marks.prepare()
+        await self._marks.begin_delay(self._settings.lost_bookie_delay_s)
+        self._lost.set_delay(await self._marks.delay_s())
+        self._lost.learn(await self._store.list_cookies())
+        self._enabled = await self._marks.enabled()
+
+    async def _insist(self, what: str, work: Callable[[], Awaitable[None]]) -> bool:
+        """Until it is done, or autorecovery is disabled: then False."""
+        pause_s = self._settings.backoff_s
+        while True:
+            try:
+                await work()
+                return True
+            except _SwitchedOffError:
+                return False
+            except MetadataError as error:
+                self._stats.store_errors += 1
+                self._log("auditor_failed", what=what, error=str(error))
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, self._settings.backoff_max_s)
+
+    # -- what others say ----------------------------------------------------------------------
+
+    def _on_bookies(self, bookies: Bookies) -> None:
+        self._news.set()
+
+    def _on_delay(self, seconds: int, version: int) -> None:
+        if self._delay_version not in (None, version):
+            if seconds in (0, self._lost.delay_s):
+                self._lost.overrule()  # how others ask for an audit
+                self._asked = True
+            self._log("delay_set", seconds=seconds)
+        self._delay_version = version
+        self._lost.set_delay(seconds)
+        self._news.set()
+
+    def _on_enabled(self, enabled: bool) -> None:
+        self._enabled = enabled
+        self._news.set()
+        self._switched.set()
+
+    async def _until_enabled(self) -> None:
+        while not self._enabled:
+            self._switched.clear()
+            await self._switched.wait()
+
+    # -- lost bookies -------------------------------------------------------------------------
+
+    _asked = False
+    """Somebody wants an audit now."""
+
+    async def _look_for_lost_bookies(self) -> None:
+        loop = asyncio.get_running_loop()
+        # Who was lost before we came into office is known to nobody else (rule 29).
+        audit_at_s = loop.time()
+        while True:
+            await self._until_enabled()
+            self._news.clear()
+            await self._insist("look", self._look)
+            now_s, due_s = loop.time(), self._lost.due_s()
+            if self._asked or now_s >= min(audit_at_s, _never(due_s)):
+                self._asked = False
+                await self._insist("audit", self._audit)
+                audit_at_s = loop.time() + (self._settings.bookie_check_interval_s or float("inf"))
+                continue
+            until_s = min(audit_at_s, _never(due_s))
+            if self._silent:
+                until_s = min(until_s, now_s + self._settings.poll_s)
+            try:
+                async with asyncio.timeout_at(_finite(until_s)):
+                    await self._news.wait()
+            except TimeoutError:
+                pass
+
+    async def _look(self) -> None:
+        waits, returns = self._lost.waits, self._lost.returns
+        registered = await self._registered()
+        self._silent &= registered
+        for bookie in sorted(self._silent):
+            if not await answers(self._client, bookie):
+                self._silent.discard(bookie)
+        present = registered - self._silent
+        self._lost.look(present, asyncio.get_running_loop().time())
+        self._stats.bookies_waited_for += self._lost.waits - waits
+        self._stats.bookies_returned += self._lost.returns - returns
+
+    async def _registered(self) -> set[str]:
+        bookies = await self._store.bookies()
+        return {*bookies.writable, *bookies.readonly}
+
+    async def _audit(self) -> None:
+        """Mark every ledger that names a lost bookie."""
+        loop = asyncio.get_running_loop()
+        await self._look()
+        doomed = set(self._lost.missing) - self._lost.waited_for(loop.time())
+        marked = 0
+        async for page in self._pages():
+            by_ledger = await self._members(page)
+            everybody = {bookie for named in by_ledger.values() for bookie in named}
+            new = everybody - self._lost.known
+            self._lost.learn(everybody)
+            await self._look()
+            waited_for = self._lost.waited_for(loop.time())
+            doomed |= (new & self._lost.missing.keys()) - waited_for
+            gone = everybody - self._lost.registered - waited_for
+            marked += await self._mark(
+                {ledger: sorted(named & gone) for ledger, named in by_ledger.items()}
+            )
+        given_up = doomed & self._lost.missing.keys()
+        self._lost.give_up(given_up)
+        self._stats.audits += 1
+        if given_up or marked:
+            self._log("bookies_lost", bookies=sorted(given_up), ledgers_marked=marked)
+
+    async def _members(self, page: Collection[int]) -> dict[int, set[str]]:
+        async def members(ledger_id: int) -> set[str]:
+            metadata = await self._metadata(ledger_id)
+            if metadata is None:
+                return set()
+            return {bookie for segment in metadata.segments for bookie in segment.ensemble}
+
+        return dict(zip(page, await each(page, members)))
+
+    async def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+        try:
+            return (await self._store.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            return None
+
+    async def _mark(self, lacking: dict[int, list[str]]) -> int:
+        """How many marks were made or changed."""
+
+        async def mark(ledger_id: int) -> bool:
+            return await self._locks.mark(ledger_id, lacking[ledger_id])
+
+        made = sum(await each([ledger for ledger, named in lacking.items() if named], mark))
+        self._stats.ledgers_marked += made
+        return made
+
+    async def _pages(self) -> AsyncIterator[list[int]]:
+        """All ledgers, some at a time. _SwitchedOffError between two pages."""
+        page: list[int] = []
+        async for found in self._store.list_ledgers():
+            for ledger_id in found.ledger_ids:
+                page.append(ledger_id)
+                if len(page) == PAGE_LEDGERS:
+                    self._go_on()
+                    yield page
+                    page = []
+        self._go_on()
+        if page:
+            yield page
+
+    def _go_on(self) -> None:
+        if not self._enabled:
+            raise _SwitchedOffError
+
+    # -- checks -------------------------------------------------------------------------------
+
+    async def _check_now_and_then(self) -> None:
+        settings = self._settings
+        checks = [
+            _Check("ledgers", CHECKED_LEDGERS, settings.ledger_check_interval_s, self._ends),
+            _Check(
+                "replicas", CHECKED_REPLICAS, settings.replicas_check_interval_s, self._replicas
+            ),
+            _Check(
+                "placement",
+                CHECKED_PLACEMENT,
+                settings.placement_check_interval_s if self._adheres is not None else 0,
+                self._placement,
+            ),
+        ]
+        async with asyncio.TaskGroup() as group:
+            for check in checks:
+                if check.interval_s:
+                    group.create_task(self._repeat(check))
+
+    async def _repeat(self, check: _Check) -> None:
+        while True:
+            last_ms: int | None = None
+
+            async def read() -> None:
+                nonlocal last_ms
+                last_ms = await self._marks.checked_ms(check.node)
+
+            await self._insist(check.name, read)
+            if last_ms is not None:
+                # A calendar that was ahead then does not put the check off for longer.
+                age_s = max(0.0, (self._clock.now_ms() - last_ms) / 1000)
+                if age_s < check.interval_s:
+                    await asyncio.sleep(check.interval_s - age_s)
+            await self._until_enabled()
+            if not await self._insist(check.name, check.run):
+                continue
+
+            async def done() -> None:
+                await self._marks.set_checked(check.node, self._clock.now_ms())
+
+            await self._insist(check.name, done)
+
+    async def _ends(self) -> None:
+        percent = self._settings.ledger_check_percent
+
+        async def look(ledger_id: int, registered: set[str]) -> Lacking:
+            return await check_ends(self._client, ledger_id, registered, self._rng, percent)
+
+        await self._go_through(look)
+        self._stats.ledger_checks += 1
+
+    async def _replicas(self) -> None:
+        async def look(ledger_id: int, registered: set[str]) -> Lacking:
+            return await check_replicas(self._client, ledger_id, registered)
+
+        self._stats.replicas_missing = await self._go_through(look)
+        self._stats.replicas_checks += 1
+
+    async def _go_through(self, look: Callable[[int, set[str]], Awaitable[Lacking]]) -> int:
+        """Mark what lacks something; how many entries were missing."""
+        missing = 0
+        async for page in self._pages():
+            registered = await self._registered()
+
+            async def one(ledger_id: int, registered: set[str] = registered) -> Lacking:
+                return await look(ledger_id, registered)
+
+            found = dict(zip(page, await each(page, one)))
+            missing += sum(lacking.entries for lacking in found.values())
+            if silent := {bookie for lacking in found.values() for bookie in lacking.silent}:
+                self._silent |= silent
+                self._news.set()
+            marked = await self._mark({ledger: list(f.bookies) for ledger, f in found.items()})
+            if marked:
+                self._log("replicas_lacking", ledgers_marked=marked)
+        return missing
+
+    async def _placement(self) -> None:
+        misplaced = 0
+        adheres = self._adheres
+        assert adheres is not None
+        async for page in self._pages():
+            for metadata in await each(page, self._metadata):
+                if metadata is not None and metadata.closed:
+                    misplaced += adheres(metadata) is False
+        self._stats.ledgers_misplaced = misplaced
+        self._stats.placement_checks += 1
+        if misplaced:
+            self._log("ledgers_misplaced", ledgers=misplaced)
+
+
+def _never(at_s: float | None) -> float:
+    return float("inf") if at_s is None else at_s
+
+
+def _finite(at_s: float) -> float | None:
+    return None if at_s == float("inf") else at_s

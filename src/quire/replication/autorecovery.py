@@ -1,0 +1,140 @@
+"""Autorecovery: one process's share in keeping every entry on as many bookies as it should be on.
+
+Any number of processes may run it, beside Java's: one of them is elected auditor, all are workers.
+Everything that matters is in the metadata store, so that any of them may end at any moment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+
+from quire.client import Client
+from quire.clock import Clock, SystemClock
+from quire.errors import MetadataError
+from quire.replication.auditor import Adheres, Auditor, Log
+from quire.replication.budget import Budget
+from quire.replication.election import Election
+from quire.replication.locks import ReplicationLocks
+from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.worker import Worker, forget_old_failures
+
+
+def _silent(event: str, **fields: object) -> None:
+    pass
+
+
+class Autorecovery:
+    """`stats` counts what it does."""
+
+    def __init__(
+        self,
+        client: Client,
+        owner: str,
+        *,
+        settings: AutorecoverySettings | None = None,
+        auditor: bool = True,
+        worker: bool = True,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+        adheres: Adheres | None = None,
+        log: Log = _silent,
+    ) -> None:
+        """`owner`: how votes and locks name this process, in the form of a bookie's id. `adheres`
+        says of a ledger whether it lies where the placement policy wants it."""
+        self.stats = AutorecoveryStats()
+        self._client = client
+        self._store = client.metadata
+        self._owner = owner
+        self._settings = settings or AutorecoverySettings()
+        self._parts: list[Callable[[], Awaitable[None]]] = []
+        self._parts += [self._stand_and_audit] if auditor else []
+        self._parts += [self._work] if worker else []
+        self._clock = clock or SystemClock()
+        self._rng = rng or random.Random()
+        self._adheres = adheres
+        self._log = log
+        self._budget = Budget(self._settings.bytes_per_s)
+
+    async def run(self) -> None:
+        """Until cancelled, which is safe at any moment; votes and locks are given back. Does not
+        raise for what stores and bookies do: it tries again.
+
+        When the session with the metadata store is lost, so are vote and locks: all that is under
+        way ends, and begins anew in the next session."""
+        while True:
+            lost = asyncio.Event()
+            watch = self._store.tree.on_session_lost(lost.set)
+            try:
+                async with asyncio.TaskGroup() as group:
+                    tasks = [group.create_task(_as_coroutine(part)) for part in self._parts]
+                    await lost.wait()
+                    for task in tasks:
+                        task.cancel()
+            finally:
+                watch.close()
+            self.stats.sessions_lost += 1
+            self._log("session_lost")
+
+    async def _stand_and_audit(self) -> None:
+        election = Election(self._store, self._owner, self._clock)
+        while True:
+            try:
+                async with election.won() as lost:
+                    self.stats.elections_won += 1
+                    self._log("elected")
+                    await self._audit_until(lost)
+                    self._log("vote_lost")
+            except MetadataError as error:
+                self.stats.store_errors += 1
+                self._log("election_failed", error=str(error))
+            await asyncio.sleep(self._settings.backoff_s)
+
+    async def _audit_until(self, lost: asyncio.Event) -> None:
+        auditor = Auditor(
+            self._client,
+            self._locks(),
+            settings=self._settings,
+            stats=self.stats,
+            clock=self._clock,
+            rng=self._rng,
+            adheres=self._adheres,
+            log=self._log,
+        )
+        async with asyncio.TaskGroup() as group:
+            task = group.create_task(auditor.run())
+            await lost.wait()
+            task.cancel()
+
+    async def _work(self) -> None:
+        locks = self._locks()
+        worker = Worker(
+            self._client,
+            locks,
+            owner=self._owner,
+            settings=self._settings,
+            stats=self.stats,
+            clock=self._clock,
+            rng=self._rng,
+            budget=self._budget,
+            log=self._log,
+        )
+        async with asyncio.TaskGroup() as group:
+            group.create_task(worker.run())
+            group.create_task(self._forget(locks))
+
+    async def _forget(self, locks: ReplicationLocks) -> None:
+        while True:
+            try:
+                await forget_old_failures(self._client, locks)
+            except MetadataError:
+                self.stats.store_errors += 1
+            await asyncio.sleep(self._settings.backoff_max_s)
+
+    def _locks(self) -> ReplicationLocks:
+        return ReplicationLocks(self._store, self._owner, self._clock)
+
+
+async def _as_coroutine(part: Callable[[], Awaitable[None]]) -> None:
+    await part()

@@ -1,0 +1,294 @@
+"""A bookie taken away for good: it gets no new ledgers, what it holds is copied to others, and when
+no metadata names it any more its cookie is removed (replication spec, 12.5).
+
+    order DRAIN          the bookie makes itself read-only, so that no client of any kind places a
+                         ledger on it and writers replace it; one that is stopped reads the order
+                         when it comes back
+    copies               ledger by ledger, from it as well while it lives
+    nothing names it     looked at again from the beginning, after the last copy
+    order RETIRED        from here on the job cannot be called off
+    cookie               removed, in the version that was there at the beginning; the bookie sees
+                         that and ends; then the order is taken back
+
+Each step can be told from what is stored, so a job that ended at any moment goes on there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.client import Client
+from quire.errors import (
+    JobError,
+    KeyExistsError,
+    NoSuchKeyError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata.base import Versioned
+from quire.metadata.bookie_orders import (
+    Order,
+    What,
+    give_order,
+    read_order,
+    withdraw_order,
+)
+from quire.replication.locks import ReplicationLocks
+from quire.replication.move import DEFAULT_OPTIONS, JobProgress, MoveOptions, moves_of, take_out_of
+from quire.replication.move_result import RecoverResult, check_bookie
+
+DRAIN_WAIT_S = 20.0
+"""How long a bookie has to make itself read-only."""
+RETIRE_WAIT_S = 20.0
+"""How long it has to end, once it was decommissioned."""
+SETTLE_S = 3.0
+"""Between the moment in which the bookie was seen read-only and the last look at all ledgers: by
+then clients have seen it too."""
+POLL_S = 0.2
+RETIRE_ATTEMPTS = 5
+PASSES_MAX = 20
+"""Looks at all ledgers. A pass follows another while ledgers that name the bookie turn up, and are
+copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decommissioned:
+    moved: RecoverResult
+    alive: bool
+    """It was registered when the job began."""
+    drained: bool = False
+    """No metadata names it."""
+    cookie_removed: bool = False
+    ended: bool = False
+    """It is registered no more."""
+
+    def as_json(self, limit: int | None = None) -> dict[str, Any]:
+        return {
+            **self.moved.as_json(limit),
+            "alive": self.alive,
+            "drained": self.drained,
+            "cookie_removed": self.cookie_removed,
+            "ended": self.ended,
+        }
+
+
+async def decommission(
+    client: Client,
+    locks: ReplicationLocks,
+    bookie: str,
+    *,
+    owner: str,
+    now_ms: Callable[[], int],
+    dry_run: bool = False,
+    keep_cookie: bool = False,
+    options: MoveOptions = DEFAULT_OPTIONS,
+    progress: JobProgress | None = None,
+) -> Decommissioned:
+    """Empty a bookie, living or stopped, and remove its cookie (not with `keep_cookie`: then it
+    stays read-only and empty, until the order is taken back with `take_back`).
+
+    On return the copies that the result counts are durable and named in the metadata; `drained`
+    says that nothing names the bookie any more. `owner` is what others see in the order. Safe to
+    repeat and to run several times at once. Cancelled it leaves the bookie read-only, with what was
+    copied copied: go on, or take the order back.
+
+    Raises UsageError for a bookie that is not known, JobError where it goes on taking entries (as
+    Apache's bookies do, which do not know the order) or was made anew meanwhile, MetadataError.
+    """
+    job = _Decommissioning(client, locks, bookie, options, progress)
+    cookie = await job.cookie()
+    order = await read_order(client.metadata, bookie)
+    alive = await job.registered()
+    if order is None:  # else it was begun before
+        await check_bookie(client, bookie, even_if_alive=True)
+    moves = await moves_of(client, bookie, password=options.password, progress=progress)
+    if dry_run:
+        return Decommissioned(RecoverResult(bookie, True, tuple(moves)), alive)
+    if cookie is None and order is None and not alive and not moves:
+        raise UsageError(
+            f"no bookie {bookie} is known: nothing names it, and it has no cookie",
+            remedy="`quire cluster bookies` lists those that are registered",
+        )
+    if order is None or order.value.what is not What.RETIRED:
+        await job.drain(Order(What.DRAIN, now_ms(), owner), order)
+    moved = await job.empty()
+    result = Decommissioned(moved, alive, drained=moved.complete)
+    if not result.drained or keep_cookie:
+        return result
+    version = await job.retire(Order(What.RETIRED, now_ms(), owner))
+    if cookie is not None:
+        await job.remove_cookie(cookie)
+    ended = await job.end(version)
+    # A client that had not heard yet may have named it once more.
+    late = await job.pass_over()
+    if late is not None:
+        result = replace(result, moved=together(moved, late), drained=late.complete)
+    return replace(result, cookie_removed=True, ended=ended)
+
+
+async def take_back(client: Client, bookie: str) -> bool:
+    """Take the order back, so that the bookie is writable again; False where there was none. Copies
+    stay where they are. UsageError once it was decommissioned. Cancel-safe; MetadataError."""
+    found = await read_order(client.metadata, bookie)
+    if found is None:
+        return False
+    if found.value.what is What.RETIRED:
+        raise UsageError(
+            f"bookie {bookie} was decommissioned: it has no cookie any more",
+            remedy="Start a new bookie on an empty directory",
+        )
+    await withdraw_order(client.metadata, bookie, found.version)
+    return True
+
+
+class _Decommissioning:
+    def __init__(
+        self,
+        client: Client,
+        locks: ReplicationLocks,
+        bookie: str,
+        options: MoveOptions,
+        progress: JobProgress | None,
+    ) -> None:
+        self._client = client
+        self._locks = locks
+        self._bookie = bookie
+        self._options = options
+        self._progress = progress
+
+    async def cookie(self) -> Versioned[bytes] | None:
+        try:
+            return await self._client.metadata.read_cookie(self._bookie)
+        except NoSuchKeyError:
+            return None
+
+    async def registered(self) -> bool:
+        return (await self._client.metadata.bookies()).find(self._bookie) is not None
+
+    async def drain(self, order: Order, found: Versioned[Order] | None) -> None:
+        """Give the order and wait until the bookie is not writable; JobError, and no order, where
+        it stays so."""
+        if found is None:
+            try:
+                await give_order(self._client.metadata, self._bookie, order, None)
+            except KeyExistsError:
+                pass  # another job, at the same time
+        if await self._within(DRAIN_WAIT_S, self._read_only):
+            return
+        if found is None:
+            await withdraw_order(self._client.metadata, self._bookie)
+        raise JobError(
+            f"bookie {self._bookie} goes on taking entries: it does not follow Quire's orders, or "
+            "does not answer; nothing was changed",
+            remedy="Make an Apache bookie read-only first (PUT /api/v1/bookie/state/readonly), or "
+            "stop the bookie",
+        )
+
+    async def _read_only(self) -> bool:
+        return self._bookie not in (await self._client.metadata.bookies()).writable
+
+    async def empty(self) -> RecoverResult:
+        """Passes over all ledgers until one finds none that names the bookie, or nothing more can
+        be done."""
+        loop = asyncio.get_running_loop()
+        settled = loop.time() + SETTLE_S
+        total: RecoverResult | None = None
+        for _ in range(PASSES_MAX):
+            began = loop.time()
+            found = await self.pass_over()
+            if found is not None:
+                total = found if total is None else together(total, found)
+                if not found.complete:
+                    break
+            elif began >= settled:
+                return total or RecoverResult(self._bookie, False, ())
+            else:
+                await asyncio.sleep(settled - began)
+        assert total is not None  # every pass has found something
+        return total
+
+    async def pass_over(self) -> RecoverResult | None:
+        """One pass; None: nothing names the bookie."""
+        moves = await moves_of(
+            self._client, self._bookie, password=self._options.password, progress=self._progress
+        )
+        if not moves:
+            return None
+        return await take_out_of(
+            self._client,
+            self._locks,
+            self._bookie,
+            moves,
+            options=self._options,
+            progress=self._progress,
+        )
+
+    async def retire(self, order: Order) -> int | None:
+        """Nobody can take it back from here on. The version of the order; None: another job has
+        come to its end meanwhile. JobError where it was taken back before."""
+        store = self._client.metadata
+        for _ in range(RETIRE_ATTEMPTS):
+            found = await read_order(store, self._bookie)
+            if found is None and await self.cookie() is None:
+                return None
+            if found is None:
+                break
+            if found.value.what is What.RETIRED:
+                return found.version
+            try:
+                return await give_order(store, self._bookie, order, found.version)
+            except (VersionConflictError, NoSuchKeyError):
+                continue
+        raise JobError(
+            f"the decommissioning of bookie {self._bookie} was called off meanwhile: it may take "
+            "entries again, and keeps its cookie",
+        )
+
+    async def remove_cookie(self, cookie: Versioned[bytes]) -> None:
+        try:
+            await self._client.metadata.delete_cookie(self._bookie, cookie.version)
+        except VersionConflictError:
+            raise JobError(
+                f"the cookie of bookie {self._bookie} was changed meanwhile: it is kept",
+                remedy="See who has made the bookie anew, and begin again",
+            ) from None
+
+    async def end(self, version: int | None) -> bool:
+        """Wait until it is gone, and take the order back."""
+        if not await self._within(RETIRE_WAIT_S, self._unregistered):
+            return False  # the order stays: it must not become writable again
+        if version is not None:
+            try:
+                await withdraw_order(self._client.metadata, self._bookie, version)
+            except VersionConflictError:
+                pass  # another bookie of this name is being taken away already
+        return True
+
+    async def _unregistered(self) -> bool:
+        return not await self.registered()
+
+    async def _within(self, limit_s: float, holds: Callable[[], Any]) -> bool:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + limit_s
+        while not await holds():
+            if loop.time() >= deadline:
+                return False
+            await asyncio.sleep(POLL_S)
+        return True
+
+
+def together(before: RecoverResult, now: RecoverResult) -> RecoverResult:
+    """Two passes as one. A ledger that is in both counts once in what there was to do."""
+    again = {one.ledger for one in before.moves}
+    return replace(
+        now,
+        moves=(*before.moves, *(one for one in now.moves if one.ledger not in again)),
+        ledgers=before.ledgers + now.ledgers,
+        fragments=before.fragments + now.fragments,
+        entries=before.entries + now.entries,
+        bytes=before.bytes + now.bytes,
+        recovered=(*before.recovered, *now.recovered),
+    )

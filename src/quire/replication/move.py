@@ -1,0 +1,241 @@
+"""A bookie taken out of every ledger that names it, by one process: what `quire bookie recover` and
+`decommission` do.
+
+What is done stands in the metadata of each ledger, so a job that ended at any moment goes on where
+it was when it is started again, and two of them share the work: each ledger is worked on under its
+lock of the under-replication tree, as by autorecovery's workers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.client import Client
+from quire.errors import QuireError
+from quire.replication.budget import Budget
+from quire.replication.ledger import LedgerWork, Move, Seen, Work, move_of, take_out
+from quire.replication.locks import ReplicationLocks
+from quire.replication.move_result import (
+    LEDGERS_PER_LOOK,
+    LOCKED_ROUNDS,
+    OPEN_GRACE_S,
+    RecoverResult,
+    added,
+    check_bookie,
+    not_tried,
+    result_of,
+)
+from quire.tasks import each
+
+PARALLEL = 4
+"""Ledgers that are copied at one time."""
+LOCKED_PAUSE_S = 5.0
+"""Before ledgers that others work on are tried again."""
+
+
+class OpenLedgers(enum.StrEnum):
+    """What becomes of a ledger that is open with the bookie in its last segment."""
+
+    WAIT = "wait"
+    """Its writer gets a grace period to replace the bookie. A ledger to which nothing happens in
+    that time is fenced, closed and copied (rule 25)."""
+    FENCE = "fence"
+    """It is fenced and closed at once, whoever writes it."""
+    SKIP = "skip"
+    """It is left."""
+
+
+class JobProgress(Protocol):
+    def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+        """A part of the job; 0 bytes: they are not known."""
+        ...
+
+    def done(self, ledgers: int, size_bytes: int) -> None:
+        """So many more."""
+        ...
+
+
+class Silent:
+    """Nobody wants to know."""
+
+    def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+        pass
+
+    def done(self, ledgers: int, size_bytes: int) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOptions:
+    open_ledgers: OpenLedgers = OpenLedgers.WAIT
+    open_grace_s: float = OPEN_GRACE_S
+    parallel: int = PARALLEL
+    bytes_per_s: float | None = None
+    """Written, by the whole job; None: no bound."""
+    password: bytes = b""
+    """Of ledgers whose metadata has none."""
+
+
+DEFAULT_OPTIONS = MoveOptions()
+
+
+class Metered(Budget):
+    """A budget that tells what is taken of it."""
+
+    def __init__(self, bytes_per_s: float | None, progress: JobProgress) -> None:
+        super().__init__(bytes_per_s)
+        self._progress = progress
+
+    async def take(self, size_bytes: int) -> None:
+        await super().take(size_bytes)
+        self._progress.done(0, size_bytes)
+
+
+async def moves_of(
+    client: Client, bookie: str, *, password: bytes = b"", progress: JobProgress | None = None
+) -> list[Move]:
+    """What of all ledgers the bookie should hold, as the metadata has it. MetadataError."""
+    progress = progress or Silent()
+    progress.begin("looking at ledgers", 0, 0)
+    found: list[Move] = []
+    ids: list[int] = []
+
+    async def look() -> None:
+        moves = await each(ids, lambda one: move_of(client, one, bookie, password=password))
+        found.extend(one for one in moves if one is not None)
+        progress.done(len(ids), 0)
+        ids.clear()
+
+    async for ledger_id in client.list_ledgers():
+        ids.append(ledger_id)
+        if len(ids) == LEDGERS_PER_LOOK:
+            await look()
+    await look()
+    return found
+
+
+async def recover_bookie(
+    client: Client,
+    locks: ReplicationLocks,
+    bookie: str,
+    *,
+    dry_run: bool = False,
+    options: MoveOptions = DEFAULT_OPTIONS,
+    progress: JobProgress | None = None,
+) -> RecoverResult:
+    """Replicate again what a lost bookie held. On return what `fragments` counts is durable on the
+    new bookies and named in the metadata; what is left, and why, is in the result. `dry_run`
+    changes nothing.
+
+    Safe to repeat, to cancel, and to run several times at once. Raises UsageError for a bookie that
+    is alive or not known, MetadataError.
+    """
+    await check_bookie(client, bookie, even_if_alive=False)
+    moves = await moves_of(client, bookie, password=options.password, progress=progress)
+    if dry_run:
+        return RecoverResult(bookie, True, tuple(moves))
+    return await take_out_of(client, locks, bookie, moves, options=options, progress=progress)
+
+
+async def take_out_of(
+    client: Client,
+    locks: ReplicationLocks,
+    bookie: str,
+    moves: Sequence[Move],
+    *,
+    options: MoveOptions,
+    progress: JobProgress | None = None,
+) -> RecoverResult:
+    """Take the bookie out of these ledgers: as `recover_bookie`, for any bookie."""
+    job = _Job(client, locks, bookie, options, progress or Silent())
+    await job.run(moves)
+    return result_of(bookie, moves, list(job.work.values()))
+
+
+class _Job:
+    def __init__(
+        self,
+        client: Client,
+        locks: ReplicationLocks,
+        bookie: str,
+        options: MoveOptions,
+        progress: JobProgress,
+    ) -> None:
+        self._client = client
+        self._locks = locks
+        self._bookie = bookie
+        self._options = options
+        self._progress = progress
+        self._budget = Metered(options.bytes_per_s, progress)
+        self.work: dict[int, LedgerWork] = {}
+
+    async def run(self, moves: Sequence[Move]) -> None:
+        self.work = {one.ledger: not_tried(one.ledger) for one in moves}
+        self._progress.begin("replicating", len(moves), sum(one.bytes for one in moves))
+        await self._turn(list(self.work), {})
+        for _ in range(LOCKED_ROUNDS):
+            opened = self._which(Work.OPEN)
+            locked = self._which(Work.LOCKED)
+            mode = self._options.open_ledgers
+            if mode is OpenLedgers.SKIP:
+                opened = []
+            if not opened and not locked:
+                return
+            seen = {}
+            if mode is OpenLedgers.FENCE and opened:
+                await self._each(opened, self._fence)
+            elif opened:
+                await asyncio.sleep(self._options.open_grace_s)
+                seen = {one: at for one in opened if (at := self.work[one].seen) is not None}
+            else:
+                await asyncio.sleep(LOCKED_PAUSE_S)
+            await self._turn([*opened, *locked], seen)
+
+    def _which(self, kind: Work) -> list[int]:
+        return [one.ledger for one in self.work.values() if one.work is kind]
+
+    async def _turn(self, ledgers: Sequence[int], seen: Mapping[int, Seen]) -> None:
+        async def one(ledger_id: int) -> None:
+            found = await take_out(
+                self._client,
+                self._locks,
+                ledger_id,
+                (self._bookie,),
+                password=self._options.password,
+                before=seen.get(ledger_id),
+                budget=self._budget,
+            )
+            self.work[ledger_id] = added(self.work[ledger_id], found)
+            self._progress.done(found.work in (Work.DONE, Work.GONE), 0)
+
+        await self._each(ledgers, one)
+
+    async def _fence(self, ledger_id: int) -> None:
+        """End whoever writes it. What goes wrong is told by the next try to copy it."""
+        password = self._options.password
+        try:
+            metadata = await self._client.ledger_metadata(ledger_id)
+            if metadata.password is not None:
+                password = metadata.password
+            reader = await self._client.open_ledger(ledger_id, password=password, recover=True)
+        except QuireError:
+            return
+        reader.close()
+
+    async def _each(self, ledgers: Collection[int], work: Callable[[int], Awaitable[None]]) -> None:
+        upcoming = iter(ledgers)
+
+        async def some() -> None:
+            for ledger_id in upcoming:
+                await work(ledger_id)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                for _ in range(min(self._options.parallel, len(ledgers))):
+                    group.create_task(some())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None

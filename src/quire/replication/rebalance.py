@@ -1,0 +1,271 @@
+"""Replicas moved from the fullest bookies to the emptiest, after a bookie was added.
+
+A move is a copy to the new member, durable there, and then one compare-and-swap: at no moment has
+an entry fewer copies than before. The former member's copy is garbage that it collects by itself
+(`quire.bookie.over_replicated`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quire.client import Client
+from quire.core.fragments import Fragment
+from quire.errors import NoSuchLedgerError, QuireError
+from quire.metadata.base import Bookies
+from quire.replication.budget import Budget
+from quire.replication.fragment import Outcome, replicate_fragment
+from quire.replication.ledger import REASON_CHARS_MAX
+from quire.replication.locks import LockHeldError, ReplicationLocks
+from quire.replication.move import PARALLEL, JobProgress, Metered, Silent
+from quire.replication.move_result import LEDGERS_PER_LOOK, Left
+from quire.replication.opened import OpenedLedger, open_for_repair
+from quire.replication.plan import (
+    TARGET_SPREAD_PERCENT,
+    Allowed,
+    Plan,
+    PlannedMove,
+    Stock,
+    make_plan,
+)
+from quire.tasks import each
+
+LOCATIONS_WAIT_S = 5.0
+"""For the places of all bookies to be known."""
+STALE = "the segment has changed since the plan was made"
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceOptions:
+    target_spread_percent: float = TARGET_SPREAD_PERCENT
+    max_bytes: int | None = None
+    """Copied, at most; None: no bound."""
+    parallel: int = PARALLEL
+    bytes_per_s: float | None = None
+    """Written, by the whole job; None: no bound."""
+    password: bytes = b""
+    """Of ledgers whose metadata has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rebalanced:
+    dry_run: bool
+    plan: Plan
+    moved: int = 0
+    """Replicas that stand elsewhere now."""
+    entries: int = 0
+    bytes: int = 0
+    """Payload that was copied."""
+    left: tuple[Left, ...] = ()
+    """Moves of the plan that were not done. The next run plans anew."""
+
+    def as_json(self, limit: int | None = None) -> dict[str, Any]:
+        return {
+            "dry_run": self.dry_run,
+            "moves": [asdict(one) for one in self.plan.moves[:limit]],
+            "to_move": {
+                "replicas": len(self.plan.moves),
+                "entries": sum(one.entries for one in self.plan.moves),
+                "bytes": self.plan.size_bytes,
+            },
+            "bookies": {
+                bookie: {"before_bytes": size, "after_bytes": self.plan.after[bookie]}
+                for bookie, size in self.plan.before.items()
+            },
+            "spread_before_percent": round(self.plan.spread_before, 1),
+            "spread_after_percent": round(self.plan.spread_after, 1),
+            "moved": self.moved,
+            "entries": self.entries,
+            "bytes": self.bytes,
+            "left": len(self.left),
+            "failed": [asdict(one) for one in self.left[:limit]],
+        }
+
+
+async def rebalance(
+    client: Client,
+    locks: ReplicationLocks,
+    rng: random.Random,
+    *,
+    dry_run: bool = False,
+    allowed: Allowed | None = None,
+    options: RebalanceOptions = RebalanceOptions(),
+    progress: JobProgress | None = None,
+) -> Rebalanced:
+    """Plan, and carry it out. On return the moves that the result counts are durable and named in
+    the metadata. `allowed` says on which bookies a ledger may be left; None: where the client's
+    placement policy would have it.
+
+    Only complete segments are moved, from and to writable bookies. Safe to repeat, to cancel, and
+    beside other jobs. Raises MetadataError; what else goes wrong with a move is in the result.
+    """
+    progress = progress or Silent()
+    plan = await plan_for(client, rng, allowed=allowed, options=options, progress=progress)
+    if dry_run:
+        return Rebalanced(True, plan)
+    return await carry_out(client, locks, plan, options=options, progress=progress)
+
+
+async def plan_for(
+    client: Client,
+    rng: random.Random,
+    *,
+    allowed: Allowed | None = None,
+    options: RebalanceOptions = RebalanceOptions(),
+    progress: JobProgress | None = None,
+) -> Plan:
+    """A plan from the metadata of all ledgers, and the bookies that are writable now."""
+    progress = progress or Silent()
+    progress.begin("looking at ledgers", 0, 0)
+    stock = Stock()
+    ids: list[int] = []
+
+    async def look() -> None:
+        async def one(ledger_id: int) -> None:
+            try:
+                metadata = await client.ledger_metadata(ledger_id)
+            except NoSuchLedgerError:
+                return
+            stock.add(ledger_id, metadata)
+
+        await each(ids, one)
+        progress.done(len(ids), 0)
+        ids.clear()
+
+    async for ledger_id in client.list_ledgers():
+        ids.append(ledger_id)
+        if len(ids) == LEDGERS_PER_LOOK:
+            await look()
+    await look()
+    if allowed is None:
+        loop = asyncio.get_running_loop()
+        await client.placement.settle(loop.time() + LOCATIONS_WAIT_S)
+        allowed = _as_placed(client)
+    bookies = await client.bookies()
+    return make_plan(
+        stock,
+        bookies.writable,
+        rng,
+        hosts=_hosts(bookies),
+        allowed=allowed,
+        target_spread_percent=options.target_spread_percent,
+        max_bytes=options.max_bytes,
+    )
+
+
+def _as_placed(client: Client) -> Allowed:
+    def allowed(ensemble: tuple[str, ...], write_quorum: int, ack_quorum: int) -> bool:
+        return bool(client.placement.adherence(ensemble, write_quorum, ack_quorum))
+
+    return allowed
+
+
+def _hosts(bookies: Bookies) -> Mapping[str, str]:
+    return {
+        one.bookie_id: one.host for one in (*bookies.readonly.values(), *bookies.writable.values())
+    }
+
+
+async def carry_out(
+    client: Client,
+    locks: ReplicationLocks,
+    plan: Plan,
+    *,
+    options: RebalanceOptions,
+    progress: JobProgress,
+) -> Rebalanced:
+    """Moves of one ledger follow each other; ledgers are worked on some at a time."""
+    by_ledger: dict[int, list[PlannedMove]] = {}
+    for move in plan.moves:
+        by_ledger.setdefault(move.ledger, []).append(move)
+    progress.begin("moving replicas", len(plan.moves), plan.size_bytes)
+    job = _Moving(client, locks, options, Metered(options.bytes_per_s, progress), progress)
+    upcoming = iter(by_ledger.items())
+
+    async def some() -> None:
+        for ledger_id, moves in upcoming:
+            await job.ledger(ledger_id, moves)
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(options.parallel, len(by_ledger))):
+                group.create_task(some())
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return Rebalanced(False, plan, job.moved, job.entries, job.size_bytes, tuple(job.left))
+
+
+class _Moving:
+    def __init__(
+        self,
+        client: Client,
+        locks: ReplicationLocks,
+        options: RebalanceOptions,
+        budget: Budget,
+        progress: JobProgress,
+    ) -> None:
+        self._client = client
+        self._locks = locks
+        self._options = options
+        self._budget = budget
+        self._progress = progress
+        self.moved = self.entries = self.size_bytes = 0
+        self.left: list[Left] = []
+
+    async def ledger(self, ledger_id: int, moves: list[PlannedMove]) -> None:
+        try:
+            async with self._locks.hold(ledger_id):
+                for move in moves:
+                    await self._move(move)
+        except LockHeldError as error:
+            self.left += [Left(ledger_id, str(error.args[0])) for _ in moves]
+
+    async def _move(self, move: PlannedMove) -> None:
+        try:
+            ledger = await open_for_repair(
+                self._client, move.ledger, password=self._options.password, ask=False
+            )
+            fragment = _fragment(ledger, move)
+            if fragment is None:
+                self._leave(move, STALE)
+                return
+            copied = await replicate_fragment(
+                self._client,
+                ledger,
+                fragment,
+                {move.index: move.target},
+                budget=self._budget,
+                living=True,
+            )
+        except NoSuchLedgerError:
+            return  # deleted: nothing of it is to be moved any more
+        except QuireError as error:
+            self._leave(move, str(error))
+            return
+        self.entries += copied.entries
+        self.size_bytes += copied.size_bytes
+        if copied.outcome is Outcome.DONE:
+            self.moved += 1
+            self._progress.done(1, 0)
+        else:
+            self._leave(move, STALE)
+
+    def _leave(self, move: PlannedMove, why: str) -> None:
+        self.left.append(Left(move.ledger, why[:REASON_CHARS_MAX]))
+
+
+def _fragment(ledger: OpenedLedger, move: PlannedMove) -> Fragment | None:
+    """The segment as it is now, if the move still fits."""
+    for fragment in ledger.fragments():
+        if fragment.segment_first == move.segment_first:
+            fits = (
+                fragment.closed
+                and fragment.ensemble[move.index] == move.source
+                and move.target not in fragment.ensemble
+            )
+            return fragment if fits else None
+    return None

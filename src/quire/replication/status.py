@@ -1,0 +1,199 @@
+"""What is known of a ledger that lacks replicas: since when, who works on it, and why it is not
+repaired yet.
+
+The last failure of a ledger is a value of ours, `autorecovery/failures/<id>`, outside of what
+Apache's tools look at: its text format has no field for it. It is deleted with the mark by whoever
+of ours repairs the ledger; where a Java worker did, it stays for a while and is not shown.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from quire.clock import Clock, SystemClock
+from quire.codec.underreplication import Holder
+from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
+from quire.metadata.base import MetadataStore
+from quire.replication.election import auditor_of
+from quire.replication.locks import ReplicationLocks
+from quire.replication.marks import Marks
+
+FAILURES_TOLD_MAX = 100
+"""In an overview."""
+_KEY = ("autorecovery", "failures")
+_ATTEMPTS = 5
+"""Of noting one failure, against others that note theirs."""
+
+
+@dataclass(frozen=True, slots=True)
+class LastFailure:
+    """Why a worker gave a ledger up, for now."""
+
+    reason: str
+    at_ms: int
+    attempts: int
+    """In a row."""
+    next_attempt_ms: int
+    by: str
+    """The worker."""
+
+
+@dataclass(frozen=True, slots=True)
+class WhyNot:
+    """Of a ledger that is marked."""
+
+    ledger: int
+    replicas: tuple[str, ...]
+    """Bookies that are believed to lack its entries: a hint."""
+    marked_ms: int | None
+    """When it was marked last, by the calendar of who did; None: that was not said."""
+    age_s: float | None
+    """The same as an age."""
+    lock_owner: str | None
+    """Who works on it now; None: nobody."""
+    lock_age_s: float | None
+    """None: nobody has it, or it is one of Java's, which do not say."""
+    failure: LastFailure | None
+    enabled: bool
+    """Not: autorecovery is switched off for the whole cluster."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def sentence(self) -> str:
+        """Why it is not repaired yet."""
+        if not self.enabled:
+            return "autorecovery is disabled (quire autorecovery enable)"
+        if self.lock_owner is not None:
+            since = "" if self.lock_age_s is None else f" for {self.lock_age_s:.0f} s"
+            return f"{self.lock_owner} works on it{since}"
+        if self.failure is not None:
+            return f"{self.failure.reason} ({self.failure.attempts} attempts, {self.failure.by})"
+        return "no worker has taken it yet"
+
+
+async def why_not(
+    store: MetadataStore, ledger_id: int, *, clock: Clock | None = None
+) -> WhyNot | None:
+    """Why a ledger has not got its replicas back yet; None: it is not marked. Changes nothing.
+    MetadataError. Cancel-safe."""
+    clock = clock or SystemClock()
+    locks = ReplicationLocks(store, "", clock)
+    mark = await locks.marked(ledger_id)
+    if mark is None:
+        return None
+    holder = await locks.held_by(ledger_id)
+    now_ms = clock.now_ms()
+    return WhyNot(
+        ledger=ledger_id,
+        replicas=mark.value.replicas,
+        marked_ms=mark.value.ctime_ms,
+        age_s=_age_s(mark.value.ctime_ms, now_ms),
+        lock_owner=holder.owner if holder is not None else None,
+        lock_age_s=_age_s(holder.since_ms, now_ms) if holder is not None else None,
+        failure=await last_failure(store, ledger_id),
+        enabled=await Marks(store).enabled(),
+    )
+
+
+def _age_s(since_ms: int | None, now_ms: int) -> float | None:
+    """Calendars differ a little: nothing is younger than now."""
+    return None if since_ms is None else max(0, now_ms - since_ms) / 1000
+
+
+async def marked_ledgers(
+    store: MetadataStore, *, clock: Clock | None = None
+) -> AsyncIterator[WhyNot]:
+    """All of them, ascending. As `why_not`."""
+    async for ledger_id in Marks(store).walk():
+        found = await why_not(store, ledger_id, clock=clock)
+        if found is not None:
+            yield found
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """Of a cluster's autorecovery."""
+
+    enabled: bool
+    delay_s: int
+    auditor: str | None
+    auditor_age_s: float | None
+    """Since when it stands for election; None for Java's."""
+    marked: int
+    """Ledgers."""
+    locked: int
+    failing: int
+    """Of the marked ones: those whose last attempt failed."""
+    failures: tuple[WhyNot, ...] = ()
+    """The first of these."""
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+async def overview(store: MetadataStore, *, clock: Clock | None = None) -> Overview:
+    """MetadataError. Cancel-safe."""
+    clock = clock or SystemClock()
+    marks = Marks(store)
+    auditor: Holder | None = await auditor_of(store)
+    failing = set(await failing_ledgers(store))
+    marked = failed = 0
+    told: list[WhyNot] = []
+    async for ledger_id in marks.walk():
+        marked += 1
+        if ledger_id in failing:
+            failed += 1
+            if len(told) < FAILURES_TOLD_MAX:
+                why = await why_not(store, ledger_id, clock=clock)
+                told += [why] if why is not None else []
+    return Overview(
+        enabled=await marks.enabled(),
+        delay_s=await marks.delay_s(),
+        auditor=auditor.owner if auditor is not None else None,
+        auditor_age_s=_age_s(auditor.since_ms, clock.now_ms()) if auditor is not None else None,
+        marked=marked,
+        locked=len(await marks.locked()),
+        failing=failed,
+        failures=tuple(told),
+    )
+
+
+# -- failures ---------------------------------------------------------------------------------
+
+
+async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | None:
+    try:
+        found = await store.read_value((*_KEY, str(ledger_id)))
+        return LastFailure(**json.loads(found.value))
+    except (NoSuchKeyError, ValueError, TypeError):
+        return None
+
+
+async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
+    """The last one counts. It is only told: no decision about data rests on it."""
+    key = (*_KEY, str(ledger_id))
+    value = json.dumps(asdict(failure)).encode()
+    for _ in range(_ATTEMPTS):
+        version: int | None = None
+        try:
+            version = (await store.read_value(key)).version
+        except NoSuchKeyError:
+            pass
+        try:
+            await store.write_value(key, value, version)
+            return
+        except (KeyExistsError, NoSuchKeyError, VersionConflictError):
+            continue
+
+
+async def forget_failure(store: MetadataStore, ledger_id: int) -> None:
+    await store.delete_value((*_KEY, str(ledger_id)))
+
+
+async def failing_ledgers(store: MetadataStore) -> list[int]:
+    """Ledgers of which a failure is noted, marked or not."""
+    return sorted(int(name) for name in await store.list_values(_KEY) if name.isdecimal())

@@ -1,0 +1,351 @@
+"""Replication workers: take a marked ledger, give it its replicas back, take the mark away
+(replication spec, 12.3).
+
+Of the bookies that a mark names,
+
+- those that are not registered, or do not answer, are replaced (`ledger.take_out_locked`); whether
+  they are back is asked again before each copy;
+- those that live are asked for every entry that they should hold, and what they lack is written
+  back to them (`repair`).
+
+Bookies that the mark does not name are left alone: whether they are lost is for the auditor to say.
+The mark goes when nothing that it names is missing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Collection, Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+
+from quire.client import Client
+from quire.clock import Clock
+from quire.core.fragments import members
+from quire.core.replicas import Finding
+from quire.errors import MetadataError, NoSuchLedgerError
+from quire.metadata.base import Bookies
+from quire.replication.auditor import Log
+from quire.replication.budget import Budget
+from quire.replication.ledger import LedgerWork, Seen, Work, take_out_locked
+from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
+from quire.replication.marks import Marks
+from quire.replication.opened import OpenedLedger, open_for_repair
+from quire.replication.repair import repair_locked
+from quire.replication.replica_reader import answers
+from quire.replication.scan import scan
+from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.status import (
+    LastFailure,
+    failing_ledgers,
+    forget_failure,
+    last_failure,
+    note_failure,
+)
+
+RESTING_MAX = 100_000
+"""Ledgers that wait for their next attempt, in memory. Beyond it some are tried sooner."""
+FRESH_S = 1.0
+"""What was said of bookies counts for so long."""
+
+
+@dataclass(slots=True)
+class _Rest:
+    until_s: float
+    """By the loop's clock."""
+    attempts: int = 0
+    seen: Seen | None = None
+    """Of an open ledger that is given a grace period, until then."""
+
+
+class Worker:
+    """`run` it until cancelled."""
+
+    def __init__(
+        self,
+        client: Client,
+        locks: ReplicationLocks,
+        *,
+        owner: str,
+        settings: AutorecoverySettings,
+        stats: AutorecoveryStats,
+        clock: Clock,
+        rng: random.Random,
+        budget: Budget,
+        log: Log,
+    ) -> None:
+        self._client = client
+        self._store = client.metadata
+        self._locks = locks
+        self._marks = Marks(client.metadata)
+        self._owner = owner
+        self._settings = settings
+        self._stats = stats
+        self._clock = clock
+        self._rng = rng
+        self._budget = budget
+        self._log = log
+        self._busy: set[int] = set()
+        self._resting: dict[int, _Rest] = {}
+        self._picking = asyncio.Lock()
+        self._news = asyncio.Event()
+        self._writable: set[str] | None = None
+        self._joined_ms = 0
+        """When a bookie joined last: failures of before count no more."""
+        self._registered: tuple[float, frozenset[str]] | None = None
+
+    async def run(self) -> None:
+        """Until cancelled, which is safe at any moment: what is named in the metadata is durable on
+        its bookies. Does not raise for what stores and bookies do: it tries again."""
+        with ExitStack() as watches:
+            for watch in (
+                self._store.watch_bookies(self._on_bookies),
+                self._marks.watch_ledgers(self._news.set),
+                self._marks.watch_enabled(lambda enabled: self._news.set()),
+            ):
+                watches.callback(watch.close)
+            async with asyncio.TaskGroup() as group:
+                for _ in range(self._settings.ledgers_at_once):
+                    group.create_task(self._work())
+
+    def _on_bookies(self, bookies: Bookies) -> None:
+        """With another bookie, what failed for want of one may succeed."""
+        before, self._writable = self._writable, set(bookies.writable)
+        if before is not None and self._writable - before:
+            self._joined_ms = self._clock.now_ms()
+            for rest in self._resting.values():
+                if rest.seen is None:
+                    rest.until_s = 0.0
+            self._news.set()
+
+    async def _work(self) -> None:
+        pause_s = self._settings.backoff_s
+        while True:
+            try:
+                ledger_id = await self._pick()
+                if ledger_id is None:
+                    await self._wait()
+                    continue
+                try:
+                    await self._attempt(ledger_id)
+                finally:
+                    self._busy.discard(ledger_id)
+                pause_s = self._settings.backoff_s
+            except MetadataError as error:
+                self._stats.store_errors += 1
+                self._log("worker_failed", error=str(error))
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, self._settings.backoff_max_s)
+
+    # -- which ledger -------------------------------------------------------------------------
+
+    async def _pick(self) -> int | None:
+        """A marked ledger, busy from now on, that nobody works on and that does not rest."""
+        async with self._picking:
+            if not await self._marks.enabled():
+                return None
+            await self._locks.tidy()
+            locked, now_s = await self._marks.locked(), asyncio.get_running_loop().time()
+            async for ledger_id in self._marks.walk(self._rng):
+                rest = self._resting.get(ledger_id)
+                if rest is not None and rest.until_s > now_s:
+                    continue
+                if ledger_id in self._busy or ledger_id in locked:
+                    continue
+                self._busy.add(ledger_id)
+                return ledger_id
+            return None
+
+    async def _wait(self) -> None:
+        now_s = asyncio.get_running_loop().time()
+        soon_s = [rest.until_s for rest in self._resting.values() if rest.until_s > now_s]
+        until_s = min([now_s + self._settings.poll_s, *soon_s])
+        self._news.clear()
+        try:
+            async with asyncio.timeout_at(until_s):
+                await self._news.wait()
+        except TimeoutError:
+            pass
+
+    def _rest(self, ledger_id: int, seconds: float, attempts: int, seen: Seen | None) -> None:
+        self._resting.pop(ledger_id, None)
+        if len(self._resting) >= RESTING_MAX:
+            del self._resting[next(iter(self._resting))]
+        until_s = asyncio.get_running_loop().time() + seconds
+        self._resting[ledger_id] = _Rest(until_s, attempts, seen)
+
+    # -- one ledger ---------------------------------------------------------------------------
+
+    async def _attempt(self, ledger_id: int) -> None:
+        rest = self._resting.get(ledger_id)
+        if rest is None and await self._others_failed(ledger_id):
+            return
+        attempts = 0 if rest is None else rest.attempts
+        seen = None if rest is None else rest.seen
+        try:
+            async with self._locks.hold(ledger_id) as lock:
+                done = await self._heal(lock, seen)
+                self._count(done)
+                if done.work in (Work.DONE, Work.GONE):
+                    # While we have the lock: what others fail at later is not forgotten.
+                    await forget_failure(self._store, ledger_id)
+        except LockHeldError:
+            self._stats.locks_missed += 1
+            self._rest(ledger_id, self._settings.backoff_s, attempts, seen)
+            return
+        except MetadataError as error:
+            self._rest(ledger_id, self._backoff_s(attempts), attempts + 1, None)
+            self._log("ledger_failed", ledger=ledger_id, reason=str(error))
+            raise
+        if done.work in (Work.DONE, Work.GONE):
+            self._resting.pop(ledger_id, None)
+        elif done.work is Work.OPEN:
+            self._rest(ledger_id, self._settings.open_grace_s, 0, done.seen)
+            reason = (
+                "it is open, and its writer is given "
+                f"{self._settings.open_grace_s:g} s to replace the bookie by itself"
+            )
+            await self._note(ledger_id, reason, 0, self._settings.open_grace_s)
+        else:
+            self._log("ledger_failed", ledger=ledger_id, reason=done.reason)
+            pause_s = self._backoff_s(attempts)
+            self._rest(ledger_id, pause_s, attempts + 1, None)
+            await self._note(ledger_id, done.reason, attempts + 1, pause_s)
+
+    def _backoff_s(self, attempts: int) -> float:
+        settings = self._settings
+        return float(min(settings.backoff_s * 2 ** min(attempts, 32), settings.backoff_max_s))
+
+    async def _others_failed(self, ledger_id: int) -> bool:
+        """Whether another worker was here a moment ago, in vain: it rests for us, too."""
+        failure = await last_failure(self._store, ledger_id)
+        if failure is None or failure.at_ms < self._joined_ms or failure.by == self._owner:
+            return False
+        left_s = (failure.next_attempt_ms - self._clock.now_ms()) / 1000
+        if left_s <= 0:
+            return False
+        # Its calendar may be ahead of ours.
+        self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), failure.attempts, None)
+        return True
+
+    async def _note(self, ledger_id: int, reason: str, attempts: int, pause_s: float) -> None:
+        now_ms = self._clock.now_ms()
+        failure = LastFailure(reason, now_ms, attempts, now_ms + int(pause_s * 1000), self._owner)
+        await note_failure(self._store, ledger_id, failure)
+
+    def _count(self, done: LedgerWork) -> None:
+        stats = self._stats
+        stats.ledgers_done += done.work in (Work.DONE, Work.GONE)
+        stats.ledgers_failed += done.work is Work.FAILED
+        stats.ledgers_fenced += done.recovered
+        stats.fragments += done.fragments
+        stats.entries_copied += done.entries
+        stats.bytes_copied += done.size_bytes
+        if done.work is Work.DONE:
+            self._log(
+                "ledger_replicated",
+                ledger=done.ledger,
+                fragments=done.fragments,
+                entries=done.entries,
+                bytes=done.size_bytes,
+                fenced=done.recovered,
+            )
+
+    async def _heal(self, lock: ReplicationLock, seen: Seen | None) -> LedgerWork:
+        """Under the ledger's lock. DONE: its mark is gone, or was made again meanwhile."""
+        result = LedgerWork(lock.ledger_id, Work.DONE)
+        if lock.mark is None:  # somebody else was here, and perhaps died before it was done
+            await self._locks.clear_path(lock.ledger_id)
+            return replace(result, work=Work.GONE)
+        named = set(lock.mark.value.replicas)
+        lost = await self._still_lost(named)
+        if lost:
+            result = await take_out_locked(
+                self._client,
+                self._locks,
+                lock,
+                lost,
+                before=seen,
+                budget=self._budget,
+                recheck=self._still_lost,
+            )
+            if result.work is not Work.DONE:
+                return result
+        try:
+            ledger = await open_for_repair(self._client, lock.ledger_id)
+        except NoSuchLedgerError:
+            await self._locks.replicated(lock)
+            return replace(result, work=Work.GONE)
+        everybody = {bookie for s in ledger.metadata.segments for bookie in s.ensemble}
+        # A mark may name nobody; then who is away is left to the auditor all the same.
+        looked_at = named or await self._now_registered()
+        result = await self._look_at(ledger, everybody.intersection(looked_at), result)
+        if result.work is Work.DONE:
+            await self._locks.replicated(lock)
+        return result
+
+    async def _still_lost(self, bookies: Collection[str]) -> Collection[str]:
+        """Those that are not registered, or do not answer."""
+        registered = await self._now_registered()
+        lost = {bookie for bookie in bookies if bookie not in registered}
+        for bookie in sorted(set(bookies) - lost):
+            if await answers(self._client, bookie):
+                lost.add(bookie)
+        return lost
+
+    async def _now_registered(self) -> frozenset[str]:
+        now_s = asyncio.get_running_loop().time()
+        if self._registered is None or self._registered[0] < now_s - FRESH_S:
+            bookies = await self._store.bookies()
+            found = frozenset((*bookies.writable, *bookies.readonly))
+            self._registered = (now_s, found)
+        return self._registered[1]
+
+    async def _look_at(
+        self, ledger: OpenedLedger, bookies: Iterable[str], result: LedgerWork
+    ) -> LedgerWork:
+        """Read what these should hold, and write back what they lack."""
+        found: list[Finding] = []
+        for bookie in sorted(bookies):
+            for fragment in ledger.fragments():
+                if fragment.empty:
+                    continue
+                for index in members(fragment, (bookie,)):
+                    seen = await scan(
+                        self._client, ledger, fragment, index, fragment.first, fragment.last,
+                        budget=self._budget,
+                    )  # fmt: skip
+                    self._stats.replicas_read += seen.entries
+                    if seen.silent:
+                        # It was there when we began: what it is, the next attempt finds out.
+                        why = f"bookie {bookie} stopped answering while it was read"
+                        return replace(result, work=Work.FAILED, reason=why)
+                    found += [
+                        Finding(ledger.ledger_id, bad.first, bad.last, bookie, bad.kind, bad.detail)
+                        for bad in seen.bad
+                    ]
+        if not found:
+            return result
+        done = await repair_locked(
+            self._client, ledger.ledger_id, found, password=ledger.password, budget=self._budget
+        )
+        self._stats.replicas_repaired += done.written_back
+        result = replace(
+            result,
+            fragments=result.fragments + done.moved,
+            entries=result.entries + done.entries,
+            size_bytes=result.size_bytes + done.size_bytes,
+        )
+        if done.left:
+            one = done.left[0]
+            reason = f"entries {one.first}..{one.last} of bookie {one.bookie}: {one.detail}"
+            return replace(result, work=Work.FAILED, reason=reason)
+        return result
+
+
+async def forget_old_failures(client: Client, locks: ReplicationLocks) -> None:
+    """Delete what is noted of ledgers that are not marked any more. MetadataError."""
+    for ledger_id in await failing_ledgers(client.metadata):
+        if await locks.marked(ledger_id) is None:
+            await forget_failure(client.metadata, ledger_id)

@@ -1,0 +1,265 @@
+"""Who is the auditor, and what auditors and operators tell each other, on each metadata store; in
+ZooKeeper as Apache's do."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from contextlib import AsyncExitStack
+
+import pytest
+
+from quire.clock import SystemClock
+from quire.codec.underreplication import CHECKED_LEDGERS, Holder, checked_at
+from quire.errors import MetadataError, UsageError
+from quire.metadata.base import MetadataStore
+from quire.metadata.tree import Create, Delete, Put
+from quire.metadata.uri import parse_uri
+from quire.metadata.zookeeper import ZooKeeperStore
+from quire.replication.election import Election, auditor_of
+from quire.replication.locks import ReplicationLocks
+from quire.replication.marks import Marks
+from quire.replication.status import (
+    LastFailure,
+    forget_failure,
+    marked_ledgers,
+    note_failure,
+    overview,
+    why_not,
+)
+from tests.conformance.conftest import Backend, tree
+
+LIMIT_S = 30
+
+
+def election(store: MetadataStore, owner: str) -> Election:
+    return Election(store, owner, SystemClock())
+
+
+async def names_of(store: MetadataStore, auditor: str | None) -> None:
+    """Until this one is the auditor."""
+    async with asyncio.timeout(LIMIT_S):
+        while True:
+            found = await auditor_of(store)
+            if (found.owner if found is not None else None) == auditor:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_one_is_elected_and_the_next_when_it_leaves(
+    backend: Backend, store: MetadataStore
+) -> None:
+    other = await backend.store()
+    assert await auditor_of(store) is None
+    order: list[str] = []
+    leave = asyncio.Event()
+
+    async def candidate(where: MetadataStore, name: str) -> None:
+        async with election(where, name).won():
+            order.append(name)
+            await leave.wait()
+            leave.clear()
+
+    async with asyncio.timeout(LIMIT_S), asyncio.TaskGroup() as group:
+        group.create_task(candidate(store, "a"))
+        await names_of(store, "a")
+        group.create_task(candidate(other, "b"))
+        while len(await store.tree.children(election(store, "x").root)) < 2:
+            await asyncio.sleep(0.02)
+        group.create_task(candidate(store, "c"))
+        while len(await store.tree.children(election(store, "x").root)) < 3:
+            await asyncio.sleep(0.02)
+        for left in ("b", "c", None):
+            leave.set()
+            await names_of(store, left)
+    assert order == ["a", "b", "c"]
+    assert await store.tree.children(election(store, "x").root) == []
+
+
+async def test_a_session_that_ends_gives_the_office_to_the_next(
+    backend: Backend, store: MetadataStore
+) -> None:
+    mortal = await backend.store()
+    async with AsyncExitStack() as stack:
+        await stack.enter_async_context(election(mortal, "mortal").won())
+        waiting = asyncio.create_task(stack.enter_async_context(election(store, "heir").won()))
+        await names_of(store, "mortal")
+        await mortal.close()
+        async with asyncio.timeout(LIMIT_S):
+            await waiting
+        found = await auditor_of(store)
+        assert found is not None
+        assert found.owner == "heir"
+        stack.pop_all()  # the first one cannot give anything back any more
+
+
+async def test_a_vote_that_is_deleted_ends_the_office(store: MetadataStore) -> None:
+    one = election(store, "a")
+    async with one.won() as lost:
+        assert not lost.is_set()
+        [vote] = await store.tree.children(one.root)
+        await store.tree.commit(Delete(f"{one.root}/{vote}"))
+        async with asyncio.timeout(LIMIT_S):
+            await lost.wait()
+
+
+async def test_who_gives_up_waiting_leaves_no_vote(backend: Backend, store: MetadataStore) -> None:
+    other = election(await backend.store(), "b")
+    async with election(store, "a").won():
+        waiting = asyncio.create_task(other.won().__aenter__())
+        async with asyncio.timeout(LIMIT_S):
+            while len(await store.tree.children(other.root)) < 2:
+                await asyncio.sleep(0.02)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert len(await store.tree.children(other.root)) == 1
+
+
+async def test_votes_are_counted_as_apache_counts_them(store: MetadataStore) -> None:
+    """By their numbers; other names, and votes without our comment, are there too."""
+    root = election(store, "x").root
+    await store.tree.make_path(root)
+    for name, value in (
+        ("V_0000000007", b'bookieId: "10.0.0.7:3181"\n'),
+        ("V_0000000010", b'bookieId: "10.0.0.10:3181"\n'),
+        ("other", b"?"),
+    ):
+        await store.tree.commit(Create(f"{root}/{name}", value))
+    assert await auditor_of(store) == Holder("10.0.0.7:3181")
+
+
+def test_an_auditor_is_named_as_a_bookie() -> None:
+    with pytest.raises(UsageError, match="cannot be a bookie id"):
+        Election(None, "my host", SystemClock())  # type: ignore[arg-type]
+
+
+async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataStore) -> None:
+    marks = Marks(store)
+    await marks.prepare()
+    await marks.prepare()
+    await marks.begin_delay(0)
+    await marks.set_checked(CHECKED_LEDGERS, 1_600_000_000_123)
+    assert await marks.disable()
+    async with election(store, "10.0.0.1:3181").won():
+        if not isinstance(store, ZooKeeperStore):
+            assert not marks.root.startswith("/ledgers")
+            return
+        root = parse_uri(backend.uri).root
+        nodes = await tree(store._root.zk, f"{root}/underreplication")
+    vote = nodes.pop("/auditorelection/V_0000000000")
+    assert vote.startswith(b'bookieId: "10.0.0.1:3181"\n# since_ms=')
+    nodes.pop("", None)
+    assert nodes == {
+        "/LAYOUT": b'type: "BASIC"\nversion: 1\n',
+        "/ledgers": b"",
+        "/locks": b"",
+        "/auditorelection": b'bookieId: "10.0.0.1:3181"\n',
+        "/disable": b"",
+        "/lostBookieRecoveryDelay": b"0",
+        "/checkallledgersctime": bytes.fromhex("08fb80babbc82e"),
+    }
+
+
+async def test_a_tree_of_another_form_is_refused(store: MetadataStore) -> None:
+    marks = Marks(store)
+    await store.tree.make_path(f"{marks.root}/LAYOUT", b'type: "OTHER"\nversion: 2\n')
+    with pytest.raises(MetadataError, match="the layout is OTHER 2"):
+        await marks.prepare()
+
+
+async def test_it_is_switched_off_and_on(store: MetadataStore) -> None:
+    marks = Marks(store)
+    seen: asyncio.Queue[bool] = asyncio.Queue()
+    watch = marks.watch_enabled(seen.put_nowait)
+    async with asyncio.timeout(LIMIT_S):
+        assert await seen.get() is True
+        assert await marks.enabled()
+        assert await marks.disable()
+        assert not await marks.disable()
+        assert await seen.get() is False
+        assert not await marks.enabled()
+        assert await marks.enable()
+        assert not await marks.enable()
+        assert await seen.get() is True
+    watch.close()
+
+
+async def test_the_delay_wakes_who_watches_it_also_where_it_stays(store: MetadataStore) -> None:
+    marks = Marks(store)
+    assert await marks.delay_s(7) == 7
+    seen: asyncio.Queue[tuple[int, int]] = asyncio.Queue()
+    watch = marks.watch_delay(lambda seconds, version: seen.put_nowait((seconds, version)))
+    async with asyncio.timeout(LIMIT_S):
+        await marks.begin_delay(5)
+        assert await seen.get() == (5, 0)
+        await marks.begin_delay(9)
+        await marks.trigger()
+        assert await seen.get() == (5, 1)
+        await marks.set_delay(60)
+        assert await seen.get() == (60, 2)
+    watch.close()
+    assert await marks.delay_s() == 60
+    await store.tree.commit(Put(f"{marks.root}/lostBookieRecoveryDelay", b"soon"))
+    with pytest.raises(MetadataError, match=r"b'soon', not a number of seconds"):
+        await marks.delay_s()
+
+
+async def test_marked_ledgers_are_walked_in_order_or_by_chance(store: MetadataStore) -> None:
+    marks, locks = Marks(store), ReplicationLocks(store, "host-1", SystemClock())
+    assert [one async for one in marks.walk()] == []
+    ids = [0, 1, 0xFFFF, 0x1_0000, 0x1_0001, 2**40, 2**62 + 1]
+    for ledger_id in ids:
+        await locks.mark(ledger_id, ["a:1"])
+    await store.tree.make_path(f"{marks.root}/ledgers/what")
+    assert [one async for one in marks.walk()] == ids
+    orders = {tuple([one async for one in marks.walk(random.Random(n))]) for n in range(5)}
+    assert len(orders) > 1
+    assert all(sorted(order) == ids for order in orders)
+    async with locks.hold(0xFFFF):
+        assert await marks.locked() == {0xFFFF}
+        async with asyncio.timeout(LIMIT_S):
+            heard = asyncio.Event()
+            watch = marks.watch_ledgers(heard.set)
+            await heard.wait()
+            watch.close()
+
+
+async def test_when_a_check_was_done_is_kept(store: MetadataStore) -> None:
+    marks = Marks(store)
+    assert await marks.checked_ms(CHECKED_LEDGERS) is None
+    await marks.set_checked(CHECKED_LEDGERS, 5)
+    await marks.set_checked(CHECKED_LEDGERS, 1_750_000_000_000)
+    assert await marks.checked_ms(CHECKED_LEDGERS) == 1_750_000_000_000
+    assert checked_at(b"") is None
+
+
+async def test_why_a_ledger_is_not_repaired_is_told(store: MetadataStore) -> None:
+    locks = ReplicationLocks(store, "host-1", SystemClock())
+    assert await why_not(store, 7) is None
+    await locks.mark(7, ["a:1"])
+    found = await why_not(store, 7)
+    assert found is not None
+    assert (found.replicas, found.lock_owner, found.failure) == (("a:1",), None, None)
+    assert found.age_s is not None
+    assert found.sentence() == "no worker has taken it yet"
+    failure = LastFailure("no bookie is left", 1, 3, 2, "host-2")
+    await note_failure(store, 7, failure)
+    await note_failure(store, 7, failure)
+    await note_failure(store, 8, failure)
+    async with locks.hold(7):
+        found = await why_not(store, 7)
+        assert found is not None
+        assert (found.lock_owner, found.failure) == ("host-1", failure)
+        assert found.lock_age_s is not None
+        assert found.sentence().startswith("host-1 works on it for ")
+        assert (await overview(store)).locked == 1
+    assert [one.ledger async for one in marked_ledgers(store)] == [7]
+    seen = await overview(store)
+    assert (seen.marked, seen.failing, seen.enabled, seen.auditor) == (1, 1, True, None)
+    await forget_failure(store, 7)
+    await forget_failure(store, 7)
+    await Marks(store).disable()
+    found = await why_not(store, 7)
+    assert found is not None
+    assert found.failure is None
+    assert found.sentence() == "autorecovery is disabled (quire autorecovery enable)"

@@ -1,0 +1,138 @@
+"""Jobs of an operator with real processes: a lost bookie recovered, a living one taken away, a new
+one filled, and a ledger explained."""
+
+from __future__ import annotations
+
+import json
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.client import blocking
+from quire.client.blocking import Client
+from quire.testing.cluster import LocalCluster
+from tests.processes.cli import Quire
+
+PAYLOADS = [b"entry %d of a ledger that is moved" % n for n in range(400)]
+LIMIT_S = 40.0
+
+
+@pytest.fixture
+def cluster() -> Any:
+    with LocalCluster(bookies=4) as local:
+        yield local
+
+
+class Watcher:
+    """A client of the test's own: commands are for what is tested."""
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    def write(self, count: int) -> list[int]:
+        ids = []
+        for _ in range(count):
+            with self.client.create_ledger() as writer:
+                writer.append_many(PAYLOADS)
+            ids.append(writer.ledger_id)
+        return ids
+
+    def naming(self, bookie: str) -> list[int]:
+        """The ledgers that name the bookie."""
+        return [
+            one
+            for one in self.client.list_ledgers()
+            if any(bookie in s.ensemble for s in self.client.ledger_metadata(one).segments)
+        ]
+
+    def state(self, bookie: str) -> str:
+        found = self.client.bookies()
+        if bookie in found.writable:
+            return "writable"
+        return "read-only" if bookie in found.readonly else "gone"
+
+    def all_is_there(self) -> None:
+        for one in self.client.list_ledgers():
+            with self.client.open_ledger(one) as reader:
+                assert [entry.payload for entry in reader.read()] == PAYLOADS
+
+
+@contextmanager
+def watched(local: LocalCluster) -> Iterator[Watcher]:
+    with blocking.connect(local.uri) as client:
+        yield Watcher(client)
+
+
+def until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.1)
+
+
+def test_a_lost_bookie_is_recovered(cluster: LocalCluster) -> None:
+    quire = Quire(cluster.uri)
+    with watched(cluster) as seen:
+        seen.write(4)
+        lost = cluster.bookies[1]
+        quire("bookie", "recover", lost.id).fails(2, lost.id, "is alive")
+        lost.kill()
+        until(lambda: seen.state(lost.id) == "gone")
+        concerned = seen.naming(lost.id)
+        assert concerned
+        explained = quire("explain", "ledger", str(concerned[0])).ok().decode()
+        assert explained.splitlines()[-1].endswith(f"quire bookie recover {lost.id}"), explained
+        assert "unreachable" in explained
+        planned = json.loads(quire("bookie", "recover", lost.id, "--dry-run", "--json").ok())
+        assert [one["ledger"] for one in planned["moves"]] == concerned == seen.naming(lost.id)
+        assert planned["to_move"]["bytes"] > 0
+        done = json.loads(quire("bookie", "recover", lost.id, "--json", "--parallel", "2").ok())
+        assert done["complete"]
+        assert done["entries"] == planned["to_move"]["entries"]
+        assert seen.naming(lost.id) == []
+        seen.all_is_there()
+        deep = json.loads(quire("explain", "ledger", str(concerned[0]), "--deep", "--json").ok())
+        assert deep["verdict"]["command"] == "", deep
+        again = quire("bookie", "recover", lost.id).ok().decode()
+        assert again.startswith(f"0 of 0 ledgers do not name {lost.id}"), again
+
+
+def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    quire = Quire(cluster.uri)
+    leaving = cluster.bookies[2]
+    with watched(cluster) as seen:
+        seen.write(5)
+        assert seen.naming(leaving.id)
+        # Interrupted it stays read-only, and can be called off.
+        with quire.start("bookie", "decommission", leaving.id, "--bytes-per-s", "1k") as slow:
+            until(lambda: seen.state(leaving.id) == "read-only")
+            done = slow.end(signal.SIGINT)
+        assert done.status == 130
+        assert "--cancel" in done.err
+        out = quire("bookie", "decommission", leaving.id, "--cancel").ok()
+        assert b"may take entries again" in out
+        until(lambda: seen.state(leaving.id) == "writable")
+        out = quire("bookie", "decommission", leaving.id).ok()
+        assert f"bookie {leaving.id} is decommissioned" in out.decode()
+        assert b"Erase its directories" in out
+        assert seen.state(leaving.id) == "gone"
+        assert seen.naming(leaving.id) == []
+        seen.all_is_there()
+        # A new bookie gets its share.
+        with quire.start("bookie", "--dir", str(tmp_path / "new"), "--port", "0") as added:
+            bookie = added.line()
+            plan = json.loads(quire("cluster", "rebalance", "--dry-run", "--json").ok())
+            assert plan["to_move"]["replicas"] > 0
+            assert seen.naming(bookie) == []
+            moved = json.loads(quire("cluster", "rebalance", "--json").ok())
+            assert moved["moved"] == plan["to_move"]["replicas"] == len(seen.naming(bookie))
+            assert moved["spread_after_percent"] < moved["spread_before_percent"]
+            seen.all_is_there()
+            assert added.end(signal.SIGTERM).status == 0

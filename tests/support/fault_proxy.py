@@ -1,0 +1,206 @@
+"""Proxies for TCP, on a thread of their own: they pass bytes on late, in fits, or not at all.
+
+    with FaultProxy((host, port), (server_host, server_port)) as proxy:
+        proxy.fault = Fault(delay_s=(0.0, 0.2), stall_share=0.05)
+
+A kernel without netem has no loss of packets. What a program sees of one is what TCP makes of it:
+nothing comes for a retransmission time-out, then all of it; and where that happens again and again,
+the connection ends. That is what `stall_share` and `reset_share` do to chunks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import socket
+import threading
+from collections.abc import Coroutine
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Self
+
+CHUNK_BYTES = 64 * 1024
+STALL_S = 0.2
+"""Linux's least retransmission time-out."""
+END_LIMIT_S = 10.0
+WAITING_CHUNKS_MAX = 1_024
+"""Of one direction of one connection."""
+
+Address = tuple[str, int]
+Way = Coroutine[Any, Any, None]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What happens to every chunk, in both directions. Chunks never overtake each other."""
+
+    delay_s: tuple[float, float] = (0.0, 0.0)
+    """At least, at most; evenly spread."""
+    stall_share: float = 0.0
+    """So many of them come `STALL_S` later, and with them all that follow."""
+    reset_share: float = 0.0
+    """So many of them end their connection, without an answer."""
+
+
+NONE = Fault()
+
+
+class ProxyThread:
+    """Accepts connections at one address and opens one to the server for each of them. Those who
+    derive from it say what happens to them (`_pass_on`)."""
+
+    def __init__(self, listen: Address, server: Address) -> None:
+        self.listen = listen
+        self.server = server
+        self.connections = 0
+        """Accepted so far."""
+        self._thread = threading.Thread(target=self._run, name="proxy")
+        self._started: Future[asyncio.AbstractEventLoop] = Future()
+        self._ending = asyncio.Event()
+        self._pairs: set[asyncio.Task[None]] = set()
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        self._loop = self._started.result()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._loop.call_soon_threadsafe(self._ending.set)
+        self._thread.join(END_LIMIT_S)
+        assert not self._thread.is_alive(), "the proxy does not end"
+
+    def drop_all(self) -> None:
+        """End all connections that there are."""
+
+        async def drop() -> None:
+            for task in list(self._pairs):
+                task.cancel()
+
+        asyncio.run_coroutine_threadsafe(drop(), self._loop).result(END_LIMIT_S)
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._serve())
+        except OSError as error:
+            self._started.set_exception(error)
+
+    async def _serve(self) -> None:
+        server = await asyncio.start_server(self._accept, *self.listen)
+        self._started.set_result(asyncio.get_running_loop())
+        await self._ending.wait()
+        server.close()
+        for task in list(self._pairs):
+            task.cancel()
+        await asyncio.gather(*self._pairs, return_exceptions=True)
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._pairs.add(task)
+        self.connections += 1
+        try:
+            with contextlib.suppress(OSError, asyncio.CancelledError):
+                from_server, to_server = await asyncio.open_connection(*self.server)
+                try:
+                    for end in (writer, to_server):
+                        sock = end.get_extra_info("socket")
+                        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    await self._both_ways((reader, writer), (from_server, to_server))
+                finally:
+                    to_server.transport.abort()
+        finally:
+            writer.transport.abort()
+            self._pairs.discard(task)
+
+    async def _both_ways(
+        self,
+        client: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+        server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
+    ) -> None:
+        """Until one side ends: then both are ended."""
+        ways = [asyncio.ensure_future(way) for way in self._pass_on(*client, *server)]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for way in ways:
+                way.cancel()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    def _pass_on(
+        self,
+        from_client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        from_server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> tuple[Way, Way]:
+        """From the client to the server, and back; each until its reader ends."""
+        raise NotImplementedError
+
+
+class FaultProxy(ProxyThread):
+    def __init__(self, listen: Address, server: Address, *, seed: int = 0) -> None:
+        super().__init__(listen, server)
+        self.fault = NONE
+        """Changed at any time; it holds for what comes from then on."""
+        self.stalled = self.resets = 0
+        self._chance = random.Random(seed)
+
+    def _pass_on(
+        self,
+        from_client: asyncio.StreamReader,
+        to_client: asyncio.StreamWriter,
+        from_server: asyncio.StreamReader,
+        to_server: asyncio.StreamWriter,
+    ) -> tuple[Way, Way]:
+        return self._late(from_client, to_server), self._late(from_server, to_client)
+
+    async def _late(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Chunks are read as they come, and wait for their time: a delay is no bound on the rate.
+        Ends behind the last of them."""
+        waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(WAITING_CHUNKS_MAX)
+        both = [
+            asyncio.ensure_future(self._receive(reader, waiting)),
+            asyncio.ensure_future(self._send(writer, waiting)),
+        ]
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if both[0].done() and not both[0].cancelled() and both[0].result():
+                await both[1]
+        finally:
+            for task in both:
+                task.cancel()
+            await asyncio.gather(*both, return_exceptions=True)
+
+    async def _receive(
+        self, reader: asyncio.StreamReader, waiting: asyncio.Queue[tuple[float, bytes]]
+    ) -> bool:
+        """Whether it ended as connections do."""
+        now = self._loop.time
+        latest = 0.0
+        while chunk := await reader.read(CHUNK_BYTES):
+            fault = self.fault
+            if self._chance.random() < fault.reset_share:
+                self.resets += 1
+                return False
+            due = now() + self._chance.uniform(*fault.delay_s)
+            if self._chance.random() < fault.stall_share:
+                self.stalled += 1
+                due += STALL_S
+            latest = max(latest, due)
+            await waiting.put((latest, chunk))
+        await waiting.put((latest, b""))
+        return True
+
+    async def _send(
+        self, writer: asyncio.StreamWriter, waiting: asyncio.Queue[tuple[float, bytes]]
+    ) -> None:
+        while True:
+            due, chunk = await waiting.get()
+            await asyncio.sleep(max(0.0, due - self._loop.time()))
+            if not chunk:
+                return
+            writer.write(chunk)
+            await writer.drain()

@@ -1,0 +1,317 @@
+"""Which bookies are lost and when; in what order an auditor asks; what it does beside that."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.underreplication import (
+    CHECKED_PLACEMENT,
+    Holder,
+    checked_at,
+    delay_of,
+    ledger_of,
+    locked_ledger,
+    vote_number,
+)
+from quire.replication.auditor import Adheres, Auditor
+from quire.replication.locks import ReplicationLocks
+from quire.replication.lost_bookies import LostBookies
+from quire.replication.marks import Marks
+from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.testing.clock import SimClock
+from quire.testing.simulation.world import World, bookie_id
+
+ALL = ("a", "b", "c")
+
+
+def looked(delay_s: int = 10) -> LostBookies:
+    lost = LostBookies(delay_s)
+    lost.learn(ALL)
+    lost.look(ALL, 0.0)
+    return lost
+
+
+def test_a_single_lost_bookie_is_waited_for() -> None:
+    lost = looked()
+    assert lost.due_s() is None
+    lost.look(("a", "b"), 100.0)
+    assert lost.due_s() == 110.0
+    assert lost.waited_for(109.9) == {"c"}
+    assert lost.waited_for(110.0) == set()
+    lost.look(("a", "b"), 105.0)  # missed since the first look
+    assert lost.due_s() == 110.0
+
+
+def test_one_that_comes_back_costs_nothing() -> None:
+    lost = looked()
+    lost.look(("a", "b"), 100.0)
+    lost.look(ALL, 101.0)
+    assert lost.due_s() is None
+    assert (lost.waits, lost.returns) == (1, 1)
+    lost.look(("a", "b"), 200.0)
+    assert lost.due_s() == 210.0
+
+
+def test_more_than_one_are_not_waited_for() -> None:
+    lost = looked()
+    lost.look(("a", "b"), 100.0)
+    lost.look(("a",), 103.0)
+    assert lost.due_s() == 103.0
+    lost.look(("a", "b"), 104.0)  # again a single one
+    assert lost.due_s() == 110.0
+
+
+def test_what_was_given_up_counts_no_more_until_it_is_back() -> None:
+    lost = looked()
+    lost.look(("a", "b"), 100.0)
+    lost.give_up(("c",))
+    lost.look(("a", "b"), 120.0)
+    assert lost.due_s() is None
+    lost.look(("a",), 130.0)
+    assert lost.due_s() == 140.0  # a single one, beside what was given up
+    lost.look(ALL, 131.0)
+    lost.look(("a", "b"), 150.0)
+    assert lost.due_s() == 160.0
+
+
+def test_the_delay_may_change_and_be_overruled() -> None:
+    lost = looked(0)
+    lost.look(("a", "b"), 100.0)
+    assert lost.due_s() == 100.0
+    lost.set_delay(60)
+    assert lost.due_s() == 160.0
+    lost.overrule()
+    assert lost.due_s() == 100.0
+    lost.look(ALL, 101.0)
+    lost.look(("a", "b"), 102.0)
+    assert lost.due_s() == 162.0  # that was about the one before
+
+
+def test_a_bookie_that_is_named_and_was_never_seen_is_missing() -> None:
+    lost = looked(0)
+    lost.learn(("d",))
+    lost.look(ALL, 5.0)
+    assert lost.missing == {"d": 5.0}
+
+
+def test_values_of_the_tree() -> None:
+    assert Holder.decode(b'bookieId: "h"\n') == Holder("h")
+    one = Holder("10.0.0.1:3181", 1_750_000_000_000, "1f/2")
+    assert Holder.decode(one.encode()) == one
+    with pytest.raises(ValueError, match="names no owner"):
+        Holder.decode(b"")
+    assert ledger_of(["0000", "0000", "0000", "3039"]) == 12_345
+    assert ledger_of(["0000", "0000", "0000"]) is None
+    assert ledger_of(["0000", "0000", "0000", "303G"]) is None
+    assert [vote_number(n) for n in ("V_0000000007", "V_", "x")] == [7, None, None]
+    assert [locked_ledger(n) for n in ("urL0000000007", "urLx", "7")] == [7, None, None]
+    assert checked_at(bytes.fromhex("08fb80babbc82e")) == 1_600_000_000_123
+    with pytest.raises(ValueError, match="no delay"):
+        delay_of(b"-1")
+
+
+# -- the auditor on a simulated store ---------------------------------------------------------
+
+
+class Office:
+    """An auditor on a store without bookies that answer; registrations are made here."""
+
+    def __init__(self, world: World, adheres: Adheres | None = None, **settings: float) -> None:
+        self.world = world
+        self.client = world.client("auditor")
+        self.store = self.client.metadata
+        self.marks = Marks(self.store)
+        self.stats = AutorecoveryStats()
+        clock = SimClock(world.loop)
+        self.locks = ReplicationLocks(self.store, "auditor", clock)
+        self.auditor = Auditor(
+            self.client,
+            self.locks,
+            settings=AutorecoverySettings(**{"ledger_check_interval_s": 0, **settings}),  # type: ignore[arg-type]
+            stats=self.stats,
+            clock=clock,
+            rng=random.Random(1),
+            adheres=adheres,
+            log=lambda event, **fields: None,
+        )
+
+    async def ledger(self, *bookies: str) -> int:
+        metadata = LedgerMetadata(
+            ensemble_size=len(bookies),
+            write_quorum=len(bookies),
+            ack_quorum=1,
+            segments=(Segment(0, bookies),),
+        ).with_close(0, 5)
+        ledger_id, _ = await self.store.create_ledger(metadata)
+        return ledger_id
+
+    async def marked(self, ledger_id: int) -> tuple[str, ...]:
+        found = await self.locks.marked(ledger_id)
+        return () if found is None else found.value.replicas
+
+
+def office(
+    scenario: Callable[[Office], Awaitable[None]], adheres: Adheres | None = None, **settings: float
+) -> None:
+    world = World.make(1, 4)
+
+    async def whole() -> None:
+        for name in world.disks:
+            await world.start(name)
+        there = Office(world, adheres, **settings)
+        running = asyncio.ensure_future(there.auditor.run())
+        try:
+            await scenario(there)
+        finally:
+            running.cancel()
+            await asyncio.wait([running])
+            await there.client.close()
+        for name in list(world.bookies):
+            await world.stop(name)
+
+    world.loop.run(whole())
+
+
+def test_who_was_lost_before_is_noticed_at_the_start() -> None:
+    """Also a bookie without a cookie, which only a ledger names (rule 29)."""
+
+    async def scenario(there: Office) -> None:
+        gone = await there.ledger(bookie_id("bookie-0"), "10.0.0.9:3181")
+        well = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        await asyncio.sleep(1.0)
+        assert there.stats.audits >= 1
+        # The ledgers came after it: the next audit finds them.
+        await there.marks.trigger()
+        await asyncio.sleep(1.0)
+        assert await there.marked(gone) == ("10.0.0.9:3181",)
+        assert await there.marked(well) == ()
+
+    office(scenario)
+
+
+def test_a_bookie_that_comes_back_during_an_audit_is_not_lost() -> None:
+    """Metadata is read first, who is there afterwards."""
+
+    async def scenario(there: Office) -> None:
+        ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        await asyncio.sleep(1.0)
+        read_ledger = there.store.read_ledger
+        reading, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(number: int) -> Any:
+            found = await read_ledger(number)
+            reading.set()
+            await go_on.wait()
+            return found
+
+        there.store.read_ledger = slowly  # type: ignore[method-assign]
+        there.world.kill("bookie-0")
+        await reading.wait()
+        await there.world.start("bookie-0")
+        go_on.set()
+        await asyncio.sleep(1.0)
+        assert there.stats.audits == 2
+        assert await there.marked(ledger_id) == ()
+
+    office(scenario)
+
+
+def test_a_delay_is_kept_changed_and_cut_short() -> None:
+    async def scenario(there: Office) -> None:
+        ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        await asyncio.sleep(1.0)
+        there.world.kill("bookie-0")
+        await asyncio.sleep(50.0)
+        assert await there.marked(ledger_id) == ()
+        await there.marks.set_delay(600)
+        await asyncio.sleep(500.0)
+        assert await there.marked(ledger_id) == ()
+        await there.marks.trigger()
+        await asyncio.sleep(1.0)
+        assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario, lost_bookie_delay_s=60)
+
+
+def test_a_delay_that_is_over() -> None:
+    async def scenario(there: Office) -> None:
+        ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        await asyncio.sleep(1.0)
+        there.world.kill("bookie-0")
+        await asyncio.sleep(61.0)
+        assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+        assert there.stats.bookies_waited_for == 1
+        there.world.kill("bookie-1")
+        await asyncio.sleep(59.0)
+        assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+        await asyncio.sleep(2.0)
+        assert len(await there.marked(ledger_id)) == 2
+
+    office(scenario, lost_bookie_delay_s=60)
+
+
+def test_nothing_is_marked_while_it_is_disabled() -> None:
+    async def scenario(there: Office) -> None:
+        ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        await there.marks.disable()
+        await asyncio.sleep(1.0)
+        there.world.kill("bookie-0")
+        await asyncio.sleep(100.0)
+        assert await there.marked(ledger_id) == ()
+        await there.marks.enable()
+        await asyncio.sleep(1.0)
+        assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario)
+
+
+def test_read_only_bookies_are_not_lost() -> None:
+    async def scenario(there: Office) -> None:
+        ledger_id = await there.ledger(bookie_id("bookie-0"), bookie_id("bookie-1"))
+        presence = there.world.cluster.presences[bookie_id("bookie-0")]
+        presence.readonly = True
+        there.world.cluster.bookies_changed()
+        await asyncio.sleep(1.0)
+        await there.marks.trigger()
+        await asyncio.sleep(1.0)
+        assert await there.marked(ledger_id) == ()
+
+    office(scenario)
+
+
+def test_a_check_finds_what_is_missing_and_keeps_its_time() -> None:
+    """The ledgers of this test have no entries on any bookie."""
+
+    async def scenario(there: Office) -> None:
+        members = bookie_id("bookie-0"), bookie_id("bookie-1")
+        ledger_id = await there.ledger(*members)
+        await asyncio.sleep(150.0)
+        assert sorted(await there.marked(ledger_id)) == list(members)
+        assert there.stats.ledger_checks == 2  # at once, and after its interval
+        assert there.stats.replicas_checks == 3
+        assert there.stats.replicas_missing == 2
+        at_ms = await there.marks.checked_ms("replicascheckctime")
+        assert at_ms is not None
+        assert at_ms > SimClock(there.world.loop).now_ms() - 50_000
+
+    office(scenario, ledger_check_interval_s=100, replicas_check_interval_s=50)
+
+
+def test_misplaced_ledgers_are_counted() -> None:
+    def adheres(metadata: LedgerMetadata) -> bool | None:
+        return {1: None, 2: True, 3: False}[metadata.ensemble_size]
+
+    async def scenario(there: Office) -> None:
+        for count in (1, 2, 3, 3):
+            await there.ledger(*(bookie_id(f"bookie-{n}") for n in range(count)))
+        await asyncio.sleep(60.0)
+        assert there.stats.ledgers_misplaced == 2
+        assert await there.marks.checked_ms(CHECKED_PLACEMENT) is not None
+
+    office(scenario, adheres, placement_check_interval_s=50)

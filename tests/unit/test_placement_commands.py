@@ -1,0 +1,94 @@
+"""`quire cluster locations`, and `--placement` of commands that write."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.admin.main import cli
+from quire.metadata import open_metadata
+from quire.metadata.tree import Put
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("QUIRE_PLACEMENT", raising=False)
+    monkeypatch.setenv("QUIRE_METADATA", f"sqlite:///{tmp_path}/metadata.db")
+    assert run("cluster", "init") == 0
+    return f"sqlite:///{tmp_path}/metadata.db"
+
+
+def run(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+async def node(uri: str, value: bytes | None = None) -> Any:
+    store = await open_metadata(uri)
+    try:
+        if value is not None:
+            await store.tree.make_path("/bookies")
+            await store.tree.commit(Put("/bookies", value))
+        return json.loads((await store.tree.read("/bookies")).value)
+    finally:
+        await store.close()
+
+
+def wait(work: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run(work)
+
+
+def test_the_table_is_written_and_listed(uri: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run("cluster", "locations", "list") == 0
+    assert "the table is empty" in capsys.readouterr().err
+    assert run("cluster", "locations", "set", "b1:3181", "a") == 0
+    arguments = ("b2:3181", "/w/b", "--group", "west", "--hostname", "host2")
+    assert run("cluster", "locations", "set", *arguments) == 0
+    assert wait(node(uri)) == {
+        "default": {"b1:3181": {"rack": "/a"}},
+        "west": {"b2:3181": {"rack": "/w/b", "hostname": "host2"}},
+    }
+    capsys.readouterr()
+    assert run("cluster", "locations", "list") == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "b1:3181 /a (not registered)",
+        "b2:3181 /w/b (not registered)",
+    ]
+    assert run("cluster", "locations", "remove", "b1:3181") == 0
+    assert run("cluster", "locations", "remove", "b1:3181") == 0
+    capsys.readouterr()
+    assert run("cluster", "locations", "list", "--json") == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "id": "b2:3181", "location": "/w/b", "group": "west", "hostname": "host2",
+        "registered": False,
+    }  # fmt: skip
+
+
+def test_a_table_that_is_not_one_is_left_alone(
+    uri: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    wait(node(uri, b"[1]"))
+    assert run("cluster", "locations", "set", "b1:3181", "/a") == 2
+    assert "not a table of groups" in capsys.readouterr().err
+    assert wait(node(uri)) == [1]
+
+
+@pytest.mark.parametrize(("bookie", "location"), [("b/1", "/a"), ("b1:3181", "//")])
+def test_what_cannot_be_set(uri: str, bookie: str, location: str) -> None:
+    assert run("cluster", "locations", "set", bookie, location) == 2
+
+
+def test_placement_of_a_command(
+    uri: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run("ledger", "write", "--placement", "rack-aware,min_rack=2") == 2
+    assert "Did you mean min_racks?" in capsys.readouterr().err
+    monkeypatch.setenv("QUIRE_PLACEMENT", "nowhere")
+    assert run("cluster", "bookies", "--space") == 2
+    assert "no placement policy 'nowhere'" in capsys.readouterr().err

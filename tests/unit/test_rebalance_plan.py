@@ -1,0 +1,206 @@
+"""The plan of a rebalancing: fewest bytes, never two replicas of a segment on one bookie, nothing
+that the placement does not allow, and the same plan from the same seed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.replication.plan import Ensemble, Plan, Stock, anywhere, make_plan, spread_percent
+
+KIB = 1024
+
+
+def closed(
+    *segments: tuple[int, tuple[str, ...]],
+    entries: int,
+    size: int,
+    quorums: tuple[int, int] = (2, 2),
+    state: LedgerState = LedgerState.CLOSED,
+) -> LedgerMetadata:
+    is_closed = state is LedgerState.CLOSED
+    return LedgerMetadata(
+        ensemble_size=len(segments[0][1]),
+        write_quorum=quorums[0],
+        ack_quorum=quorums[1],
+        segments=tuple(Segment(first, ensemble) for first, ensemble in segments),
+        state=state,
+        last_entry_id=entries - 1 if is_closed else -1,
+        length=entries * size if is_closed else 0,
+    )
+
+
+def plan(
+    ledgers: Mapping[int, LedgerMetadata],
+    writable: str,
+    *,
+    seed: int = 1,
+    hosts: Mapping[str, str] | None = None,
+    **limits: object,
+) -> Plan:
+    stock = Stock()
+    for ledger_id, metadata in ledgers.items():
+        stock.add(ledger_id, metadata)
+    return make_plan(
+        stock,
+        writable.split(),
+        random.Random(seed),
+        hosts=hosts or {},
+        **limits,  # type: ignore[arg-type]
+    )
+
+
+def pairs(count: int, *names: str, size: int = KIB) -> dict[int, LedgerMetadata]:
+    return {n: closed((0, names), entries=10, size=size) for n in range(count)}
+
+
+def test_a_new_bookie_gets_its_share_and_not_a_byte_more() -> None:
+    found = plan(pairs(30, "a", "b"), "a b c", target_spread_percent=0)
+    assert found.before == {"a": 300 * KIB, "b": 300 * KIB, "c": 0}
+    assert found.after == {"a": 200 * KIB, "b": 200 * KIB, "c": 200 * KIB}
+    assert found.size_bytes == 200 * KIB
+    assert {one.target for one in found.moves} == {"c"}
+    assert len({one.ledger for one in found.moves}) == len(found.moves)
+
+
+def test_what_is_balanced_enough_is_left() -> None:
+    ledgers = pairs(11, "a", "b") | {99: closed((0, ("c", "d")), entries=10, size=10 * KIB)}
+    assert plan(ledgers, "a b c d", target_spread_percent=10).moves == ()
+    assert plan({}, "a b c").moves == ()
+    assert plan(pairs(3, "a", "b"), "a b").moves == ()
+
+
+def test_the_bound_of_bytes_is_kept() -> None:
+    found = plan(pairs(30, "a", "b"), "a b c", target_spread_percent=0, max_bytes=55 * KIB)
+    assert found.size_bytes == 50 * KIB
+    assert plan(pairs(30, "a", "b"), "a b c", max_bytes=5 * KIB).moves == ()
+
+
+def test_a_read_only_bookie_neither_gives_nor_takes() -> None:
+    found = plan(pairs(30, "a", "b"), "b c", target_spread_percent=0)
+    assert {(one.source, one.target) for one in found.moves} == {("b", "c")}
+    assert "a" not in found.before
+
+
+def test_only_complete_segments_are_moved() -> None:
+    two = closed((0, ("a", "b")), (6, ("a", "b")), entries=10, size=KIB)
+    moves = plan({1: two}, "a b c", target_spread_percent=0).moves
+    assert moves
+    assert len({(one.segment_first, one.index) for one in moves}) == len(moves)
+    still_written = closed((0, ("a", "b")), entries=10, size=KIB, state=LedgerState.OPEN)
+    assert plan({1: still_written}, "a b c", target_spread_percent=0).moves == ()
+
+
+def test_a_replica_that_is_too_large_to_help_stays() -> None:
+    """On the other bookie it would be as wrong as here."""
+    one = closed((0, ("a",)), entries=10, size=KIB, quorums=(1, 1))
+    assert plan({1: one}, "a b", target_spread_percent=0).moves == ()
+
+
+def test_a_large_one_moves_where_it_makes_the_fullest_less_full() -> None:
+    ledgers = {n: closed((0, ("a",)), entries=1, size=KIB, quorums=(1, 1)) for n in range(3)}
+    found = plan(ledgers, "a b", target_spread_percent=0)
+    assert len(found.moves) == 1
+    assert sorted(found.after.values()) == [KIB, 2 * KIB]
+
+
+def test_replicas_do_not_come_to_fewer_hosts() -> None:
+    hosts = {"a": "x", "b": "y", "c": "y"}
+    found = plan(pairs(30, "a", "b"), "a b c", hosts=hosts, target_spread_percent=0)
+    assert found.moves
+    assert {one.source for one in found.moves} == {"b"}  # "a" is the only one on its host
+
+
+def test_what_the_placement_forbids_is_not_planned() -> None:
+    def allowed(ensemble: Ensemble, write_quorum: int, ack_quorum: int) -> bool:
+        assert (write_quorum, ack_quorum) == (2, 2)
+        return "c" not in ensemble or "a" in ensemble
+
+    found = plan(pairs(30, "a", "b"), "a b c", allowed=allowed, target_spread_percent=0)
+    assert {one.source for one in found.moves} == {"b"}
+
+
+def test_what_is_forbidden_already_may_be_moved() -> None:
+    found = plan(pairs(30, "a", "b"), "a b c", allowed=lambda *of: False, target_spread_percent=0)
+    assert found.moves
+
+
+def test_the_same_seed_gives_the_same_plan() -> None:
+    ledgers = pairs(40, "a", "b", "d")
+    assert plan(ledgers, "a b c d", seed=5) == plan(ledgers, "a b c d", seed=5)
+    assert plan(ledgers, "a b c d", seed=5) != plan(ledgers, "a b c d", seed=6)
+
+
+def test_spread() -> None:
+    assert spread_percent([]) == spread_percent([0, 0]) == 0
+    assert spread_percent([50, 150]) == 100
+    assert anywhere(("a",), 1, 1)
+
+
+NAMES = "abcdef"
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> dict[int, LedgerMetadata]:
+    ledgers = {}
+    for ledger_id in range(draw(st.integers(0, 25))):
+        size = draw(st.integers(1, 4))
+        quorum = draw(st.integers(1, size))
+        entries = draw(st.integers(1, 40))
+        starts = sorted({0, *draw(st.lists(st.integers(1, entries), max_size=2))})
+        segments = [
+            (first, tuple(draw(st.permutations(NAMES))[:size])) for first in starts
+        ]  # fmt: skip
+        ledgers[ledger_id] = closed(
+            *segments, entries=entries, size=draw(st.integers(1, 500)), quorums=(quorum, quorum)
+        )
+    return ledgers
+
+
+@settings(max_examples=60, deadline=None)
+@given(clusters(), st.integers(0, 3))
+def test_a_plan_can_be_carried_out_and_makes_nothing_worse(
+    ledgers: dict[int, LedgerMetadata], seed: int
+) -> None:
+    found = plan(ledgers, "a b c d e f", seed=seed, target_spread_percent=5)
+    used = dict(found.before)
+    ensembles = {
+        (ledger_id, segment.first_entry_id): list(segment.ensemble)
+        for ledger_id, metadata in ledgers.items()
+        for segment in metadata.segments
+    }
+    for one in found.moves:
+        ensemble = ensembles[one.ledger, one.segment_first]
+        assert ensemble[one.index] == one.source
+        ensemble[one.index] = one.target
+        assert len(set(ensemble)) == len(ensemble)
+        fuller = max(used[one.source], used[one.target])
+        used[one.source] -= one.size_bytes
+        used[one.target] += one.size_bytes
+        assert max(used[one.source], used[one.target]) < fuller
+    assert used == found.after
+    assert sum(found.after.values()) == sum(found.before.values())
+    if found.moves:
+        assert max(found.after.values()) <= max(found.before.values())
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 1, 1), (3, 1, 2, 2)])
+def test_no_byte_goes_through_a_third_bookie(sizes: tuple[int, ...]) -> None:
+    """What is moved is what is above the mean, where pieces are small enough."""
+    names = "abcd"
+    ledgers = {}
+    for at, size in enumerate(sizes):
+        for n in range(40):
+            ledgers[at * 100 + n] = closed(
+                (0, (names[at],)), entries=1, size=size * 100, quorums=(1, 1)
+            )
+    found = plan(ledgers, "a b c d e", target_spread_percent=0)
+    mean = sum(found.before.values()) / 5
+    above = sum(max(size - mean, 0) for size in found.before.values())
+    assert found.size_bytes <= above + 3 * 100
+    assert found.spread_after < 10

@@ -1,0 +1,129 @@
+"""What `quire bookie explain space` says, on simulated and real directories."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from quire.admin.main import cli
+from quire.storage.config import StorageConfig
+from quire.storage.disk import RealDisk
+from quire.storage.space_report import look
+from quire.testing.disk import SimDisk
+from tests.support.storage import SMALL, StoreOnDisk, sim_disk
+
+
+def filled(box: StoreOnDisk) -> None:
+    """Ledgers 1 to 4 share segments; 9 is there twice."""
+    box.append([(9, entry, bytes(400)) for entry in range(20)])
+    box.pump()
+    turn = 0
+    while box.store.stats().sealed_segments < 3:
+        box.append([(ledger_id, turn, bytes(300)) for ledger_id in (1, 2, 3, 4)])
+        box.pump()
+        turn += 1
+    box.append([(9, entry, bytes(400)) for entry in range(20)])
+    while box.store.stats().sealed_segments < 4:
+        box.append([(1, turn, bytes(300))])
+        box.pump()
+        turn += 1
+    box.idle()
+
+
+def test_every_byte_is_accounted_for() -> None:
+    disk = sim_disk()
+    box = StoreOnDisk(disk)
+    box.open()
+    filled(box)
+    box.fence(2)
+    box.drop([3, 4])
+    box.idle()
+    report = look(disk, SMALL)
+    usage = {one.number: one for one in box.store.usage()}
+    sealed = [one for one in report.segments if one.state == "sealed"]
+    assert len(sealed) == 4
+    for one in sealed:
+        assert one.live_bytes == usage[one.number].live_bytes
+        assert one.live_ledgers == usage[one.number].live_ledgers
+        assert one.file_bytes == usage[one.number].file_bytes
+        assert 0 <= one.other_bytes < one.file_bytes
+    assert sealed[0].deleted_bytes > 0
+    assert sealed[0].copies_bytes > 20 * 400
+    assert sum(one.copies_bytes for one in report.ledgers) == sealed[0].copies_bytes
+    states = [one.state for one in report.segments]
+    assert states.count("open") == 1
+    assert "prepared" in states
+    ledgers = {one.ledger_id: one for one in report.ledgers}
+    assert sorted(ledgers) == [1, 2, 9]
+    assert ledgers[2].fenced
+    assert ledgers[9].segments == 2
+    assert report.problems == ()
+
+
+def test_looking_changes_nothing() -> None:
+    disk = sim_disk()
+    box = StoreOnDisk(disk)
+    box.open()
+    filled(box)
+    operations = 0
+
+    def operate() -> None:
+        nonlocal operations
+        operations += 1
+
+    real = disk._operate
+    disk._operate = operate  # type: ignore[method-assign]
+    look(disk, SMALL)
+    disk._operate = real  # type: ignore[method-assign]
+    assert operations == 0
+    box.append([(1, 100_000, b"goes on")])
+    box.idle()
+    assert box.read(1, 100_000) == [box.written[1, 100_000]]
+
+
+def test_a_file_that_goes_meanwhile_is_no_error() -> None:
+    disk = sim_disk()
+    box = StoreOnDisk(disk)
+    box.open()
+    filled(box)
+    box.drop([1, 2, 3, 4, 9])
+    seen = 0
+    real = SimDisk.open
+
+    def opened(name: str) -> object:
+        nonlocal seen
+        seen += 1
+        if seen == 6:
+            box.idle()
+        return real(disk, name)
+
+    disk.open = opened  # type: ignore[method-assign, assignment]
+    report = look(disk, SMALL)
+    assert report.problems == ()
+    assert box.store.stats().segments_removed > 0
+
+
+def test_the_command(tmp_path: Path) -> None:
+    config = StorageConfig(segment_bytes=1 << 16, reserve_bytes=1 << 15, min_free_bytes=0)
+    disk = RealDisk(tmp_path)
+    box = StoreOnDisk(disk, config)
+    box.open()
+    filled(box)
+    box.drop([3, 4])
+    box.idle()
+    runner = CliRunner()
+    arguments = ["bookie", "explain", "space", str(tmp_path), "--set", "segment_bytes=65536"]
+    shown = runner.invoke(cli, arguments)
+    assert shown.exit_code == 0, shown.output
+    assert "of it is alive" in shown.output or "compacted" in shown.output
+    assert "adds go to it" in shown.output
+    found = json.loads(runner.invoke(cli, [*arguments, "--json", "--ledgers", "1"]).output)
+    assert len(found["ledgers"]) == 1
+    assert found["totals"]["live_bytes"] == box.store.stats().live_bytes
+    assert all(one["why"] for one in found["segments"])
+    box.close()
+    disk.close()
+    missing = runner.invoke(cli, ["bookie", "explain", "space", str(tmp_path / "log")])
+    assert missing.exit_code != 0
