@@ -72,7 +72,7 @@ def test_an_edit_that_does_not_fit_fails() -> None:
 
 
 def test_an_edit_keeps_super_and_reaches_every_module() -> None:
-    from quire.client import last_confirmed
+    from quire.core import recovery
     from quire.core.deferred_pipeline import DeferredPipeline
 
     with pytest.MonkeyPatch.context() as patch:
@@ -81,5 +81,5 @@ def test_an_edit_keeps_super_and_reaches_every_module() -> None:
         pipeline.restart([1], 0.0)
         assert pipeline.generation == 7
         edit(patch, quorum, "covered", ("return True", "return 'edited'"))
-        assert last_confirmed.covered({0, 1, 2}, 3, 3, 2) == "edited"
-    assert last_confirmed.covered({0, 1, 2}, 3, 3, 2) is True
+        assert recovery.covered({0, 1, 2}, 3, 3, 2) == "edited"
+    assert recovery.covered({0, 1, 2}, 3, 3, 2) is True

@@ -125,7 +125,7 @@ class SimulatedLoop(asyncio.BaseEventLoop):
                 rest = [*self._dead_tasks, *self._tasks()]
                 self._dead_tasks.clear()
                 self.close()
-                discard(rest, self._generators)
+                discard(self, rest, self._generators)
 
     # -- asyncio's interface ------------------------------------------------------------------
 

@@ -156,16 +156,19 @@ def describe(task: SimTask[Any]) -> str:
     return f"{task.get_name()} of {task.node.name}: {where}"
 
 
-def discard(tasks: list[SimTask[Any]], generators: Sized) -> None:
+def discard(loop: SimulatedLoop, tasks: list[SimTask[Any]], generators: Sized) -> None:
     """Close the coroutines of a world that is over, and take them out of `tasks`. Their `finally`
-    blocks run now, where nothing they do can be seen any more."""
+    blocks run now, on the closed loop, where nothing they do can be seen any more. (Without it
+    `asyncio.gather` would make a loop of its own, and leave it open.)"""
     said, sys.unraisablehook = sys.unraisablehook, lambda _: None
+    asyncio._set_running_loop(loop)
     try:
         while tasks:
             _close(tasks.pop())
         if len(generators):
             gc.collect()  # one that a dead task waits for cannot be closed, but dropped
     finally:
+        asyncio._set_running_loop(None)
         sys.unraisablehook = said
 
 

@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from tests.sim.mutants import bookie, metadata, quorum, reader, recovery, storage, streams, writer
+from tests.sim.mutants import (
+    autorecovery,
+    bookie,
+    jobs,
+    metadata,
+    quorum,
+    reader,
+    recovery,
+    space,
+    storage,
+    streams,
+    writer,
+)
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
-ROOMS = (writer, recovery, reader, quorum, bookie, storage, metadata, streams)
+ROOMS = (
+    writer, recovery, reader, quorum, bookie, storage, space, metadata, autorecovery, jobs, streams,
+)  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

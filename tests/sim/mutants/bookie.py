@@ -189,8 +189,8 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
         garbage,
         "collect_garbage",
         (
-            "local = sorted(store.ledger_ids())\n    if not local:\n        return []\n    found",
-            "found",
+            "local = sorted(store.ledger_ids())\n    if not local:\n        return []\n    await",
+            "await",
         ),
         (
             "        here = local[",

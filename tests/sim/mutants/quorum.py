@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from quire.client.placement import Placement
 from quire.core import placement, quorum
 from quire.core.add_pipeline import AddPipeline
 from quire.core.recovery import RecoveryVotes
@@ -85,3 +86,5 @@ def a_stripe_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
 )
 def a_bookie_stands_in_the_ensemble_twice(patch: pytest.MonkeyPatch) -> None:
     edit(patch, placement, "choose", (" if bookie not in exclude]", "]"))
+    # What policies choose is looked at once more.
+    edit(patch, Placement, "fill", ("if bookie in barred or", "if"))

@@ -26,8 +26,8 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(module, "FENCED_READ", Flag.HIGH_PRIORITY)
     real = last_confirmed.read_last_confirmed
 
-    async def without(metadata, codec, pool, timeout_s, *, fence_with=None):  # type: ignore[no-untyped-def]
-        return await real(metadata, codec, pool, timeout_s)
+    async def without(metadata, codec, pool, timeout_s, *, fence_with=None, **more):  # type: ignore[no-untyped-def]
+        return await real(metadata, codec, pool, timeout_s, **more)
 
     patch.setattr(module, "read_last_confirmed", without)
 

@@ -219,7 +219,7 @@ def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
         patch,
         LedgerStore,
         "create_ledger",
-        ("self._appender.add_pending(", "str("),
+        ("add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))", "groups"),
     )
 
 

@@ -170,8 +170,8 @@ def the_ensemble_changes_during_a_recovery(patch: pytest.MonkeyPatch) -> None:
         WriteHandle,
         "_change_ensemble",
         ("if now.state is not LedgerState.OPEN:", "if now.closed:"),
-        ("if updated.value.state is LedgerState.IN_RECOVERY:", "if False:"),
     )
+    edit(patch, WriteHandle, "_over", ("if now.state is LedgerState.IN_RECOVERY:", "if False:"))
 
 
 @mutant(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from functools import partial
 from typing import Protocol
 
 from quire.client import Client
 from quire.errors import QuireError
 from quire.testing.node import SimTask
+from quire.testing.simulation.healers import LAST, HealLaws, heal, is_healer
+from quire.testing.simulation.operators import JobLaws, operate
 from quire.testing.simulation.plans import LedgerPlan, readers_of
 from quire.testing.simulation.publishers import follow, publish
 from quire.testing.simulation.readers import delete, read, recover, tail
@@ -40,6 +43,10 @@ class Actors:
         self.stage = stage
         self.tasks: list[SimTask[None]] = []
         self.streams = StreamStage(stage)
+        if stage.plan.healers:
+            HealLaws(stage)
+        if stage.plan.jobs:
+            JobLaws(stage)
         stage.begin_s = stage.world.loop.time()
 
     def start(self) -> None:
@@ -52,12 +59,24 @@ class Actors:
         for one in self.stage.plan.publishers:
             self._spawn(f"publisher-{one.number}", one.begin_s, partial(publish, plan=one))
             self._spawn(f"follower-{one.number}", one.begin_s, partial(follow, plan=one))
+        for healer in self.stage.plan.healers:
+            self._spawn(f"healer-{healer.number}", healer.begin_s, partial(heal, plan=healer))
+        for job in self.stage.plan.jobs:
+            self._spawn(f"job-{job.number}", job.begin_s, partial(operate, plan=job))
         for name, begin_s, act in stream_actors(self.streams):
             self._spawn(name, begin_s, act)
 
     def unfinished(self) -> list[str]:
         """Names of the clients that live and have not come to their end."""
-        return [name for name in self._alive() if not is_tailer(name)]
+        return [name for name in self._alive() if not is_tailer(name) and not is_healer(name)]
+
+    def another_healer(self) -> None:
+        """All that there were may have died."""
+        for one in self.stage.plan.healers[:1]:
+            self._spawn(LAST, 0.0, partial(heal, plan=replace(one, part="both")))
+
+    def healers(self) -> list[str]:
+        return [name for name in self._alive() if is_healer(name)]
 
     def tailers(self) -> list[str]:
         """The same of those who wait for the last record of a stream."""

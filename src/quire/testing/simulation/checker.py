@@ -268,7 +268,7 @@ class Checker:
                 continue
             await self._read_everywhere(ledger_id)
             held = {
-                bookie_id(name): await self._held(name, ledger_id) for name in self.world.bookies
+                bookie_id(name): await self.held(name, ledger_id) for name in self.world.bookies
             }
             end = metadata.last_entry_id if metadata.closed else facts.confirmed
             for entry_id in range(end + 1):
@@ -283,7 +283,8 @@ class Checker:
                 ranges = await bookie.store.entry_ranges(ledger_id)
                 await self._gives_back(name, bookie, ledger_id, ranges)
 
-    async def _held(self, name: str, ledger_id: int) -> set[int]:
+    async def held(self, name: str, ledger_id: int) -> set[int]:
+        """The entries that a bookie that runs has on its disk."""
         try:
             ranges = await self.world.bookies[name].store.entry_ranges(ledger_id)
         except (NoLedger, StorageError):  # damaged is as good as lost here
@@ -306,7 +307,7 @@ class Checker:
         names = []
         for name, bookie in self.world.bookies.items():
             presence = presences.get(bookie_id(name))
-            if presence is None or presence.readonly == bookie.store.writable:
+            if presence is None or presence.readonly == bookie.writable:
                 names.append(name)
         return names
 

@@ -2,7 +2,7 @@
 believes it.
 
 A claim stays true: a bookie that comes back must still have what it claimed, unless its disk was
-destroyed or the ledger was deleted.
+destroyed, the ledger was deleted, or the bookie has forgotten what was not its any more.
 """
 
 from __future__ import annotations
@@ -31,9 +31,13 @@ class Claims:
     served: Callable[[str, int, int, Sequence[Buffer]], None]
     """Told what a bookie gives out: bookie id, ledger, first entry, entries."""
 
+    dropped: Callable[[str, int], None]
+    """Told which ledger a bookie forgets, before it does."""
+
     def __init__(self) -> None:
         self.reports = {}
         self.served = lambda me, ledger_id, first, entries: None
+        self.dropped = lambda me, ledger_id: None
         self._entries: dict[int, dict[str, set[int]]] = {}
         self._fences: dict[int, dict[str, bool]] = {}
 
@@ -89,6 +93,17 @@ class Claims:
 
         store.read = noted_read  # type: ignore[method-assign, assignment]
         store.read_blocking = noted_read_blocking  # type: ignore[method-assign, assignment]
+        drop = store.drop_ledgers
+
+        def noted_drop(ledger_ids: Iterable[int]) -> None:
+            ids = list(ledger_ids)
+            for ledger_id in ids:
+                self.dropped(bookie_id, ledger_id)
+                self._entries.get(ledger_id, {}).pop(bookie_id, None)
+                self._fences.get(ledger_id, {}).pop(bookie_id, None)
+            drop(ids)
+
+        store.drop_ledgers = noted_drop  # type: ignore[method-assign]
         store.append = noted_append  # type: ignore[method-assign]
         store.fence = noted_fence  # type: ignore[method-assign]
 

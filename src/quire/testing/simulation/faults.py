@@ -63,6 +63,8 @@ BOOKIE_KINDS = (
 MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
+JOB_KINDS = ("kill job",)
+HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
 )  # fmt: skip
@@ -138,6 +140,10 @@ def _target(
         return ""
     if kind in FIRST_BOOKIE_KINDS:
         return bookies[0]
+    if kind in JOB_KINDS:
+        return chance.choice([name for name in clients if name.startswith("job-")])
+    if kind in HEALER_KINDS:
+        return chance.choice([name for name in clients if name.startswith("healer-")])
     if kind in CLIENT_KINDS or (kind in BETWEEN_TWO and chance.random() < 0.5):
         return chance.choice(clients)
     if kind in (*MEMBER_KINDS, *WRITER_KINDS) and ledgers + streams:

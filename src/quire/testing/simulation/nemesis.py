@@ -12,10 +12,11 @@ from dataclasses import replace
 from quire.codec.log_parts import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
+from quire.metadata.memory import MemoryStore
 from quire.storage.segment import LOG_DIRECTORY
 from quire.testing.simulation.faults import BETWEEN_TWO, MEMBER_KINDS, Fault
 from quire.testing.simulation.flips import Flips
-from quire.testing.simulation.world import World
+from quire.testing.simulation.world import ObservedCluster, World
 
 START_ATTEMPTS_MAX = 20
 START_RETRY_S = 0.5
@@ -146,6 +147,8 @@ class Nemesis:
             case "disk full":
                 room = int(max(0.0, fault.amount - 0.5) * 2 * ROOM_LEFT_BYTES)
                 disk.capacity_bytes -= max(0, disk.free_bytes() - room)
+            case "foreign store":
+                await self._foreign_store(name)
             case "rot":
                 self._rot(fault)
             case "flip":
@@ -171,6 +174,19 @@ class Nemesis:
             self.world.crash(name)
             await self.bring_back(name)
 
+    async def _foreign_store(self, name: str) -> None:
+        """For a look for garbage, the address of the metadata store leads to an empty one."""
+        world, bookie = self.world, self.world.bookies[name]
+        stranger = ObservedCluster("other", clock=world.clocks[name], rng=world.loop.derive(name))
+        stranger.initialise()
+        own, bookie.metadata = bookie.metadata, MemoryStore(stranger)
+        try:
+            await bookie.collect_garbage()
+        finally:
+            bookie.metadata = own
+        if world.bookies.get(name) is not bookie and isinstance(own, MemoryStore):
+            own.expire_session(back=False)  # it died meanwhile
+
     def _rot(self, fault: Fault) -> None:
         """Bits of one segment are wrong from now on."""
         disk, chance = self.world.disks[fault.target], self.world.loop.derive(f"rot {fault}")
@@ -183,7 +199,8 @@ class Nemesis:
     async def bring_back(self, name: str) -> None:
         """Start the bookie unless it runs. A start that fails is tried again, as an operator
         would."""
-        for _ in range(1 if name in self.world.wiped else START_ATTEMPTS_MAX):
+        only_once = name in self.world.wiped or self.world.retired(name)
+        for _ in range(1 if only_once else START_ATTEMPTS_MAX):
             if name in self.world.bookies:
                 return
             try:
@@ -212,11 +229,15 @@ class Nemesis:
             case "lose connections":
                 network.partition(fault.target, fault.other, reset=True)
                 network.heal_routes({(fault.target, fault.other), (fault.other, fault.target)})
-            case "pause client" | "zombie":
+            case "pause client" | "pause healer" | "zombie":
                 network.stop(fault.target)
                 undo = lambda: network.cont(fault.target)  # noqa: E731
-            case "kill client":
+            case "kill client" | "kill healer" | "kill job":
                 network.kill(fault.target)
+                world.end_session_of(fault.target, SESSION_LEFT_S * fault.amount)
+            case "expire healer":
+                if (store := world.sessions.get(fault.target)) is not None:
+                    store.expire_session()
             case "slow network":
                 network.latency_s = (SLOW_NETWORK_S[0], SLOW_NETWORK_S[1] * fault.amount + 0.02)
                 undo = self._usual_network

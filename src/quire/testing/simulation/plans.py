@@ -4,13 +4,14 @@ integer."""
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.config import MIB, BookieConfig, ClientConfig
 from quire.testing.simulation.faults import Fault, make_schedule
 from quire.testing.simulation.stream_plans import StreamPlan, make_streams, stream_clients
 from quire.testing.simulation.workloads import (
     CHURNED_BOOKIES_MIN,
+    JOBS_BOOKIES_MIN,
     ROTTEN_BOOKIES_MIN,
     WORKLOADS,
     Mix,
@@ -44,6 +45,13 @@ LARGE_SEGMENT_BYTES = 1 << 23
 MIN_FREE_BYTES = 1 << 22
 """A bookie with so little room takes no more adds."""
 EMPTY = 0.1
+GC_OVER_REPLICATED_S = (0.1, 1.0)
+COMPACTED_SCALE = 8
+COMPACTED_SEGMENT_BYTES = 1 << 17
+"""Small enough for several in a run, and many ledgers in each."""
+COMPACT_RATIOS = (0.5, 0.95)
+COMPACT_INTERVALS_S = (0.3, 1.0)
+COMPACT_BYTES_PER_S = (0, 200_000)
 DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
 
 
@@ -87,6 +95,36 @@ class PublisherPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class HealerPlan:
+    """A process of autorecovery."""
+
+    number: int
+    begin_s: float
+    part: str
+    """auditor, worker, or both."""
+    delay_s: int
+    """How long a lost bookie is waited for: the same for all."""
+    open_grace_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """What an operator starts once."""
+
+    number: int
+    kind: str
+    """decommission, or rebalance."""
+    bookie: str
+    """Which is taken away."""
+    begin_s: float
+    open_ledgers: str
+    """wait, fence, or skip."""
+    open_grace_s: float
+    parallel: int
+    bytes_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """One run."""
 
@@ -109,6 +147,12 @@ class Plan:
     ledgers: tuple[LedgerPlan, ...]
     publishers: tuple[PublisherPlan, ...]
     streams: tuple[StreamPlan, ...]
+    healers: tuple[HealerPlan, ...]
+    jobs: tuple[JobPlan, ...]
+    gc_over_replicated_interval_s: float
+    compact_ratio: float
+    """Segments of which less is alive are compacted; 0: none is."""
+    compact_bytes_per_s: int
     schedule: tuple[Fault, ...]
 
     @classmethod
@@ -117,6 +161,7 @@ class Plan:
         bookies, span_s = chance.randint(3, 6), chance.choice([3.0, 8.0, 15.0])
         bookies = max(bookies, ROTTEN_BOOKIES_MIN) if mix.rotten else bookies
         bookies = max(bookies, CHURNED_BOOKIES_MIN) if mix.sparse else bookies
+        bookies = max(bookies, JOBS_BOOKIES_MIN) if mix.jobs else bookies
         tight = chance.random() < mix.tight
         bookies = TIGHT_BOOKIES if tight else bookies
         crowd = chance.random() < mix.crowd
@@ -124,16 +169,26 @@ class Plan:
             _ledger_plan(chance, number, mix, bookies, span_s, crowd=crowd, tight=tight)
             for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
         )
+        space = random.Random(f"{seed}/space {workload}")
+        if mix.compacting:
+            ledgers = tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
-        large = any(ledger.scale > 1 for ledger in ledgers)
+        jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
+        healers = _healers(random.Random(f"{seed}/healers {workload}"), mix, span_s)
+        large = any(ledger.scale > COMPACTED_SCALE for ledger in ledgers)
         schedule = make_schedule(
             chance,
             kinds=mix.kinds,
             count=chance.randint(*mix.faults),
             span_s=span_s,
             bookies=[f"bookie-{number}" for number in range(bookies)],
-            clients={**_clients(ledgers, publishers), **stream_clients(streams)},
+            clients={
+                **_clients(ledgers, publishers),
+                **stream_clients(streams),
+                **_healer_clients(healers),
+                **_job_clients(jobs),
+            },
             ledgers=len(ledgers),
             streams=len(streams),
         )
@@ -147,7 +202,7 @@ class Plan:
             metadata_version=chance.choice([2, 3, 3, 3]),
             skew_ms=chance.choice([0, 0, 1_000, 600_000]),
             uneven=chance.random() < mix.uneven,
-            segment_bytes=LARGE_SEGMENT_BYTES if large else chance.choice(SEGMENT_BYTES),
+            segment_bytes=_segment_bytes(chance, mix, large=large),
             min_free_bytes=chance.choice([0, 0, MIN_FREE_BYTES]),
             gc_interval_s=chance.choice([0.5, 3.0]),
             unacked_bytes=chance.choice([2_000, 20_000, 64 * MIB]),
@@ -155,6 +210,11 @@ class Plan:
             ledgers=ledgers,
             publishers=publishers,
             streams=streams,
+            healers=healers,
+            jobs=jobs,
+            gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
+            compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
+            compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
             schedule=schedule,
         )
 
@@ -164,7 +224,12 @@ class Plan:
         bookies = (f"bookie-{number}" for number in range(self.bookies))
         ledgers = (f"ledger-{ledger.number}" for ledger in self.ledgers)
         streams = (f"stream-{stream.number}" for stream in self.streams)
-        clients = (*_clients(self.ledgers, self.publishers), *stream_clients(self.streams))
+        clients = (
+            *_clients(self.ledgers, self.publishers),
+            *stream_clients(self.streams),
+            *_healer_clients(self.healers),
+            *_job_clients(self.jobs),
+        )
         return frozenset((*bookies, *clients, *ledgers, *streams))
 
     @property
@@ -175,7 +240,14 @@ class Plan:
             max_queued_bytes=1 << 20,
             seal_idle_ms=50,
             gc_interval_s=self.gc_interval_s,
+            gc_over_replicated_interval_s=self.gc_over_replicated_interval_s,
             check_space_s=0.2,
+            compact_minor_ratio=self.compact_ratio,
+            compact_minor_interval_s=COMPACT_INTERVALS_S[0],
+            compact_major_ratio=self.compact_ratio,
+            compact_major_interval_s=COMPACT_INTERVALS_S[1],
+            compact_bytes_per_s=self.compact_bytes_per_s,
+            compact_reserve_bytes=self.segment_bytes,
         )
 
     @property
@@ -261,6 +333,12 @@ def _ledger_plan(
     )
 
 
+def _segment_bytes(chance: random.Random, mix: Mix, *, large: bool) -> int:
+    if mix.compacting:
+        return COMPACTED_SEGMENT_BYTES
+    return LARGE_SEGMENT_BYTES if large else chance.choice(SEGMENT_BYTES)
+
+
 def _shapes(mix: Mix, bookies: int, *, tight: bool) -> list[tuple[int, int, int]]:
     shapes = [shape for shape in mix.shapes or SHAPES if shape[0] <= bookies]
     if mix.rotten:
@@ -298,6 +376,56 @@ def _publishers(chance: random.Random, mix: Mix, span_s: float) -> tuple[Publish
         )
         for number in range(chance.randint(2, 5))
     )
+
+
+def _healers(chance: random.Random, mix: Mix, span_s: float) -> tuple[HealerPlan, ...]:
+    if not mix.healing:
+        return ()
+    delay_s, grace_s = chance.choice([0, 0, 1, 3]), chance.choice([0.5, 2.0])
+    return tuple(
+        HealerPlan(
+            number=number,
+            begin_s=chance.random() * span_s / 2,
+            part=chance.choice(["both", "both", "auditor", "worker"]),
+            delay_s=delay_s,
+            open_grace_s=grace_s,
+        )
+        for number in range(chance.randint(2, 4))
+    )
+
+
+def _healer_clients(healers: tuple[HealerPlan, ...]) -> dict[str, float]:
+    """When each begins."""
+    return {f"healer-{plan.number}": plan.begin_s for plan in healers}
+
+
+def _jobs(chance: random.Random, mix: Mix, bookies: int, span_s: float) -> tuple[JobPlan, ...]:
+    """One bookie is taken away at most, by several jobs."""
+    if not mix.jobs:
+        return ()
+    leaving = f"bookie-{chance.randrange(bookies)}"
+    kinds = chance.choice([
+        ("decommission",), ("decommission", "decommission"), ("rebalance", "decommission"),
+        ("rebalance", "rebalance"), ("decommission", "rebalance", "decommission"),
+    ])  # fmt: skip
+    return tuple(
+        JobPlan(
+            number=number,
+            kind=kind,
+            bookie=leaving if kind == "decommission" else "",
+            begin_s=chance.uniform(0.1, 0.9) * span_s,
+            open_ledgers=chance.choice(["wait", "wait", "fence", "skip"]),
+            open_grace_s=chance.choice([0.5, 2.0]),
+            parallel=chance.choice([1, 4]),
+            bytes_per_s=chance.choice([None, 5_000.0, 20_000.0]),
+        )
+        for number, kind in enumerate(kinds)
+    )
+
+
+def _job_clients(jobs: tuple[JobPlan, ...]) -> dict[str, float]:
+    """When each begins."""
+    return {f"job-{plan.number}": plan.begin_s for plan in jobs}
 
 
 def _clients(

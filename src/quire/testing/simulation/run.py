@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire.testing.loop import SimulationError
-from quire.testing.simulation import publishers
+from quire.testing.simulation import healers, operators, publishers, space
 from quire.testing.simulation.actors import Actors
 from quire.testing.simulation.checker import Checker, LawError
 from quire.testing.simulation.faults import Fault
@@ -137,6 +137,7 @@ async def _scenes(stage: Stage) -> None:
     for task in actors.tasks:  # a client that was paused for longer than the faults lasted
         if not task.node.dead:
             task.node.cont()
+    actors.another_healer()
     # What was on its way when all became calm may still fail.
     supervising = asyncio.ensure_future(nemesis.supervise())
     try:
@@ -146,16 +147,24 @@ async def _scenes(stage: Stage) -> None:
                 await asyncio.sleep(RETRY_S)
             await _judge_datasets(stage)
             await judge_streams(actors.streams, actors.tailers)
+            await operators.finish(stage)
     except TimeoutError:
         left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered()]
         raise LawError(
             "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
         ) from None
+    if plan.healers:
+        await healers.judge(stage)
+        while actors.healers():
+            await asyncio.sleep(RETRY_S)
     supervising.cancel()
     await asyncio.wait([supervising])
     for name in world.disks:
         await nemesis.bring_back(name)
     await _garbage(world, checker)
+    if plan.compact_ratio:
+        await space.judge(stage)
+    await operators.collect_copies(stage)
     checker.check_all()
     await checker.replicated()
     for name in list(world.bookies):

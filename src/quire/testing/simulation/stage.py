@@ -28,6 +28,8 @@ class Stage:
     begin_s: float = 0.0
     shelves: dict[str, Shelf] = field(default_factory=dict)
     """What is known of each dataset."""
+    healed: bool = False
+    """Nothing is left for autorecovery to do."""
 
     async def ledger_id(self, plan: LedgerPlan) -> int | None:
         """Of a ledger once it exists; None if it does not come to be."""

@@ -9,11 +9,14 @@ from quire.testing.simulation.faults import (
     BETWEEN_TWO,
     BOOKIE_KINDS,
     CLIENT_KINDS,
+    HEALER_KINDS,
+    JOB_KINDS,
     WRITER_KINDS,
 )
 
 ROTTEN_BOOKIES_MIN = 5
 CHURNED_BOOKIES_MIN = 5
+JOBS_BOOKIES_MIN = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,12 @@ class Mix:
     """Of ledgers; empty: any."""
     rotten: bool = False
     """The disk of bookie-0 rots: there are bookies to take its place, and one more copy of all."""
+    healing: bool = False
+    """Autorecovery runs."""
+    compacting: bool = False
+    """Bookies compact their logs, of small segments that many ledgers share."""
+    jobs: bool = False
+    """Operators take a bookie away, and rebalance."""
 
 
 WORKLOADS: dict[str, Mix] = {
@@ -219,6 +228,53 @@ WORKLOADS: dict[str, Mix] = {
         delete=0.1,
         large=0.15,
         busy=True,
+    ),
+    "autorecovery": Mix(
+        ("lose disk", "lose disk", "crash", "crash member", "crash member", "restart",
+         "kill client", *HEALER_KINDS, "kill healer", "slow metadata", "metadata fails", "cut"),
+        (6, 18),
+        ledgers=(4, 8),
+        takeover=0.3,
+        delete=0.15,
+        tail=0.2,
+        crowd=0.0,
+        datasets=0.0,
+        tight=0.0,
+        sparse=True,
+        rotten=True,
+        healing=True,
+    ),
+    "decommission": Mix(
+        (*JOB_KINDS, *JOB_KINDS, "crash", "crash member", "crash in write", "kill", "restart",
+         "expire session", "kill client", "cut", "metadata fails", "slow network"),
+        (2, 10),
+        ledgers=(3, 6),
+        takeover=0.3,
+        tail=0.2,
+        delete=0.15,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.3,
+        tight=0.0,
+        large=0.0,
+        shapes=((3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1)),
+        jobs=True,
+    ),
+    "space": Mix(
+        ("disk full", "disk full", "crash", "crash in write", "crash in write", "kill",
+         "kill, start, crash", "crash in start", "restart", "rolling crash", "foreign store",
+         "foreign store", "fsync fails, crash", "metadata fails", "slow disk"),
+        (4, 16),
+        ledgers=(6, 12),
+        takeover=0.5,
+        delete=0.6,
+        tail=0.2,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.4,
+        tight=0.5,
+        compacting=True,
     ),
     "sessions": Mix(
         ("sessions expire", "expire session", "metadata fails", "late watches", "slow metadata",

@@ -25,7 +25,12 @@ from quire.testing.worker import SimWorker
 
 PORT = 3181
 BOOKIE_CONFIG = BookieConfig(
-    segment_bytes=1 << 20, min_free_bytes=0, max_queued_bytes=1 << 20, seal_idle_ms=50
+    segment_bytes=1 << 20,
+    min_free_bytes=0,
+    max_queued_bytes=1 << 20,
+    seal_idle_ms=50,
+    compact_minor_ratio=0.0,
+    compact_major_ratio=0.0,
 )
 CLIENT_CONFIG = ClientConfig(add_timeout_s=1.0, read_timeout_s=1.0)
 UNEVEN_S = (0.000_2, 0.4)
@@ -88,12 +93,16 @@ class World:
     """Whose call the metadata store carries out, while it does."""
     wiped: set[str] = field(default_factory=set)
     """Bookies whose disks are empty now, which must not start."""
+    formatted: set[str] = field(default_factory=set)
+    """Bookies that have had a cookie."""
     flipped: bool = False
     """Whether the network changed bytes."""
     uneven: bool = False
     """Each route between a client and a bookie has a delay of its own."""
     starts: int = 0
     claims: Claims = field(default_factory=Claims)
+    sessions: dict[str, MemoryStore] = field(default_factory=dict)
+    """Of clients that keep something ephemeral: it goes when they die."""
     started: Callable[[str, Bookie], Awaitable[None]] = _nothing
     """Awaited when a bookie has started, on its node."""
 
@@ -143,7 +152,12 @@ class World:
         await bookie.start()
         # As the program does: a bookie that cannot go on ends.
         bookie.failed.add_done_callback(lambda failed: self._gave_up(name, bookie))
+        self.formatted.add(name)
         await self.started(name, bookie)
+
+    def retired(self, name: str) -> bool:
+        """Whether the bookie was decommissioned: it must not start again."""
+        return name in self.formatted and bookie_id(name) not in self.cluster.cookies
 
     def _gave_up(self, name: str, bookie: Bookie) -> None:
         if self.bookies.get(name) is bookie and not bookie.failed.cancelled():
@@ -212,6 +226,14 @@ class World:
         assert isinstance(store, MemoryStore)
         self.trace.record(name, "session expired")
         store.expire_session()
+
+    def end_session_of(self, client: str, session_left_s: float) -> None:
+        """A client has died."""
+        if (store := self.sessions.pop(client, None)) is not None:
+            expire = self._expire_for_good
+            self.loop.call_later(
+                session_left_s, expire, store, context=self.loop.main.context.copy()
+            )
 
     async def _until_dead(self, node: Node, work: Coroutine[Any, Any, None]) -> bool:
         """Whether the node lived until the work was done. Raises what that raises."""

@@ -1,0 +1,99 @@
+"""The end of a run whose bookies compact: space comes back, also on disks that have none left."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.testing.simulation.stage import Stage
+from quire.testing.simulation.world import World
+
+ROUNDS_MAX = 60
+ROUND_S = 1.0
+PARTS = 3
+"""One part of the ledgers is deleted, then another with the disks full; the third is kept."""
+ROOM_BYTES = 1 << 30
+
+
+async def judge(stage: Stage) -> None:
+    """Compaction comes to its end. Then not a byte is left on any disk, and most ledgers are
+    deleted: it comes to its end again. What was fenced and deleted stays refused throughout."""
+    world, checker = stage.world, stage.checker
+    await _delete(stage, 1)
+    await _again(stage)
+    await _settle(stage, "")
+    await _until(lambda: _without_reserve(world))
+    for disk in world.disks.values():
+        disk.capacity_bytes -= disk.free_bytes()
+    await _delete(stage, 2)
+    await _settle(stage, "from full disks: ")
+    refused = {name: _refused(stage, name) for name in world.bookies}
+    await _again(stage)
+    for name in world.bookies:
+        forgotten = refused[name] - _refused(stage, name)
+        if forgotten:
+            what = f"{name} takes entries of {sorted(forgotten)}, which were fenced and deleted"
+            checker.fail("what_is_dropped_stays_refused", what)
+
+
+async def _delete(stage: Stage, turn: int) -> None:
+    """A part of the ledgers that there are, everywhere."""
+    client = stage.world.client(f"cleaner-{turn}", stage.plan.client_config)
+    for ledger_id in sorted(stage.world.cluster.ledgers):
+        if ledger_id % PARTS == turn:
+            stage.checker.facts(ledger_id).deleted = True
+            await client.delete_ledger(ledger_id)
+    await client.close()
+    for bookie in list(stage.world.bookies.values()):
+        await bookie.collect_garbage()
+    stage.checker.garbage_is_collected()
+
+
+async def _settle(stage: Stage, when: str) -> None:
+    left = await _until(lambda: _reclaimable(stage.world))
+    if left:
+        stage.checker.fail("space_comes_back", when + "; ".join(left))
+
+
+async def _again(stage: Stage) -> None:
+    """All bookies lose their power, once what they have dropped is durable, and start."""
+    world = stage.world
+    for name, bookie in list(world.bookies.items()):
+        durable = world.loop.create_future()
+        bookie.store.barrier(durable.set_result)
+        await durable
+        world.crash(name)
+        world.disks[name].capacity_bytes += ROOM_BYTES
+        await world.start(name, stage.plan.bookie_config)
+
+
+def _refused(stage: Stage, name: str) -> set[int]:
+    store = stage.world.bookies[name].store
+    return {ledger_id for ledger_id in stage.checker.ledgers if store.is_refused(ledger_id)}
+
+
+async def _until(left: Callable[[], list[str]]) -> list[str]:
+    """What is left when nothing is, or the rounds are over."""
+    for _ in range(ROUNDS_MAX):
+        if not left():
+            break
+        await asyncio.sleep(ROUND_S)
+    return left()
+
+
+def _reclaimable(world: World) -> list[str]:
+    return [
+        f"{name}: {one.live_bytes} of {one.file_bytes} bytes of segment {one.number} are alive, "
+        f"but {one.why}"
+        for name, bookie in world.bookies.items()
+        for one in bookie.store.usage()
+        if one.reclaimable
+    ]
+
+
+def _without_reserve(world: World) -> list[str]:
+    return [
+        name
+        for name, bookie in world.bookies.items()
+        if (stats := bookie.store.stats()).sealed_segments and not stats.compaction_reserve_bytes
+    ]

@@ -1,0 +1,188 @@
+"""Defects of autorecovery: auditors, workers, their marks and locks."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import pytest
+
+from quire.core import fragments
+from quire.replication import fragment, ledger
+from quire.replication.auditor import Auditor
+from quire.replication.election import Election
+from quire.replication.locks import ReplicationLocks
+from quire.replication.lost_bookies import LostBookies
+from quire.replication.worker import Worker
+from tests.sim.mutants.mutant import edit, mutant
+
+
+@mutant(
+    lost="bookies that died before the auditor was elected are never noticed",
+    laws=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=60,
+    rule="bk#4419, rule 29",
+)
+def an_auditor_begins_without_an_audit(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Auditor,
+        "_look_for_lost_bookies",
+        ("audit_at_s = loop.time()\n", "audit_at_s = loop.time() + 1e9\n"),
+    )
+    edit(patch, Auditor, "_prepare", ("await self._store.list_cookies()", "()"))
+
+
+@mutant(
+    lost="a bookie that is restarted costs the copying of all that it has",
+    laws=("a_lost_bookie_is_waited_for",),
+    workload="autorecovery",
+    seeds=30,
+)
+def a_lost_bookie_is_not_waited_for(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, LostBookies, "due_s", ("since_s + self.delay_s", "since_s"))
+
+
+@mutant(
+    lost="a writer that lives is fenced as soon as one of its bookies is lost",
+    laws=("a_writer_has_its_grace",),
+    workload="autorecovery",
+    seeds=100,
+    rule="rule 25",
+)
+def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, ledger, "take_out_locked", ("if before is None or seen != before:", "if False:"))
+
+
+@mutant(
+    lost="appends that the writer goes on sending to the bookie that was replaced",
+    laws=("acknowledged_is_on_a_quorum", "acknowledged_is_kept"),
+    workload="autorecovery",
+    seeds=100,
+    rule="rules 24, 25",
+)
+def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        ledger,
+        "take_out_locked",
+        (
+            "if not fragment.closed or not members(fragment, lost):",
+            "if not members(fragment, lost):",
+        ),
+    )
+    edit(patch, fragment, "replicate_fragment", ("if not fragment.closed:", "if False:"))
+    edit(
+        patch,
+        fragments,
+        "with_members",
+        ("if at is None or (at == len(metadata.segments) - 1 and not metadata.closed):",
+         "if at is None:"),
+    )  # fmt: skip
+
+
+@mutant(
+    lost="entries that a new bookie should hold by its place, and was not given",
+    laws=("acknowledged_is_on_a_quorum", "everything_is_replicated_again"),
+    workload="autorecovery",
+    seeds=100,
+)
+def a_copy_takes_the_next_stripe(patch: pytest.MonkeyPatch) -> None:
+    def next_one(metadata: object, index: int, first: int, last: int) -> Sequence[int]:
+        return fragments.stored_by(metadata, index + 1, first, last)  # type: ignore[arg-type]
+
+    patch.setattr(fragment, "stored_by", next_one)
+
+
+@mutant(
+    lost="entries that a new bookie has not got on its disk when the metadata names it",
+    laws=("acknowledged_is_on_a_quorum",),
+    workload="autorecovery",
+    seeds=60,
+)
+def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        fragment,
+        "replicate_fragment",
+        ("if not fragment.empty:", "await _name(client, ledger, fragment, old, replacements)\n"
+         "    if not fragment.empty:"),
+    )  # fmt: skip
+
+
+@mutant(
+    lost="a ledger that nobody can work on any more, for its lock is never given back",
+    laws=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=100,
+)
+def a_lock_is_not_given_back(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, ReplicationLocks, "_give_back", ("await self._tree.commit(Delete(path))", "pass"))
+
+
+@mutant(
+    lost="ledgers whose repair failed once are never repaired",
+    laws=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=100,
+)
+def what_failed_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Worker,
+        "_attempt",
+        ("await self._note(ledger_id, done.reason, attempts + 1, pause_s)",
+         "await self._locks.replicated(lock)"),
+    )  # fmt: skip
+
+
+@mutant(
+    lost="a ledger that lacks copies and is marked no more, whatever its repair has found",
+    laws=("a_mark_goes_when_nothing_is_missing", "everything_is_replicated_again"),
+    workload="autorecovery",
+    seeds=100,
+    rule="rule 40",
+)
+def a_bookie_that_lives_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Worker, "_look_at", ("for bookie in sorted(bookies):", "for bookie in ():"))
+
+
+@mutant(
+    lost="nobody takes the place of an auditor that died",
+    laws=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=100,
+)
+def nobody_watches_the_vote_before(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Election, "_when_gone", ("gone.set()", "pass"))
+
+
+@mutant(
+    lost="older segments of a lost bookie are not copied",
+    laws=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=100,
+)
+def only_the_last_segment_counts(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Auditor,
+        "_members",
+        ("for segment in metadata.segments", "for segment in metadata.segments[-1:]"),
+    )
+
+
+@mutant(
+    lost="empty segments name a dead bookie for ever",
+    laws=("everything_is_replicated_again",),
+    workload="autorecovery",
+    seeds=60,
+    rule="bk#3239, rule 28",
+)
+def an_empty_segment_lacks_nothing(patch: pytest.MonkeyPatch) -> None:
+    real = ledger.members
+
+    def unless_empty(found: fragments.Fragment, bookies: Collection[str]) -> list[int]:
+        return [] if found.empty else real(found, bookies)
+
+    patch.setattr(ledger, "members", unless_empty)

@@ -1,0 +1,155 @@
+"""Defects of jobs: a bookie taken away, replicas moved, copies too many dropped."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie.over_replicated import OverReplicated
+from quire.bookie.server import Bookie
+from quire.core import fragments
+from quire.replication import decommission, fragment, ledger, rebalance
+from quire.replication.plan import _Planner
+from quire.replication.recovery_adds import RecoveryAdds
+from tests.sim.mutants.mutant import edit, mutant
+
+
+@mutant(
+    lost="entries whose new bookie is named, and loses its power before it has them on disk",
+    laws=("a_new_member_has_its_part", "acknowledged_is_on_a_quorum"),
+    workload="decommission",
+    seeds=20,
+    rule="replication spec, 12.4",
+)
+def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, RecoveryAdds, "__aexit__", ("await self.drain()", "pass"))
+
+
+@mutant(
+    lost="what a writer appends while the segment is copied",
+    laws=("a_segment_is_its_writer_s_until_it_is_full", "acknowledged_is_on_a_quorum"),
+    workload="decommission",
+    seeds=40,
+    rule="rules 24 and 25, UnclosedFragment",
+)
+def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        ledger,
+        "take_out_locked",
+        (
+            "if not fragment.closed or not members(fragment, lost):",
+            "if not members(fragment, lost):",
+        ),
+    )
+    edit(patch, fragment, "replicate_fragment", ("if not fragment.closed:", "if False:"))
+    edit(
+        patch,
+        fragments,
+        "with_members",
+        ("or (at == len(metadata.segments) - 1 and not metadata.closed)", ""),
+    )
+
+
+@mutant(
+    lost="a copy that was just made, and that the metadata is about to name",
+    laws=("a_new_member_has_its_part", "a_member_keeps_its_part"),
+    workload="decommission",
+    seeds=30,
+    rule="rule 27, #4668",
+)
+def a_copy_too_many_is_dropped_without_a_lock(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        OverReplicated,
+        "_collect",
+        ("if self._seen.get(ledger_id) == now and await self._drop(", "if await self._drop("),
+    )
+    edit(
+        patch,
+        OverReplicated,
+        "_drop",
+        ("lock = await self._take_lock(ledger_id)", "lock = ''"),
+        ("if await self._superfluous(ledger_id) != found:", "if False:"),
+        ("if self._copies(ledger_id) != found[1]:", "if False:"),
+        ("await self._give_back(lock)", "pass"),
+    )
+
+
+@mutant(
+    lost="a copy that was named between the look at the metadata and the lock",
+    laws=("a_new_member_has_its_part", "a_member_keeps_its_part"),
+    workload="decommission",
+    seeds=60,
+    rule="rule 27",
+)
+def the_metadata_is_not_read_again_under_the_lock(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        OverReplicated,
+        "_collect",
+        ("if self._seen.get(ledger_id) == now and await self._drop(", "if await self._drop("),
+    )
+    edit(
+        patch,
+        OverReplicated,
+        "_drop",
+        ("if await self._superfluous(ledger_id) != found:", "if False:"),
+    )
+
+
+@mutant(
+    lost="a bookie that ledgers need is forgotten: it cannot start any more",
+    laws=("a_bookie_that_is_needed_keeps_its_cookie",),
+    workload="decommission",
+    seeds=20,
+)
+def the_cookie_goes_before_the_ledgers(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        decommission,
+        "decommission",
+        (
+            "moved = await job.empty()",
+            "if cookie is not None:\n"
+            "        await job.remove_cookie(cookie)\n"
+            "    moved = await job.empty()",
+        ),
+    )
+
+
+@mutant(
+    lost="a copy: two replicas of a segment are one",
+    laws=("the_bookies_of_a_segment_are_distinct", "acknowledged_is_on_a_quorum"),
+    workload="decommission",
+    seeds=60,
+)
+def the_plan_puts_two_replicas_on_one_bookie(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        _Planner,
+        "_may",
+        ("if target in ensemble:", "if False:"),
+        ("if self._hosts_of(changed) < self._hosts_of(ensemble):", "if False:"),
+    )
+    edit(
+        patch,
+        rebalance,
+        "_fragment",
+        ("and move.target not in fragment.ensemble", ""),
+    )
+    edit(patch, fragments, "with_members", ("if new in ensemble:", "if False:"))
+
+
+@mutant(
+    lost="a bookie that is to go, and gets new ledgers for ever",
+    laws=("quiet_heals", "a_bookie_that_is_needed_keeps_its_cookie"),
+    workload="decommission",
+    seeds=20,
+)
+def a_bookie_that_is_drained_goes_on_taking_entries(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Bookie,
+        "writable",
+        ("return self.store.writable and not (", "return self.store.writable or ("),
+    )

@@ -1,0 +1,330 @@
+"""Autorecovery on simulated bookies: from the death of a bookie to the last copy, without a
+command. The workload `autorecovery` has the same with faults of all kinds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from quire.client import Client
+from quire.codec.ledger_metadata import LedgerState
+from quire.core.fragments import stored_by
+from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks, why_not
+from quire.replication import fragment as fragment_module
+from quire.replication.marks import Marks
+from quire.testing.clock import SimClock
+from quire.testing.loop import SimTask
+from quire.testing.simulation.world import World, bookie_id
+
+PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
+ENTRIES = 300
+PATIENCE_S = 600.0
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d." % entry_id * (1 + entry_id % 40)
+
+
+class Scene:
+    """A cluster of five bookies, a client, and processes of autorecovery on nodes of their own."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.client = world.client("client")
+        self.locks = ReplicationLocks(self.client.metadata, "tester", SimClock(world.loop))
+        self.marks = Marks(self.client.metadata)
+        self._running: dict[str, tuple[Client, SimTask[None]]] = {}
+
+    def begin(self, name: str, *, worker: bool = True, **settings: Any) -> Autorecovery:
+        client = self.world.client(name)
+        settings = {"backoff_s": 1.0, "poll_s": 1.0, "open_grace_s": 10.0, **settings}
+        autorecovery = Autorecovery(
+            client,
+            name,
+            settings=AutorecoverySettings(**settings),
+            worker=worker,
+            clock=client.clock,
+            rng=self.world.loop.derive(name),
+        )
+        node = self.world.network.node(name).node
+        self._running[name] = client, node.create_task(autorecovery.run(), name=name)
+        return autorecovery
+
+    async def end(self) -> None:
+        for client, task in self._running.values():
+            task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled(), task.exception()
+            await client.close()
+        await self.client.close()
+
+    async def ledger(
+        self, shape: tuple[int, int, int] = PLAIN, *, entries: int = ENTRIES, close: bool = True
+    ) -> Any:
+        writer = await self.client.create_ledger(
+            ensemble_size=shape[0], write_quorum=shape[1], ack_quorum=shape[2], password=b"pw"
+        )
+        if entries:
+            await writer.append_many([payload(n) for n in range(entries)])
+            await settled(writer)
+        if close:
+            await writer.close()
+        return writer
+
+    async def ensemble(self, ledger_id: int) -> tuple[str, ...]:
+        return (await self.client.ledger_metadata(ledger_id)).segments[0].ensemble
+
+    async def whole(self, ledger_id: int, lost: str) -> None:
+        """Until the ledger lacks nothing: it does not name the lost bookie, and each member says
+        that it has its part."""
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                metadata = await self.client.ledger_metadata(ledger_id)
+                if not any(lost in s.ensemble for s in metadata.segments):
+                    break
+                await asyncio.sleep(0.5)
+            while await self.locks.marked(ledger_id) is not None:
+                await asyncio.sleep(0.5)
+        for segment in metadata.segments:
+            end = metadata.segment_end(segment, metadata.last_entry_id)
+            for index, bookie in enumerate(segment.ensemble):
+                if wanted := set(stored_by(metadata, index, segment.first_entry_id, end)):
+                    ranges = await self.client.list_entries(bookie, ledger_id)
+                    have = {n for low, high in ranges for n in range(low, high + 1)}
+                    assert wanted <= have
+
+
+async def settled(writer: Any) -> None:
+    """Until every member has everything: the last entries may be on the ack quorum only."""
+    while writer._session.pipeline.unacked_bytes_max():
+        await asyncio.sleep(0.001)
+
+
+def scene(play: Callable[[Scene], Coroutine[Any, Any, None]], seed: int = 1) -> None:
+    world = World.make(seed, 5)
+
+    async def whole() -> None:
+        for name in world.disks:
+            await world.start(name)
+        there = Scene(world)
+        await play(there)
+        await there.end()
+        for bookie in list(world.bookies.values()):
+            await bookie.stop()
+
+    world.loop.run(whole())
+
+
+def name_of(bookie: str) -> str:
+    return bookie.partition(":")[0]
+
+
+@pytest.mark.parametrize("shape", [PLAIN, STRIPED], ids=["plain", "striped"])
+def test_what_a_lost_bookie_held_is_copied_once_and_nothing_else(
+    shape: tuple[int, int, int],
+) -> None:
+    async def play(there: Scene) -> None:
+        ledgers = [(await there.ledger(shape)).ledger_id for _ in range(4)]
+        empty = (await there.ledger(shape, entries=0)).ledger_id
+        lost = (await there.ensemble(ledgers[0]))[1]
+        expected = 0
+        for ledger_id in ledgers:
+            metadata = await there.client.ledger_metadata(ledger_id)
+            for index, bookie in enumerate(metadata.segments[0].ensemble):
+                if bookie == lost:
+                    expected += sum(
+                        len(payload(n)) for n in stored_by(metadata, index, 0, ENTRIES - 1)
+                    )
+        both = [there.begin("one"), there.begin("two")]
+        there.world.crash(name_of(lost))
+        for ledger_id in (*ledgers, empty):
+            await there.whole(ledger_id, lost)
+        assert sum(one.stats.bytes_copied for one in both) == expected
+        assert sorted(one.stats.elections_won for one in both) == [0, 1]
+
+    scene(play)
+
+
+def test_a_bookie_that_is_back_within_the_delay_costs_nothing() -> None:
+    async def play(there: Scene) -> None:
+        ledger_id = (await there.ledger()).ledger_id
+        away = (await there.ensemble(ledger_id))[0]
+        healer = there.begin("one", lost_bookie_delay_s=60)
+        await asyncio.sleep(5.0)
+        there.world.kill(name_of(away))
+        await asyncio.sleep(50.0)
+        await there.world.start(name_of(away))
+        await asyncio.sleep(200.0)
+        assert healer.stats.ledgers_marked == healer.stats.bytes_copied == 0
+        assert (healer.stats.bookies_waited_for, healer.stats.bookies_returned) == (1, 1)
+        # Nor does a new auditor begin with it.
+        there.world.kill(name_of(away))
+        await asyncio.sleep(5.0)
+        heir = there.begin("two", lost_bookie_delay_s=60)
+        there.world.network.kill("one")
+        there._running.pop("one")[0].metadata.expire_session(back=False)  # type: ignore[attr-defined]
+        await asyncio.sleep(40.0)
+        await there.world.start(name_of(away))
+        await asyncio.sleep(100.0)
+        assert heir.stats.elections_won == 1
+        assert heir.stats.ledgers_marked == heir.stats.bytes_copied == 0
+
+    scene(play)
+
+
+def test_a_bookie_that_is_back_while_it_is_copied_keeps_its_place() -> None:
+    """Of the segments that were not copied yet."""
+
+    async def play(there: Scene) -> None:
+        writer = await there.ledger(close=False)
+        first = (await there.ensemble(writer.ledger_id))[0]
+        # Another member leaves: a second segment, with the first bookie in it again.
+        other = (await there.ensemble(writer.ledger_id))[1]
+        there.world.kill(name_of(other))
+        await writer.append_many([payload(n) for n in range(ENTRIES, 2 * ENTRIES)])
+        await settled(writer)
+        await writer.close()
+        await there.world.start(name_of(other))
+        healer = there.begin("one")
+        await asyncio.sleep(5.0)
+        copied = asyncio.Event()
+        copy = fragment_module._copy
+
+        async def noticed(*arguments: Any) -> None:
+            await copy(*arguments)
+            if not copied.is_set():
+                copied.set()
+                await there.world.start(name_of(first))
+                await asyncio.sleep(3.0)
+
+        fragment_module._copy = noticed
+        try:
+            there.world.kill(name_of(first))
+            await copied.wait()
+            async with asyncio.timeout(PATIENCE_S):
+                while not healer.stats.ledgers_done:
+                    await asyncio.sleep(0.5)
+                assert copied.is_set()
+        finally:
+            fragment_module._copy = copy
+        segments = (await there.client.ledger_metadata(writer.ledger_id)).segments
+        assert [first in segment.ensemble for segment in segments] == [False, True]
+        assert await there.locks.marked(writer.ledger_id) is None
+
+    scene(play)
+
+
+def test_a_living_writer_is_left_alone_and_a_dead_one_is_fenced() -> None:
+    async def play(there: Scene) -> None:
+        living = await there.ledger(close=False)
+        lost = (await there.ensemble(living.ledger_id))[0]
+        healer = there.begin("one")
+        await asyncio.sleep(5.0)
+        there.world.crash(name_of(lost))
+        for n in range(ENTRIES, ENTRIES + 20):
+            await living.append(payload(n))
+            await asyncio.sleep(1.0)
+        assert (await there.client.ledger_metadata(living.ledger_id)).state is LedgerState.OPEN
+        assert healer.stats.ledgers_fenced == 0
+        await living.close()
+        await there.whole(living.ledger_id, lost)
+        # One that does nothing for the whole grace is taken for dead.
+        dying = there.world.client("dying")
+        left = await dying.create_ledger(password=b"pw")
+        await left.append_many([payload(n) for n in range(ENTRIES)])
+        gone = (await there.ensemble(left.ledger_id))[0]
+        await dying.close()
+        there.world.crash(name_of(gone))
+        await asyncio.sleep(8.0)
+        why = await why_not(there.client.metadata, left.ledger_id)
+        assert why is not None
+        assert "its writer is given 10 s" in why.sentence()
+        await there.whole(left.ledger_id, gone)
+        await asyncio.sleep(1.0)
+        assert healer.stats.ledgers_fenced == 1
+        reader = await there.client.open_ledger(left.ledger_id, password=b"pw")
+        assert [entry.payload async for entry in reader.read()] == list(
+            map(payload, range(ENTRIES))
+        )
+
+    scene(play)
+
+
+def test_what_cannot_be_repaired_says_why_and_is_repaired_when_a_bookie_comes() -> None:
+    async def play(there: Scene) -> None:
+        ledger_id = (await there.ledger((4, 4, 2))).ledger_id
+        ensemble = await there.ensemble(ledger_id)
+        [spare] = {bookie_id(name) for name in there.world.disks} - set(ensemble)
+        await there.world.stop(name_of(spare))
+        there.world.crash(name_of(ensemble[0]))
+        there.begin("one")
+        await asyncio.sleep(300.0)
+        why = await why_not(there.client.metadata, ledger_id)
+        assert why is not None
+        assert why.failure is not None
+        assert why.failure.attempts > 3
+        assert "writable" in why.sentence()
+        assert why.failure.next_attempt_ms - why.failure.at_ms > 4_000  # it has doubled
+        assert why.lock_owner is None
+        began_s = there.world.loop.time()
+        await there.world.start(name_of(spare))
+        await there.whole(ledger_id, ensemble[0])
+        assert there.world.loop.time() - began_s < 30.0  # without waiting for the next attempt
+        assert await why_not(there.client.metadata, ledger_id) is None
+
+    scene(play)
+
+
+def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
+    """Entries are marked with a bookie that lives; it is read as a whole."""
+
+    async def play(there: Scene) -> None:
+        ledger_id = (await there.ledger()).ledger_id
+        damaged = (await there.ensemble(ledger_id))[2]
+        store = there.world.bookies[name_of(damaged)].store
+        store.drop_ledgers([ledger_id])
+        await there.locks.mark(ledger_id, [damaged])
+        healer = there.begin("one")
+        async with asyncio.timeout(PATIENCE_S):
+            while await there.locks.marked(ledger_id) is not None:
+                await asyncio.sleep(0.5)
+        assert damaged in await there.ensemble(ledger_id)
+        await there.whole(ledger_id, "nobody")
+        assert healer.stats.replicas_repaired == ENTRIES
+
+    scene(play)
+
+
+def test_a_lost_session_is_followed_by_another() -> None:
+    async def play(there: Scene) -> None:
+        ledgers = [(await there.ledger()).ledger_id for _ in range(3)]
+        healer = there.begin("one")
+        await asyncio.sleep(5.0)
+        there._running["one"][0].metadata.expire_session()  # type: ignore[attr-defined]
+        await asyncio.sleep(5.0)
+        assert (healer.stats.sessions_lost, healer.stats.elections_won) == (1, 2)
+        lost = (await there.ensemble(ledgers[0]))[0]
+        there.world.crash(name_of(lost))
+        for ledger_id in ledgers:
+            await there.whole(ledger_id, lost)
+
+    scene(play)
+
+
+def test_nothing_is_repaired_while_it_is_disabled() -> None:
+    async def play(there: Scene) -> None:
+        ledger_id = (await there.ledger()).ledger_id
+        lost = (await there.ensemble(ledger_id))[0]
+        await there.marks.disable()
+        await there.locks.mark(ledger_id, [lost])
+        there.world.crash(name_of(lost))
+        there.begin("one")
+        await asyncio.sleep(100.0)
+        assert lost in await there.ensemble(ledger_id)
+        await there.marks.enable()
+        await there.whole(ledger_id, lost)
+
+    scene(play)

@@ -1,0 +1,562 @@
+"""Jobs of an operator on simulated bookies: what was lost is copied, a bookie is taken away while
+it lives, replicas move to a new bookie, and bookies drop what is theirs no more."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.client import Client
+from quire.codec.digest import master_key
+from quire.codec.frames import Code, Flag
+from quire.codec.ledger_metadata import LedgerState
+from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
+from quire.metadata.bookie_orders import What, order_path, read_order
+from quire.replication import ReplicationLocks
+from quire.replication.decommission import Decommissioned, decommission, take_back
+from quire.replication.explain import explain_ledger
+from quire.replication.move import MoveOptions, OpenLedgers, recover_bookie
+from quire.replication.rebalance import RebalanceOptions, rebalance
+from quire.testing.simulation import simulate
+from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
+from tests.sim.test_replication import (
+    PLAIN,
+    STRIPED,
+    audited,
+    has,
+    locks_of,
+    name_of,
+    payload,
+    read_all,
+    simulated,
+    start,
+    write,
+)
+
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
+QUICK = MoveOptions(open_grace_s=1.0)
+BY_HAND = replace(BOOKIE_CONFIG, gc_over_replicated_interval_s=0.0)
+"""Passes for copies too many are made by the test."""
+
+
+async def retire(world: World, client: Client, bookie: str, **how: Any) -> Decommissioned:
+    how = {"options": QUICK, **how}
+    return await decommission(
+        client, locks_of(world, client), bookie, owner="operator", now_ms=client.clock.now_ms, **how
+    )
+
+
+async def names(client: Client, bookie: str) -> list[int]:
+    """The ledgers whose metadata names the bookie."""
+    found = []
+    async for ledger_id in client.list_ledgers():
+        metadata = await client.ledger_metadata(ledger_id)
+        if any(bookie in segment.ensemble for segment in metadata.segments):
+            found.append(ledger_id)
+    return found
+
+
+async def until(condition: Any, limit_s: float = 30.0) -> None:
+    async with asyncio.timeout(limit_s):
+        while not await condition():
+            await asyncio.sleep(0.05)
+
+
+async def filled(client: Client, bookie: str, quorums: tuple[int, int, int] = PLAIN) -> list[int]:
+    """Closed ledgers, of which several are on this bookie."""
+    ids: list[int] = []
+    while len(await names(client, bookie)) < 3:
+        ids.append((await write(client, 60 + len(ids), quorums)).ledger_id)
+    return ids
+
+
+# -- recover ----------------------------------------------------------------------------------
+
+
+def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        ids = await filled(client, lost)
+        locks = locks_of(world, client)
+        with pytest.raises(UsageError, match="is alive"):
+            await recover_bookie(client, locks, lost)
+        world.crash("bookie-1")
+        before = await names(client, lost)
+        planned = await recover_bookie(client, locks, lost, dry_run=True)
+        assert [one.ledger for one in planned.moves] == before == await names(client, lost)
+        done = await recover_bookie(client, locks, lost, options=QUICK)
+        assert done.complete
+        assert (done.ledgers, done.fragments) == (len(before), len(before))
+        assert done.entries == sum(one.entries for one in planned.moves)
+        assert await names(client, lost) == []
+        assert await audited(client, ids) == []
+        again = await recover_bookie(client, locks, lost, options=QUICK)
+        assert (again.moves, again.entries) == ((), 0)
+        described = done.as_json(limit=1)
+        assert len(described["moves"]) == 1
+        assert described["to_move"]["ledgers"] == len(before)
+        assert described["left"] == {"open": 0, "locked": 0, "failed": 0}
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_two_that_recover_the_same_bookie_share_the_work() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 6)
+        client, other = world.client("client"), world.client("other")
+        lost = bookie_id("bookie-1")
+        ids = await filled(client, lost)
+        world.crash("bookie-1")
+        planned = await recover_bookie(client, locks_of(world, client), lost, dry_run=True)
+        found = await asyncio.gather(
+            recover_bookie(client, locks_of(world, client, "one"), lost, options=QUICK),
+            recover_bookie(other, locks_of(world, other, "two"), lost, options=QUICK),
+        )
+        assert all(one.complete for one in found)
+        assert sum(one.fragments for one in found) == len(planned.moves)
+        assert await audited(client, ids) == []
+        await client.close()
+        await other.close()
+
+    simulated(scenario, bookies=6)
+
+
+@pytest.mark.parametrize("mode", list(OpenLedgers))
+def test_an_open_ledger_is_waited_for_or_fenced_or_left(mode: OpenLedgers) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 50, close=False)
+        lost = (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble[1]
+        world.crash(name_of(lost))
+        if mode is OpenLedgers.WAIT:
+            await client.close()  # nothing happens to the ledger any more
+        options = replace(QUICK, open_ledgers=mode)
+        done = await recover_bookie(other, locks_of(world, other), lost, options=options)
+        metadata = await other.ledger_metadata(writer.ledger_id)
+        if mode is OpenLedgers.SKIP:
+            assert (done.open, done.complete) == ((writer.ledger_id,), False)
+            assert metadata.state is LedgerState.OPEN
+            await writer.append(payload(50))  # the writer was left alone
+        else:
+            assert done.complete
+            assert metadata.closed
+            assert metadata.last_entry_id == 49
+            assert await names(other, lost) == []
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
+# -- decommission -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("quorums", [PLAIN, STRIPED], ids=["plain", "striped"])
+def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
+    quorums: tuple[int, int, int],
+) -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 6)
+        client, operator = world.client("client"), world.client("operator")
+        writer = await write(client, 40, quorums, close=False)
+        leaving = (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble[0]
+        ids = [*await filled(client, leaving, quorums), writer.ledger_id]
+        going = True
+
+        async def go_on() -> None:
+            while going:
+                await writer.append(payload(writer.last_add_pushed + 1))
+                await asyncio.sleep(0.05)
+
+        writing = asyncio.ensure_future(go_on())
+        dry = await retire(world, operator, leaving, dry_run=True)
+        assert dry.alive
+        assert dry.moved.moves
+        assert await read_order(operator.metadata, leaving) is None
+        done = await retire(world, operator, leaving)
+        assert (done.drained, done.cookie_removed, done.ended) == (True, True, True)
+        assert done.moved.recovered == ()  # the writer was not fenced
+        assert await names(operator, leaving) == []
+        with pytest.raises(NoSuchKeyError):
+            await operator.metadata.read_cookie(leaving)
+        assert await read_order(operator.metadata, leaving) is None
+        assert name_of(leaving) not in world.bookies
+        await writer.append(payload(writer.last_add_pushed + 1))
+        going = False
+        await writing
+        last = await writer.close()
+        assert await read_all(client, writer.ledger_id) == [payload(n) for n in range(last + 1)]
+        assert await audited(client, ids) == []
+        # It does not come back on what it has.
+        with pytest.raises(Exception, match="does not know"):
+            await world.start(name_of(leaving))
+        with pytest.raises(UsageError, match="is known"):
+            await retire(world, operator, leaving)
+        await client.close()
+        await operator.close()
+
+    simulated(scenario, bookies=6)
+
+
+def test_a_stopped_bookie_is_taken_away_and_stays_read_only_if_it_comes_back() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        leaving = bookie_id("bookie-2")
+        ids = await filled(client, leaving)
+        await world.stop("bookie-2")
+        done = await retire(world, client, leaving, keep_cookie=True)
+        assert (done.alive, done.drained, done.cookie_removed) == (False, True, False)
+        await world.start("bookie-2")
+        assert leaving in (await client.bookies()).readonly
+        assert await take_back(client, leaving)
+        await until(lambda: writable(client, leaving))
+        assert not await take_back(client, leaving)
+        assert await audited(client, ids) == []
+        await client.close()
+
+    simulated(scenario)
+
+
+async def writable(client: Client, bookie: str) -> bool:
+    return bookie in (await client.bookies()).writable
+
+
+def test_a_job_that_was_interrupted_is_gone_on_with() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        leaving = bookie_id("bookie-0")
+        ids = await filled(client, leaving)
+        for part_s in (0.05, 0.4, 1.0, 2.0, 3.0, 3.2, 3.4):
+            job = asyncio.ensure_future(retire(world, client, leaving))
+            await asyncio.wait([job], timeout=part_s)
+            job.cancel()
+            await asyncio.wait([job])
+        if name_of(leaving) in world.bookies:
+            done = await retire(world, client, leaving)
+            assert done.drained
+        assert await names(client, leaving) == []
+        assert await audited(client, ids) == []
+        with pytest.raises(NoSuchKeyError):
+            await client.metadata.read_cookie(leaving)
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from quire.bookie.orders import Orders
+
+    monkeypatch.setattr(Orders, "_seen", lambda self, found: None)
+
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        leaving = bookie_id("bookie-0")
+        await filled(client, leaving)
+        before = await names(client, leaving)
+        with pytest.raises(JobError, match="goes on taking entries") as caught:
+            await retire(world, client, leaving)
+        assert "read-only" in str(caught.value)
+        assert await read_order(client.metadata, leaving) is None
+        assert await names(client, leaving) == before
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_without_a_place_for_its_entries_a_bookie_stays() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        leaving = bookie_id("bookie-0")
+        await filled(client, leaving)
+        done = await retire(world, client, leaving)
+        assert not done.drained
+        assert not done.cookie_removed
+        assert len(done.moved.failed) == len(await names(client, leaving)) > 0
+        assert all("bookies" in one.why for one in done.moved.failed)
+        assert (await client.metadata.read_cookie(leaving)).value
+        found = await read_order(client.metadata, leaving)
+        assert found is not None
+        assert found.value.what is What.DRAIN
+        with pytest.raises(NotEnoughBookiesError):  # nobody places a ledger there now
+            await write(client, 1)
+        await take_back(client, leaving)
+        await until(lambda: writable(client, leaving))
+        await write(client, 1)
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+# -- rebalance, and copies too many -----------------------------------------------------------
+
+
+def test_a_new_bookie_gets_its_share_and_the_others_drop_theirs() -> None:
+    async def scenario(world: World) -> None:
+        for number in range(3):
+            await world.start(f"bookie-{number}", BY_HAND)
+        client = world.client("client")
+        ids = [(await write(client, 300)).ledger_id for _ in range(12)]
+        await world.start("bookie-3", BY_HAND)
+        await until(lambda: writable(client, bookie_id("bookie-3")))
+        locks = locks_of(world, client)
+        options = RebalanceOptions(target_spread_percent=10)
+        planned = await rebalance(client, locks, random.Random(1), dry_run=True, options=options)
+        assert planned.plan.moves
+        assert await names(client, bookie_id("bookie-3")) == []
+        done = await rebalance(client, locks, random.Random(1), options=options)
+        assert (done.moved, done.left) == (len(planned.plan.moves), ())
+        assert done.plan == planned.plan
+        assert len(await names(client, bookie_id("bookie-3"))) == done.moved == 9
+        again = await rebalance(client, locks, random.Random(1), options=options)
+        assert again.plan.moves == ()
+        moved = {(one.ledger, one.source) for one in done.plan.moves}
+        for ledger_id, source in moved:
+            assert await has(client, ledger_id, source)  # a copy too many
+        await dropped_in_two_passes(world)
+        for bookie in world.bookies.values():
+            mine = {ledger for ledger, source in moved if source == bookie.bookie_id}
+            kept = set(await names(client, bookie.bookie_id))
+            assert set(bookie.store.ledger_ids()) == kept
+            assert not mine & kept
+        assert await audited(client, ids) == []
+        for ledger_id in ids:
+            assert await read_all(client, ledger_id) == [payload(n) for n in range(300)]
+        await client.close()
+
+    simulated(scenario)
+
+
+async def dropped_in_two_passes(world: World) -> None:
+    before = {name: b.store.ledger_ids() for name, b in world.bookies.items()}
+    for bookie in world.bookies.values():
+        await bookie.collect_over_replicated()
+    assert before == {name: b.store.ledger_ids() for name, b in world.bookies.items()}
+    for bookie in world.bookies.values():
+        await bookie.collect_over_replicated()
+
+
+def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
+    """Also where it was fenced there: only its old writer must be kept out (rule 36)."""
+
+    async def scenario(world: World) -> None:
+        for number in range(4):
+            await world.start(f"bookie-{number}", BY_HAND)
+        client, other = world.client("client"), world.client("other")
+        stale = await write(client, 30, close=False)
+        ledger_id = stale.ledger_id
+        reader = await other.open_ledger(ledger_id, password=b"pw", recover=True)
+        reader.close()
+        first = (await other.ledger_metadata(ledger_id)).segments[0].ensemble
+        spare = next(b for b in map(bookie_id, world.bookies) if b not in first)
+        locks = locks_of(world, other)
+        await swap(other, locks, ledger_id, first[0], spare)
+        await dropped_in_two_passes(world)
+        gone = world.bookies[name_of(first[0])]
+        key = master_key(b"pw")
+        assert gone.store.is_refused(ledger_id)
+        assert gone.service.may_add(ledger_id, key, Flag.NONE) == Code.FENCED
+        await swap(other, locks, ledger_id, spare, first[0])
+        assert await gone.store.entry_ranges(ledger_id) == [(0, 29)]
+        assert gone.service.may_add(ledger_id, key, Flag.NONE) == Code.FENCED
+        world.crash(name_of(first[0]))
+        await world.start(name_of(first[0]), BY_HAND)
+        gone = world.bookies[name_of(first[0])]
+        assert await gone.store.entry_ranges(ledger_id) == [(0, 29)]
+        assert gone.service.may_add(ledger_id, key, Flag.NONE) == Code.FENCED
+        assert await audited(other, [ledger_id]) == []
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
+async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str, new: str) -> None:
+    from quire.replication.fragment import Outcome, replicate_fragment
+    from quire.replication.opened import open_for_repair
+
+    async with locks.hold(ledger_id):
+        ledger = await open_for_repair(client, ledger_id, password=b"pw")
+        (fragment,) = ledger.fragments()
+        at = fragment.ensemble.index(old)
+        done = await replicate_fragment(client, ledger, fragment, {at: new})
+        assert done.outcome is Outcome.DONE
+
+
+def test_a_copy_that_is_being_made_is_not_dropped() -> None:
+    """Neither under the lock of whoever makes it, nor, where that is lost, before a whole interval
+    without an entry."""
+
+    async def scenario(world: World) -> None:
+        for number in range(4):
+            await world.start(f"bookie-{number}", BY_HAND)
+        client = world.client("client")
+        ledger_id = (await write(client, 200)).ledger_id
+        ensemble = (await client.ledger_metadata(ledger_id)).segments[0].ensemble
+        spare = next(b for b in map(bookie_id, world.bookies) if b not in ensemble)
+        bookie, locks = world.bookies[name_of(spare)], locks_of(world, client)
+
+        async def copy(first: int, last: int) -> None:
+            from quire.replication.opened import open_for_repair
+            from quire.replication.recovery_adds import RecoveryAdds
+            from quire.replication.source import Source
+
+            ledger = await open_for_repair(client, ledger_id, password=b"pw")
+            copies = await Source(client, ledger).read(ensemble, range(first, last + 1))
+            async with RecoveryAdds(client, ledger, spare) as adds:
+                await adds.write(copies)
+
+        async with locks.hold(ledger_id):
+            await copy(0, 99)
+            for _ in range(3):
+                await bookie.collect_over_replicated()
+            assert await has(client, ledger_id, spare) == list(range(100))
+        for _ in range(2):  # the second time the same again: that counts as well
+            await copy(100, 150)
+            await bookie.collect_over_replicated()
+            assert await has(client, ledger_id, spare) == list(range(151))
+        await bookie.collect_over_replicated()
+        assert ledger_id not in bookie.store.ledgers
+        assert await audited(client, [ledger_id]) == []
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_an_open_ledger_and_a_store_of_another_cluster_are_left() -> None:
+    async def scenario(world: World) -> None:
+        for number in range(4):
+            await world.start(f"bookie-{number}", BY_HAND)
+        client, other = world.client("client"), world.client("other")
+        writer = await write(client, 20, close=False)
+        ledger_id = writer.ledger_id
+        left_out = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[0]
+        world.expire_session(name_of(left_out))
+        world.network.partition("client", name_of(left_out), reset=True)
+        await writer.append(payload(20))
+        await writer.append(payload(21))
+        world.network.heal()
+        bookie = world.bookies[name_of(left_out)]
+        for _ in range(2):
+            await bookie.collect_over_replicated()
+        assert ledger_id in bookie.store.ledgers
+        closed = (await write(client, 5)).ledger_id
+        holder = (await client.ledger_metadata(closed)).segments[0].ensemble[0]
+        bookie = world.bookies[name_of(holder)]
+        assert bookie._over_replicated is not None
+        bookie._over_replicated._bookie_id = "somebody-else:1"  # nothing would name it
+        bookie._over_replicated._instance_id = "another"
+        for _ in range(2):
+            await bookie.collect_over_replicated()
+        assert closed in bookie.store.ledgers
+        await writer.close()
+        await client.close()
+        await other.close()
+
+    simulated(scenario)
+
+
+# -- explain ----------------------------------------------------------------------------------
+
+
+def test_a_ledger_is_explained() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 4)
+        client = world.client("client")
+        ledger_id = (await write(client, 50)).ledger_id
+        for deep in (False, True):
+            well = await explain_ledger(client, ledger_id, deep=deep)
+            assert well.verdict.sentence.startswith("Nothing is wrong")
+            assert well.verdict.command == ""
+            (segment,) = well.segments
+            assert (segment.first, segment.last, segment.closed) == (0, 49, True)
+            assert [(one.state, one.entries) for one in segment.replicas] == [("present", 50)] * 3
+            assert segment.copies_min == 3
+        lost = segment.replicas[1].bookie
+        world.crash(name_of(lost))
+        ill = await explain_ledger(client, ledger_id)
+        replica = ill.segments[0].replicas[1]
+        assert (replica.state, replica.registered) == ("unreachable", "gone")
+        assert ill.segments[0].copies_min == 2
+        assert lost in ill.verdict.sentence
+        assert ill.verdict.command == f"quire bookie recover {lost}"
+        locks = locks_of(world, client, "worker-7")
+        await locks.mark(ledger_id, [lost])
+        async with locks.hold(ledger_id):
+            held = await explain_ledger(client, ledger_id)
+        assert held.lock_owner == "worker-7"
+        assert "worker-7" in held.verdict.sentence
+        for replica in ill.segments[0].replicas:
+            if replica.registered != "gone":
+                world.crash(name_of(replica.bookie))
+        nothing = await explain_ledger(client, ledger_id)
+        assert "bring back" in nothing.verdict.sentence
+        assert nothing.segments[0].copies_min == 0
+        await client.close()
+
+    simulated(scenario, bookies=4)
+
+
+def test_a_replica_that_lacks_entries_is_explained() -> None:
+    async def scenario(world: World) -> None:
+        for number in range(4):
+            await world.start(f"bookie-{number}", BY_HAND)
+        client = world.client("client")
+        ledger_id = (await write(client, 50, STRIPED)).ledger_id
+        bookie = (await client.ledger_metadata(ledger_id)).segments[0].ensemble[2]
+        world.bookies[name_of(bookie)].store.drop_ledgers([ledger_id])
+        for deep in (False, True):
+            found = await explain_ledger(client, ledger_id, deep=deep)
+            states = {one.bookie: one.state for one in found.segments[0].replicas}
+            assert states.pop(bookie) == "missing"
+            assert set(states.values()) == {"present"}
+            assert found.segments[0].copies_min == 2
+            assert bookie in found.verdict.sentence
+            assert "--repair" in found.verdict.command
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_an_open_ledger_of_a_lost_bookie_without_a_spare_is_explained() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        writer = await write(client, 5, close=False)
+        lost = (await client.ledger_metadata(writer.ledger_id)).segments[0].ensemble[0]
+        world.crash(name_of(lost))
+        found = await explain_ledger(client, writer.ledger_id)
+        assert (found.state, found.spare) == ("OPEN", 0)
+        assert "start another one" in found.verdict.sentence
+        assert found.as_json()["segments"][0]["closed"] is False
+        await client.close()
+
+    simulated(scenario, bookies=3)
+
+
+def test_orders_have_a_path_of_their_own() -> None:
+    assert order_path("memory://x", "b:1") == "/quire/underreplication/quire-orders/b:1"
+    assert order_path("zk://h:1/ledgers", "b:1") == "/ledgers/underreplication/quire-orders/b:1"
+
+
+# -- the workload -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(max(2, SEEDS // 5)))
+def test_the_laws_hold_under_jobs(seed: int) -> None:
+    result = simulate(seed, "decommission")
+    assert result.failure is None, (seed, result.failure)
