@@ -1,0 +1,198 @@
+"""The rules of readers (docs/replication.md), on bookies that answer as each test wants."""
+
+from __future__ import annotations
+
+import dataclasses
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from quire.client.ledger_view import LedgerView
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
+from quire.metadata.base import Versioned
+from quire.metadata.update import update_ledger
+from tests.support.fake_bookies import (
+    LEDGER,
+    PASSWORD,
+    FakeCluster,
+    payload,
+    simulated,
+)
+
+CLOSED = LedgerState.CLOSED
+SHAPES = [(3, 3, 2), (4, 3, 2)]
+METADATA = LedgerMetadata(
+    ensemble_size=3, write_quorum=3, ack_quorum=2, segments=(Segment(0, ("b0", "b1", "b2")),)
+)
+
+
+def view(metadata: LedgerMetadata = METADATA, lac: int = -1) -> LedgerView:
+    store: Any = None
+    return LedgerView(LEDGER, store, Versioned(metadata, 1), lac)
+
+
+def test_rule_20_a_close_counts_also_where_more_was_read() -> None:
+    one = view(lac=9)
+    assert one.adopt(Versioned(METADATA.with_close(7, 70), 2))
+    assert one.last_add_confirmed == 7
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_rule_21_nothing_behind_the_end_is_given(shape: tuple[int, int, int]) -> None:
+    """Entries that a writer sent and nobody acknowledged stay on bookies when a ledger is closed
+    in front of them."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(shape, range(10))
+        stored = await cluster.store.read_ledger(LEDGER)
+        await update_ledger(cluster.store, LEDGER, stored, lambda now: now.with_close(6, 63))
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert [e.entry_id async for e in reader.read()] == list(range(7))
+            assert [e.entry_id async for e in reader.read_unconfirmed(0)] == list(range(7))
+            async with aclosing(reader.tail(0)) as tail:
+                assert [e.entry_id async for e in tail] == list(range(7))
+            for beyond in (7, 9, 10):
+                with pytest.raises(NoSuchEntryError, match="the ledger ends at entry 6"):
+                    await reader.read_entry(beyond)
+                with pytest.raises(NoSuchEntryError):
+                    _ = [e async for e in reader.read_unconfirmed(beyond, beyond)]
+            assert await reader.refresh() == 6
+        asked = {ask.entry for bookie in cluster.bookies.values() for ask in bookie.asked}
+        assert shape[0] == shape[1] or max(asked) == 6
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_rule_38_a_reader_finds_replicas_that_have_moved(shape: tuple[int, int, int]) -> None:
+    """All bookies that it knows of are gone, or have nothing any more."""
+
+    async def main() -> None:
+        size = shape[0]
+        cluster = await FakeCluster.made(2 * size)
+        await cluster.ledger(shape, range(10), state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert (await reader.read_entry(3)).payload == payload(3)
+            moved = tuple(f"b{index + size}" for index in range(size))
+            for old, new in zip(list(cluster.bookies), moved):
+                cluster[new].entries, cluster[old].entries = cluster[old].entries, {}
+            cluster["b0"].die()
+            stored = await cluster.store.read_ledger(LEDGER)
+            await update_ledger(cluster.store, LEDGER, stored, lambda now: _moved(now, moved))
+            assert [e.payload async for e in reader.read()] == [payload(n) for n in range(10)]
+
+    simulated(main)
+
+
+def _moved(metadata: LedgerMetadata, ensemble: tuple[str, ...]) -> LedgerMetadata | None:
+    if metadata.segments[0].ensemble == ensemble:
+        return None
+    return dataclasses.replace(metadata, segments=(Segment(0, ensemble),))
+
+
+def test_rule_39_a_lac_never_goes_back() -> None:
+    one = view(lac=5)
+    one.confirmed(3)
+    assert one.last_add_confirmed == 5
+    one.confirmed(8)
+    assert one.last_add_confirmed == 8
+    assert not one.adopt(Versioned(METADATA, 0)), "older metadata"
+    # A writer begins a segment behind what it has confirmed.
+    one.adopt(Versioned(METADATA.with_ensemble_from(6, ("b3", "b1", "b2")), 2))
+    assert one.last_add_confirmed == 8
+    one.adopt(Versioned(METADATA.with_ensemble_from(20, ("b4", "b1", "b2")), 3))
+    assert one.last_add_confirmed == 19
+
+
+def test_while_a_recovery_runs_its_lacs_do_not_count() -> None:
+    """What it writes back may name entries that a concurrent one cuts off (6.6)."""
+    one = view(METADATA.with_state(LedgerState.IN_RECOVERY), lac=5)
+    one.confirmed(8)
+    assert one.last_add_confirmed == 5
+
+
+def test_a_read_is_bounded_by_what_is_acknowledged() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(10))
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            assert reader.last_add_confirmed == 8
+            asked = sum(len(bookie.asked) for bookie in cluster.bookies.values())
+            with pytest.raises(ReadError, match="acknowledged up to entry 8 only"):
+                await reader.read_entry(9)
+            assert sum(len(bookie.asked) for bookie in cluster.bookies.values()) == asked
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_unconfirmed_entries_are_read_where_that_is_wanted(shape: tuple[int, int, int]) -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        # The last one is on one bookie only, and there is another behind a gap.
+        await cluster.ledger(
+            shape, [*range(300), 302],
+            on=lambda n: [f"b{(n + k) % shape[0]}" for k in range(3)][: 1 if n == 299 else 3],
+        )  # fmt: skip
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            found = [e async for e in reader.read_unconfirmed(0)]
+            assert [e.payload for e in found] == [payload(n) for n in range(300)]
+            assert found[-1].ledger_length == cluster.length(299)
+            found = [e async for e in reader.read_unconfirmed(290, 299)]
+            assert [e.entry_id for e in found] == list(range(290, 300))
+            entries = reader.read_unconfirmed(298, 302)
+            assert [(await anext(entries)).entry_id for _ in range(2)] == [298, 299]
+            with pytest.raises(NoSuchEntryError):
+                await anext(entries)
+            assert [e.entry_id async for e in reader.read_unconfirmed(300)] == []
+            with pytest.raises(UsageError):
+                _ = [e async for e in reader.read_unconfirmed(5, 4)]
+
+    simulated(main)
+
+
+def test_an_unconfirmed_entry_that_may_exist_is_not_the_end() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(5), on=lambda n: ["b0"] if n == 4 else ["b0", "b1"])
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            cluster["b0"].die()
+            with pytest.raises(ReadError) as failed:
+                _ = [e async for e in reader.read_unconfirmed(4)]
+            assert not isinstance(failed.value, NoSuchEntryError)
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=["plain", "striped"])
+def test_damage_is_never_absence_for_a_reader(shape: tuple[int, int, int]) -> None:
+    """Precedence of errors (replication spec, 9.1): "no such entry" only where all say so."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger(shape, range(4), state=CLOSED)
+        members = [cluster[f"b{(2 + k) % shape[0]}"] for k in range(3)]
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for bookie in members:
+                bookie.says = bookie.no
+            with pytest.raises(NoSuchEntryError, match="never had it"):
+                await reader.read_entry(2)
+            members[1].says = lambda ask: cluster.entry(ask.entry)[:-1] + b"?"
+            with pytest.raises(DigestError) as damaged:
+                await reader.read_entry(2)
+            assert not isinstance(damaged.value, NoSuchEntryError)
+            members[0].says = members[0].silent
+            with pytest.raises(ReadError) as silent:
+                await reader.read_entry(2)
+            assert not isinstance(silent.value, NoSuchEntryError | DigestError)
+
+    simulated(main)
