@@ -277,7 +277,8 @@ class FakeCluster:
         client = Client(
             MemoryStore(self.metadata), config=config, clock=self.clock, rng=random.Random(1)
         )
-        client._pool.close()
+        client._pool._watch.close()
+        client._pool.placement.close()
         how = client.metadata, AsyncioNetwork(), config, client._rng, client._tasks
         client._pool = FakePool(self.bookies, *how)
         return client

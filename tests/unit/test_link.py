@@ -34,8 +34,8 @@ async def test_a_closed_connection_whose_bookie_takes_nothing_ends(
         link.send(MUCH)
         await asyncio.sleep(0)
         link.close()
-        while link.lost is None:
-            await asyncio.sleep(0.001)
+        await link.drained()
+        assert link.lost is not None
         ended.set()
 
 
@@ -58,5 +58,6 @@ async def test_what_was_handed_over_still_leaves(data: bytes) -> None:
         await asyncio.sleep(0)
         link.send(b".")
         link.close()
+        await link.drained()
         await ended.wait()
     assert received == data + b"."

@@ -326,7 +326,7 @@ class Client:
         if self._closed:
             return
         self._closed = True
-        self._pool.close()
+        await self._pool.close()
         await self._tasks.close()
         await self.metadata.close()
 

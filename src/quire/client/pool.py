@@ -54,11 +54,13 @@ class _Links(Generic[L]):
     def add(self, link: L) -> None:
         self._links.setdefault(link.bookie_id, []).append(link)
 
-    def close(self) -> None:
-        for links in self._links.values():
-            for link in links:
-                link.close()
+    def close(self) -> list[L]:
+        """Those that may have something to send still."""
+        closed = [link for links in self._links.values() for link in links]
+        for link in closed:
+            link.close()
         self._links.clear()
+        return closed
 
 
 class BookiePool:
@@ -88,12 +90,14 @@ class BookiePool:
         self._watch = metadata.watch_bookies(self._on_bookies)
         self.closed = False
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """Nothing is asked of it any more. What was sent has left when this returns, or was given
+        up (`link.CLOSE_DRAIN_S`)."""
         self.closed = True
         self._watch.close()
         self.placement.close()
-        self._channels.close()
-        self._controls.close()
+        closed = [*self._channels.close(), *self._controls.close()]
+        await asyncio.gather(*(link.drained() for link in closed))
 
     # -- placement ----------------------------------------------------------------------------
 

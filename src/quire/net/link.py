@@ -16,7 +16,7 @@ from quire.net.network import close_client_side
 WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 """Requests wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
 
-CLOSE_DRAIN_S = 10.0
+CLOSE_DRAIN_S = 2.0
 """For what was handed over before a connection was closed; a third replica may be behind."""
 
 
@@ -44,6 +44,7 @@ class Link(asyncio.Protocol):
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
         self._spent: set[int] = set()
+        self._ended = asyncio.Event()
         self._writable = asyncio.Event()
         self._writable.set()
         self._turn: list[Buffer] = []
@@ -64,6 +65,7 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f": {exc}" if exc else ""
+        self._ended.set()
         self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
 
     def data_received(self, data: bytes) -> None:
@@ -114,16 +116,23 @@ class Link(asyncio.Protocol):
     # -- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """What was handed over still leaves, within `CLOSE_DRAIN_S`: a bookie that is cut off would
-        hold the connection for as long as TCP tries."""
+        """What was handed over still leaves, if there is time for it: see `drained`."""
         if self._turn:
             self._send_turn()
-        transport = self._transport
-        if transport is None:
+        if self._transport is not None:
+            close_client_side(self._transport)
+
+    async def drained(self) -> None:
+        """Behind `close`: wait until the bookie has taken all, `CLOSE_DRAIN_S` at most. One that
+        is cut off would hold the connection for as long as TCP tries."""
+        if self._transport is None or not self._transport.get_write_buffer_size():
             return
-        close_client_side(transport)
-        if transport.get_write_buffer_size():
-            asyncio.get_running_loop().call_later(CLOSE_DRAIN_S, transport.abort)
+        try:
+            async with asyncio.timeout(CLOSE_DRAIN_S):
+                await self._ended.wait()
+        except TimeoutError:
+            self._transport.abort()
+            await self._ended.wait()
 
     def abort(self, why: str) -> None:
         """Give the connection up; everything outstanding fails."""
