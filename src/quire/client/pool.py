@@ -17,7 +17,7 @@ from quire.metadata.base import BookieAddress, Bookies, MetadataStore
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer
-from quire.net.link import Link
+from quire.net.link import CLOSE_DRAIN_S, Link
 from quire.net.network import Network
 from quire.tasks import TaskSet
 
@@ -92,12 +92,13 @@ class BookiePool:
 
     async def close(self) -> None:
         """Nothing is asked of it any more. What was sent has left when this returns, or was given
-        up (`link.CLOSE_DRAIN_S`)."""
+        up (`CLOSE_DRAIN_S`)."""
         self.closed = True
         self._watch.close()
         self.placement.close()
-        closed = [*self._channels.close(), *self._controls.close()]
-        await asyncio.gather(*(link.drained() for link in closed))
+        deadline = asyncio.get_running_loop().time() + CLOSE_DRAIN_S
+        for link in (*self._channels.close(), *self._controls.close()):
+            await link.drained(deadline)
 
     # -- placement ----------------------------------------------------------------------------
 

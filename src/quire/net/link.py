@@ -122,13 +122,13 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             close_client_side(self._transport)
 
-    async def drained(self) -> None:
-        """Behind `close`: wait until the bookie has taken all, `CLOSE_DRAIN_S` at most. One that
-        is cut off would hold the connection for as long as TCP tries."""
+    async def drained(self, deadline: float) -> None:
+        """Behind `close`: wait until the bookie has taken all, or this time of the event loop. One
+        that is cut off would hold the connection for as long as TCP tries."""
         if self._transport is None or not self._transport.get_write_buffer_size():
             return
         try:
-            async with asyncio.timeout(CLOSE_DRAIN_S):
+            async with asyncio.timeout_at(deadline):
                 await self._ended.wait()
         except TimeoutError:
             self._transport.abort()

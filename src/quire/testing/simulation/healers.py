@@ -95,6 +95,9 @@ class HealLaws:
         self._away_since: dict[str, float] = {}
         """Bookies that are not registered, or are dead: one is the case before the other."""
         self._away_until: dict[str, float] = {}
+        self._down: set[str] = set()
+        """Bookies that have left and do not serve again; one that starts may be registered, and is
+        missed, for it does not answer."""
         self._marks: dict[str, Underreplicated] = {}
         self._states: dict[int, LedgerState] = {}
         self._known = set(self._cluster.presences)
@@ -117,9 +120,11 @@ class HealLaws:
         def on_leave(name: str, session_left_s: float) -> None:
             if name in self._world.bookies:
                 self._away_since.setdefault(bookie_id(name), self._now_s)
+                self._down.add(bookie_id(name))
             leave(name, session_left_s)
 
         async def on_start(name: str, bookie: Bookie) -> None:
+            self._down.discard(bookie_id(name))
             self._registrations()
             await started(name, bookie)
 
@@ -149,7 +154,7 @@ class HealLaws:
 
     def _registrations(self) -> None:
         running = {bookie_id(name) for name in self._world.bookies}
-        present = running.intersection(self._cluster.presences)
+        present = running.intersection(self._cluster.presences) - self._down
         for bookie in self._known - present - self._away_since.keys():
             self._away_since[bookie] = self._now_s
         for bookie in present & self._away_since.keys():
@@ -228,11 +233,11 @@ class HealLaws:
         fenced = before is LedgerState.OPEN and metadata.state is LedgerState.IN_RECOVERY
         if not fenced or not self._by_healer():
             return
-        away_s = [
-            self._now_s - self._away_since[bookie]
-            for bookie in metadata.last_segment.ensemble
-            if bookie in self._away_since
-        ]
+        ensemble = metadata.last_segment.ensemble
+        away_s = [self._now_s - self._away_since[b] for b in ensemble if b in self._away_since]
+        # The grace is the ledger's: it goes on where one comes back as another leaves.
+        if any(self._now_s - self._away_until.get(b, 0.0) < self._grace_s for b in ensemble):
+            return
         # One that is registered and does not answer has been away for nobody knows how long.
         if away_s and max(away_s) < self._grace_s - STOPPING_S:
             what = f"ledger {ledger_id} is fenced {max(away_s):.2f} s after it lost a bookie"
