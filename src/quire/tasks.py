@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+)
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -45,8 +52,10 @@ class TaskSet:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]:
-    """`work` on every item, some at a time; the results in order, or the first error."""
+async def each(
+    items: Iterable[T], work: Callable[[T], Awaitable[R]], at_once: int = EACH_AT_ONCE
+) -> list[R]:
+    """`work` on every item, `at_once` at a time; the results in order, or the first error."""
     todo = list(enumerate(items))
     results: dict[int, R] = {}
     upcoming = iter(todo)
@@ -57,8 +66,20 @@ async def each(items: Iterable[T], work: Callable[[T], Awaitable[R]]) -> list[R]
 
     try:
         async with asyncio.TaskGroup() as group:
-            for _ in range(min(EACH_AT_ONCE, len(todo))):
+            for _ in range(min(at_once, len(todo))):
                 group.create_task(some())
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [results[at] for at, _ in todo]
+
+
+async def pages(items: AsyncIterable[T], size: int) -> AsyncIterator[list[T]]:
+    """The items, `size` at a time; fewer in the last page."""
+    page: list[T] = []
+    async for item in items:
+        page.append(item)
+        if len(page) == size:
+            yield page
+            page = []
+    if page:
+        yield page

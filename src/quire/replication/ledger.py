@@ -186,7 +186,7 @@ async def take_out_locked(
             if before is None or seen != before:
                 return replace(result, work=Work.OPEN, seen=seen)
             try:
-                await _close(client, ledger)
+                await fence_and_close(client, ledger)
             except QuireError as error:
                 reason = str(error)[:REASON_CHARS_MAX]
                 return replace(result, work=Work.FAILED, reason=reason)
@@ -218,7 +218,8 @@ async def _fragment(
     )
 
 
-async def _close(client: Client, ledger: OpenedLedger) -> None:
+async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
+    """End whoever writes it, and close it with all that was acknowledged. What opening raises."""
     reader = await client.open_ledger(ledger.ledger_id, password=ledger.password, recover=True)
     reader.close()
 

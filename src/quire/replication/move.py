@@ -10,14 +10,22 @@ from __future__ import annotations
 
 import asyncio
 import enum
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from quire.client import Client
 from quire.errors import QuireError
 from quire.replication.budget import Budget
-from quire.replication.ledger import LedgerWork, Move, Seen, Work, move_of, take_out
+from quire.replication.ledger import (
+    LedgerWork,
+    Move,
+    Seen,
+    Work,
+    fence_and_close,
+    move_of,
+    take_out,
+)
 from quire.replication.locks import ReplicationLocks
 from quire.replication.move_result import (
     LEDGERS_PER_LOOK,
@@ -29,7 +37,8 @@ from quire.replication.move_result import (
     not_tried,
     result_of,
 )
-from quire.tasks import each
+from quire.replication.opened import open_for_repair
+from quire.tasks import each, pages
 
 PARALLEL = 4
 """Ledgers that are copied at one time."""
@@ -102,19 +111,10 @@ async def moves_of(
     progress = progress or Silent()
     progress.begin("looking at ledgers", 0, 0)
     found: list[Move] = []
-    ids: list[int] = []
-
-    async def look() -> None:
+    async for ids in pages(client.list_ledgers(), LEDGERS_PER_LOOK):
         moves = await each(ids, lambda one: move_of(client, one, bookie, password=password))
-        found.extend(one for one in moves if one is not None)
+        found += [one for one in moves if one is not None]
         progress.done(len(ids), 0)
-        ids.clear()
-
-    async for ledger_id in client.list_ledgers():
-        ids.append(ledger_id)
-        if len(ids) == LEDGERS_PER_LOOK:
-            await look()
-    await look()
     return found
 
 
@@ -187,7 +187,7 @@ class _Job:
                 return
             seen = {}
             if mode is OpenLedgers.FENCE and opened:
-                await self._each(opened, self._fence)
+                await each(opened, self._fence, self._options.parallel)
             elif opened:
                 await asyncio.sleep(self._options.open_grace_s)
                 seen = {one: at for one in opened if (at := self.work[one].seen) is not None}
@@ -212,30 +212,14 @@ class _Job:
             self.work[ledger_id] = added(self.work[ledger_id], found)
             self._progress.done(found.work in (Work.DONE, Work.GONE), 0)
 
-        await self._each(ledgers, one)
+        await each(ledgers, one, self._options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
         """End whoever writes it. What goes wrong is told by the next try to copy it."""
-        password = self._options.password
         try:
-            metadata = await self._client.ledger_metadata(ledger_id)
-            if metadata.password is not None:
-                password = metadata.password
-            reader = await self._client.open_ledger(ledger_id, password=password, recover=True)
+            ledger = await open_for_repair(
+                self._client, ledger_id, password=self._options.password, ask=False
+            )
+            await fence_and_close(self._client, ledger)
         except QuireError:
             return
-        reader.close()
-
-    async def _each(self, ledgers: Collection[int], work: Callable[[int], Awaitable[None]]) -> None:
-        upcoming = iter(ledgers)
-
-        async def some() -> None:
-            for ledger_id in upcoming:
-                await work(ledger_id)
-
-        try:
-            async with asyncio.TaskGroup() as group:
-                for _ in range(min(self._options.parallel, len(ledgers))):
-                    group.create_task(some())
-        except BaseExceptionGroup as errors:
-            raise errors.exceptions[0] from None

@@ -32,7 +32,7 @@ from quire.replication.plan import (
     Stock,
     make_plan,
 )
-from quire.tasks import each
+from quire.tasks import each, pages
 
 LOCATIONS_WAIT_S = 5.0
 """For the places of all bookies to be known."""
@@ -122,25 +122,17 @@ async def plan_for(
     progress = progress or Silent()
     progress.begin("looking at ledgers", 0, 0)
     stock = Stock()
-    ids: list[int] = []
 
-    async def look() -> None:
-        async def one(ledger_id: int) -> None:
-            try:
-                metadata = await client.ledger_metadata(ledger_id)
-            except NoSuchLedgerError:
-                return
-            stock.add(ledger_id, metadata)
+    async def count(ledger_id: int) -> None:
+        try:
+            metadata = await client.ledger_metadata(ledger_id)
+        except NoSuchLedgerError:
+            return
+        stock.add(ledger_id, metadata)
 
-        await each(ids, one)
+    async for ids in pages(client.list_ledgers(), LEDGERS_PER_LOOK):
+        await each(ids, count)
         progress.done(len(ids), 0)
-        ids.clear()
-
-    async for ledger_id in client.list_ledgers():
-        ids.append(ledger_id)
-        if len(ids) == LEDGERS_PER_LOOK:
-            await look()
-    await look()
     if allowed is None:
         loop = asyncio.get_running_loop()
         await client.placement.settle(loop.time() + LOCATIONS_WAIT_S)
@@ -184,18 +176,7 @@ async def carry_out(
         by_ledger.setdefault(move.ledger, []).append(move)
     progress.begin("moving replicas", len(plan.moves), plan.size_bytes)
     job = _Moving(client, locks, options, Metered(options.bytes_per_s, progress), progress)
-    upcoming = iter(by_ledger.items())
-
-    async def some() -> None:
-        for ledger_id, moves in upcoming:
-            await job.ledger(ledger_id, moves)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(options.parallel, len(by_ledger))):
-                group.create_task(some())
-    except BaseExceptionGroup as errors:
-        raise errors.exceptions[0] from None
+    await each(by_ledger.items(), job.ledger, options.parallel)
     return Rebalanced(False, plan, job.moved, job.entries, job.size_bytes, tuple(job.left))
 
 
@@ -216,7 +197,8 @@ class _Moving:
         self.moved = self.entries = self.size_bytes = 0
         self.left: list[Left] = []
 
-    async def ledger(self, ledger_id: int, moves: list[PlannedMove]) -> None:
+    async def ledger(self, planned: tuple[int, list[PlannedMove]]) -> None:
+        ledger_id, moves = planned
         try:
             async with self._locks.hold(ledger_id):
                 for move in moves:
