@@ -17,7 +17,13 @@ from quire.admin.move_options import (
     rate_option,
     run_job,
 )
-from quire.admin.options import json_option, metadata_option, password_option, placement_option
+from quire.admin.options import (
+    json_option,
+    metadata_option,
+    password_option,
+    placement_option,
+    size_or_time,
+)
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
 
@@ -27,15 +33,6 @@ if TYPE_CHECKING:
     from quire.replication.rebalance import Rebalanced
 
 TARGET_SPREAD_PERCENT = 10.0
-
-
-def _size(context: click.Context, parameter: click.Parameter, value: str | None) -> int | None:
-    from quire.spark.options import parse_size
-
-    try:
-        return None if value is None else parse_size(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from None
 
 
 @click.command()
@@ -50,7 +47,10 @@ def _size(context: click.Context, parameter: click.Parameter, value: str | None)
     help="Enough when the fullest has so much more than the emptiest, in percent of the mean.",
 )
 @click.option(
-    "--max-bytes", metavar="SIZE", callback=_size, help="Copy at most so much: 10g. [default: all]"
+    "--max-bytes",
+    metavar="SIZE",
+    callback=size_or_time("size"),
+    help="Copy at most so much: 10g. [default: all]",
 )
 @click.option(
     "--seed", type=int, default=0, show_default=True, help="Chooses among moves that are as good."

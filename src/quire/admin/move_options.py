@@ -17,8 +17,8 @@ from quire.admin.options import (
     password_option,
     placement_option,
     run_async,
+    size_or_time,
 )
-from quire.admin.pipeline_audit import bytes_per_second
 from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ rate_option = click.option(
     "--bytes-per-s",
     "rate",
     metavar="SIZE",
-    callback=bytes_per_second,
+    callback=size_or_time("size"),
     help="Write at most so many bytes a second: 20m. [default: no bound]",
 )
 parallel_option = click.option(

@@ -7,7 +7,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
@@ -43,6 +43,21 @@ def _uri(context: click.Context, parameter: click.Parameter, value: str | None) 
     except MetadataURIError as error:
         raise click.UsageError(str(error), context) from None
     return value
+
+
+def size_or_time(kind: Literal["size", "time"]) -> Any:
+    """A callback for what Spark's options say in the same way: 64m, 15m. Bytes, or seconds."""
+
+    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
+        from quire.spark.options import parse_duration, parse_size
+
+        try:
+            parse = parse_size if kind == "size" else parse_duration
+            return None if value is None else parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    return parsed
 
 
 def metadata_option(command: Command) -> Command:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import EXIT_ERROR
-from quire.admin.options import LEDGER_ID_MAX
+from quire.admin.options import LEDGER_ID_MAX, size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
 from quire.admin.stream_options import namespace_option
 
@@ -17,17 +17,6 @@ if TYPE_CHECKING:
 
 LINES_MAX = 100
 """Findings that are printed; with --json all are."""
-
-
-def bytes_per_second(
-    context: click.Context, parameter: click.Parameter, value: str | None
-) -> float | None:
-    from quire.spark.options import parse_size
-
-    try:
-        return None if value is None else float(parse_size(value))
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, parameter) from None
 
 
 @click.command()
@@ -48,7 +37,7 @@ def bytes_per_second(
 @click.option(
     "--rate",
     metavar="SIZE",
-    callback=bytes_per_second,
+    callback=size_or_time("size"),
     help="Read at most so many bytes a second of each bookie: 20m. [default: no bound]",
 )
 @click.option(

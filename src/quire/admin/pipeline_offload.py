@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail
+from quire.admin.options import size_or_time
 from quire.admin.pipeline import Job, job_options, key_values
 from quire.admin.stream_options import namespace_option
 
@@ -16,21 +17,6 @@ if TYPE_CHECKING:
 FORMATS = ("parquet", "delta", "iceberg")
 COMPRESSIONS = ("zstd", "lz4", "snappy", "gzip", "none")
 WAIT = "30s"
-
-
-def _parsed(kind: str) -> Any:
-    """A callback for what Spark's options say in the same way: 64m, 15m."""
-
-    def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        from quire.spark.options import parse_duration, parse_size
-
-        try:
-            parse = parse_size if kind == "size" else parse_duration
-            return None if value is None else parse(value)
-        except ValueError as error:
-            raise click.BadParameter(str(error), context, parameter) from None
-
-    return parsed
 
 
 @click.command()
@@ -47,13 +33,13 @@ def _parsed(kind: str) -> Any:
     "--older-than",
     "older_than_s",
     metavar="TIME",
-    callback=_parsed("time"),
+    callback=size_or_time("time"),
     help="Only segments that were closed so long ago (500ms, 30s, 15m, 1h). [default: all]",
 )
 @click.option(
     "--larger-than",
     metavar="SIZE",
-    callback=_parsed("size"),
+    callback=size_or_time("size"),
     help="Only while the stream has more than this on its bookies (64m, 10g). With --older-than "
     "either is enough.",
 )
@@ -77,7 +63,7 @@ def _parsed(kind: str) -> Any:
 )  # fmt: skip
 @click.option(
     "--file-size", "file_bytes", metavar="SIZE", default="128m", show_default=True,
-    callback=_parsed("size"), help="Of a file, about: what its records take in ledgers.",
+    callback=size_or_time("size"), help="Of a file, about: what its records take in ledgers.",
 )  # fmt: skip
 @click.option(
     "--skip-lost",
@@ -86,7 +72,7 @@ def _parsed(kind: str) -> Any:
 )
 @click.option(
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
-    callback=_parsed("time"), help="For another job that offloads the same stream.",
+    callback=size_or_time("time"), help="For another job that offloads the same stream.",
 )  # fmt: skip
 def offload(
     job: Job,

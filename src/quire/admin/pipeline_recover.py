@@ -8,8 +8,8 @@ import click
 
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.move_options import LINES_MAX, OPEN_GRACE_S, done_text, planned_text
+from quire.admin.options import size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
-from quire.admin.pipeline_audit import bytes_per_second
 
 if TYPE_CHECKING:
     from quire.spark.jobs.recover import RecoverResult
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option(
     "--rate",
     metavar="SIZE",
-    callback=bytes_per_second,
+    callback=size_or_time("size"),
     help="Write at most so many bytes a second in each task: 20m. [default: no bound]",
 )
 @job_options
