@@ -105,6 +105,19 @@ async def test_a_mark_is_taken_away_unless_it_was_made_again(store: MetadataStor
     assert await locks.marked(LEDGER) is not None
 
 
+async def test_a_mark_made_after_one_was_taken_away_stays(store: MetadataStore) -> None:
+    """Its version is that of the former one."""
+    locks = locks_of(store, "host-1")
+    await locks.mark(LEDGER, ["a:1"])
+    async with locks.hold(LEDGER) as lock:
+        await locks.replicated(lock)
+        await locks.mark(LEDGER, ["b:1"])
+        await locks.replicated(lock)
+    marked = await locks.marked(LEDGER)
+    assert marked is not None
+    assert marked.value.replicas == ("b:1",)
+
+
 async def test_they_are_where_apache_has_them(backend: Backend, store: MetadataStore) -> None:
     if not isinstance(store, ZooKeeperStore):
         assert not locks_of(store, "x").root.startswith("/ledgers")

@@ -193,9 +193,12 @@ class ReplicationLocks:
         try:
             await self._tree.commit(Delete(path, lock.mark.version))
         except NoSuchKeyError:
+            lock.mark = None
             return True
         except VersionConflictError:
             return False
+        # Once only: versions begin anew with a mark that is made again.
+        lock.mark = None
         await self.clear_path(lock.ledger_id)
         return True
 
