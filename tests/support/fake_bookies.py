@@ -90,6 +90,8 @@ class FakeBookie:
     """(entry, flags, entry bytes) of each add, in order."""
     fenced: bool = False
     down: bool = False
+    connects_in_s: float = 0
+    """How long a connection to it takes."""
     says: Callable[[Ask], Answer | type[Ellipsis]] | None = None
     """What it answers to a read; Ellipsis: the truth."""
     add_error: int = Code.OK
@@ -243,7 +245,7 @@ class FakePool(BookiePool):
 
     async def _connect(self, bookie_id: str, make: Callable[[str], Any]) -> Any:
         bookie = self.fakes[bookie_id]
-        await asyncio.sleep(0)
+        await asyncio.sleep(bookie.connects_in_s)
         if bookie.down:
             raise BookieUnavailableError(f"bookie {bookie_id} is down")
         return FakeLink(bookie) if make is BookieChannel else _NoControl(bookie_id)

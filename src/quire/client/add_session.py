@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Protocol
 
+from quire.client.add_member import Member
 from quire.client.pool import BookiePool
 from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.frames import Buffer
@@ -28,7 +29,6 @@ from quire.core.spread_pipeline import SpreadPipeline
 from quire.errors import (
     AddQuorumTimeoutError,
     BookieTimeoutError,
-    BookieUnavailableError,
     EntryTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
@@ -42,6 +42,9 @@ from quire.tasks import TaskSet
 
 TIMEOUT_CHECKS = 10
 """A time-out is noticed at most this part of it late."""
+
+REACH_S = 1.0
+"""How long the end of a session waits for connections that are still being made."""
 
 REJOIN_DELAY_S = 1.0
 REJOIN_DELAY_MAX_S = 30.0
@@ -57,71 +60,6 @@ class Encoder(Protocol):
     ) -> tuple[list[Buffer], int]:
         """Pieces of ADD frames, to be joined; and the ledger length after them."""
         ...
-
-
-class Member:
-    """One member of the ensemble, as this session sends to it: an `AddSink`."""
-
-    def __init__(self, session: AddSession, index: int, bookie_id: str) -> None:
-        self.session = session
-        self.index = index
-        self.bookie_id = bookie_id
-        self.channel: Link | None = None
-        self.sent = -1
-        self.gone = False
-        """Replaced: what still arrives is ignored (rule 14)."""
-
-    async def connect(self) -> None:
-        session = self.session
-        try:
-            channel = await session.connect(self.bookie_id)
-        except QuireError as error:
-            if not self.gone:
-                session.on_failure(self, error)
-            return
-        if self.gone or session.failure is not None:
-            return
-        if not channel.takes_adds_of(session.ledger_id):  # taken while this task was woken
-            session.tasks.start(self.connect())
-            return
-        channel.attach(session.ledger_id, self)
-        self.channel = channel
-        self.send_backlog()
-
-    def send_backlog(self) -> None:
-        assert self.channel is not None
-        for last, frames in self.session.pipeline.frames_for(self.index, self.sent):
-            self.channel.send(frames)
-            self.sent = last
-
-    def leave(self) -> None:
-        self.gone = True
-        if self.channel is not None:
-            session = self.session
-            unanswered = session.pipeline.outstanding_since(self.index) is not None
-            self.channel.detach(session.ledger_id, self, unanswered=unanswered)
-            self.channel = None
-
-    # -- AddSink ------------------------------------------------------------------------------
-
-    def on_acked_run(self, first: int, last: int) -> None:
-        if not self.gone:
-            self.session.pipeline.acked_run(self.index, first, last)
-            self.session.after_acks()
-
-    def on_acked(self, entries: list[int]) -> None:
-        if not self.gone:
-            self.session.pipeline.acked(self.index, entries)
-            self.session.after_acks()
-
-    def on_add_error(self, entry_id: int, error: QuireError) -> None:
-        if not self.gone:
-            self.session.on_failure(self, error)
-
-    def on_lost(self, error: BookieUnavailableError) -> None:
-        self.channel = None
-        if not self.gone:
-            self.session.on_failure(self, error)
 
 
 class AddSession:
@@ -169,6 +107,8 @@ class AddSession:
         self._members: list[Member] = []
         self._waiters: deque[tuple[int, asyncio.Future[int]]] = deque()
         self._room: asyncio.Future[None] | None = None
+        self._reached: asyncio.Future[None] | None = None
+        """Once this is made, members that fail are not replaced any more."""
         self._failed: dict[int, Member] = {}
         self._absent: set[int] = set()
         self._rejoin_delays: dict[int, float] = {}
@@ -263,6 +203,24 @@ class AddSession:
             raise self.failure
         return self.pipeline.last_confirmed
 
+    async def reached(self) -> None:
+        """The last call before `stop`, when all is confirmed: until what was pushed is on its way
+        to every member that can be had, `REACH_S` at most. Cancel-safe.
+
+        An ack quorum has it; but a member whose connection is still being made would never hear of
+        these entries, and they would be a copy short for as long as nobody audits the ledger.
+        """
+        self._reached = self._loop.create_future()
+        self.look_who_is_reached()
+        await asyncio.wait([self._reached], timeout=REACH_S)
+
+    def look_who_is_reached(self) -> None:
+        reached = self._reached
+        if reached is None or reached.done():
+            return
+        if self.failure is not None or all(member.reached for member in self._members):
+            reached.set_result(None)
+
     # -- answers ------------------------------------------------------------------------------
 
     def after_acks(self) -> None:
@@ -290,6 +248,10 @@ class AddSession:
         self._fail_member(member)
 
     def _fail_member(self, member: Member) -> None:
+        if self._reached is not None:
+            member.leave()
+            self.look_who_is_reached()
+            return
         self._failed[member.index] = member
         if not self.pipeline.frozen:
             self.pipeline.frozen = True
@@ -303,6 +265,7 @@ class AddSession:
         self.pipeline.frozen = True
         if self._timer is not None:
             self._timer.cancel()
+        self.look_who_is_reached()
         for member in self._members:
             member.leave()
         waiters, self._waiters = self._waiters, deque()

@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from quire.client.add_session import AddSession, ChangeEnsemble, Member
+from quire.client.add_member import Member
+from quire.client.add_session import AddSession, ChangeEnsemble
 from quire.client.pool import BookiePool
 from quire.codec.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.codec.entry import EntryCodec

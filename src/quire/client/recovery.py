@@ -153,6 +153,7 @@ class Recovery:
             last = upcoming - 1
             if last > lac:
                 await session.wait_for(last)  # rule 5
+                await session.reached()
             elif lac >= 0:
                 length = await self._length_at(snapshot, lac)
         finally:

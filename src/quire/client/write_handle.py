@@ -172,6 +172,7 @@ class WriteHandle:
         if self.last_add_pushed >= 0:
             await self.flush()
             last = await self.force()
+            await session.reached()
         length = session.pipeline.length
         self._stop()
         updated = await update_ledger(

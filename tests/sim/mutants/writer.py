@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire.client.add_session import AddSession, Member
+from quire.client.add_member import Member
+from quire.client.add_session import AddSession
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac

@@ -1,0 +1,84 @@
+"""One member of an ensemble, as an `AddSession` sends to it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from quire.errors import BookieUnavailableError, QuireError
+from quire.net.link import Link
+
+if TYPE_CHECKING:
+    from quire.client.add_session import AddSession
+
+
+class Member:
+    """Sends what is pushed, takes the answers: an `AddSink`."""
+
+    def __init__(self, session: AddSession, index: int, bookie_id: str) -> None:
+        self.session = session
+        self.index = index
+        self.bookie_id = bookie_id
+        self.channel: Link | None = None
+        self.sent = -1
+        self.gone = False
+        """Replaced: what still arrives is ignored (rule 14)."""
+
+    async def connect(self) -> None:
+        session = self.session
+        try:
+            channel = await session.connect(self.bookie_id)
+        except QuireError as error:
+            if not self.gone:
+                session.on_failure(self, error)
+            return
+        if self.gone or session.failure is not None:
+            return
+        if not channel.takes_adds_of(session.ledger_id):  # taken while this task was woken
+            session.tasks.start(self.connect())
+            return
+        channel.attach(session.ledger_id, self)
+        self.channel = channel
+        self.send_backlog()
+        session.look_who_is_reached()
+
+    @property
+    def reached(self) -> bool:
+        """It was sent what it has to store, or it never will be."""
+        if self.gone or self.channel is not None:
+            return True
+        return self.session.pipeline.outstanding_since(self.index) is None
+
+    def send_backlog(self) -> None:
+        assert self.channel is not None
+        for last, frames in self.session.pipeline.frames_for(self.index, self.sent):
+            self.channel.send(frames)
+            self.sent = last
+
+    def leave(self) -> None:
+        self.gone = True
+        if self.channel is not None:
+            session = self.session
+            unanswered = session.pipeline.outstanding_since(self.index) is not None
+            self.channel.detach(session.ledger_id, self, unanswered=unanswered)
+            self.channel = None
+
+    # -- AddSink ------------------------------------------------------------------------------
+
+    def on_acked_run(self, first: int, last: int) -> None:
+        if not self.gone:
+            self.session.pipeline.acked_run(self.index, first, last)
+            self.session.after_acks()
+
+    def on_acked(self, entries: list[int]) -> None:
+        if not self.gone:
+            self.session.pipeline.acked(self.index, entries)
+            self.session.after_acks()
+
+    def on_add_error(self, entry_id: int, error: QuireError) -> None:
+        if not self.gone:
+            self.session.on_failure(self, error)
+
+    def on_lost(self, error: BookieUnavailableError) -> None:
+        self.channel = None
+        if not self.gone:
+            self.session.on_failure(self, error)
