@@ -39,6 +39,8 @@ T = TypeVar("T")
 REFUSALS = (StreamConditionError, TxidOrderError, StreamQuotaError, RecordTooLargeError, UsageError)
 """Nothing was appended."""
 OPEN_ATTEMPTS = 4
+MAKER = ".0"
+"""Which of its writers makes a stream that is renamed later."""
 LOCKED = 0.1
 """How often a writer waits for the stream's lock."""
 LOCK_S = 0.5
@@ -58,7 +60,7 @@ async def write_stream(
     streams = await stage.namespace(client)
     try:
         for _ in range(mine.turns):
-            if not await _ensure(stage, streams, plan):
+            if not await _ensure(stage, streams, plan, who):
                 break
             opened = await _open(stage, who, streams, plan, chance)
             if opened is not None:
@@ -70,8 +72,12 @@ async def write_stream(
         await streams.close()
 
 
-async def _ensure(stage: StreamStage, streams: Namespace, plan: StreamPlan) -> bool:
+async def _ensure(stage: StreamStage, streams: Namespace, plan: StreamPlan, who: str) -> bool:
     """Whether the stream is there that is to be written. It is made where there is none."""
+    if plan.rename_s is not None and not who.endswith(MAKER):
+        # One that is interrupted while it makes the stream could go on when it was renamed, and
+        # make a second one of the old name.
+        return await stage.until_there(plan) is not None
     for _ in range(OPEN_ATTEMPTS):
         if stage.exists(plan) or stage.over:
             return stage.exists(plan)
