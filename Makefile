@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak bench bench-spark bench-spark-latency java lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-spark bench-spark-latency java lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -56,6 +56,9 @@ interop: $(STAMP) java ## all tests against Apache BookKeeper itself (needs Mave
 
 soak: $(STAMP) java ## simulator with fresh seeds, crashes and processes, for MINUTES minutes
 	@scripts/soak $(MINUTES)
+
+soak-disk: $(STAMP) ## bookies on small disks, filled, compacted and killed, for MINUTES minutes
+	@$(BIN)/python -m tests.processes.disk_soak $(MINUTES)
 
 pipelines: $(STAMP) java ## the long tests of jobs on Spark
 	@$(BIN)/python scripts/test pipelines-long

@@ -1,25 +1,38 @@
-"""Tests that need network namespaces are chosen only where the kernel gives them."""
+"""Tests that need network namespaces, or a file system of their own, are chosen only where the
+kernel gives them."""
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
-from tests.support.netns import refused
+from tests.support import netns, small_disk
 
-LEFT_OUT = pytest.StashKey[str]()
+LEFT_OUT = pytest.StashKey[list[str]]()
+
+
+def _no_small_disk() -> str:
+    with tempfile.TemporaryDirectory() as directory:
+        return small_disk.refused(Path(directory) / "disk")
+
+
+WANTED = {"namespaces": netns.refused, "small_disk": _no_small_disk}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Left out, not skipped: a skip says that something is missing which could be installed."""
-    wanting = [item for item in items if item.get_closest_marker("namespaces")]
-    why = refused() if wanting else ""
-    if why:
-        config.stash[LEFT_OUT] = f"{len(wanting)} tests were left out: {why}"
-        config.hook.pytest_deselected(items=wanting)
-        items[:] = [item for item in items if item not in wanting]
+    for marker, refused in WANTED.items():
+        wanting = [item for item in items if item.get_closest_marker(marker)]
+        why = refused() if wanting else ""
+        if why:
+            said = config.stash.setdefault(LEFT_OUT, [])
+            said.append(f"{len(wanting)} tests were left out: {why}")
+            config.hook.pytest_deselected(items=wanting)
+            items[:] = [item for item in items if item not in wanting]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    said = terminalreporter.config.stash.get(LEFT_OUT, "")
-    if said:
-        terminalreporter.write_line(said)
+    for line in terminalreporter.config.stash.get(LEFT_OUT, []):
+        terminalreporter.write_line(line)
