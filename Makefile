@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-spark bench-spark-latency java lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-heal bench-spark bench-spark-latency java lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -36,7 +36,7 @@ check: $(STAMP) ## format, lint, types, import rule, documents
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/heal.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
 	@$(BIN)/python scripts/check-docs
@@ -65,6 +65,9 @@ pipelines: $(STAMP) java ## the long tests of jobs on Spark
 
 bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)
+
+bench-heal: $(STAMP) ## what a lost bookie costs a writer, and what its healing copies (ARGS="--rounds 3")
+	@$(BIN)/python bench/heal.py $(ARGS)
 
 bench-spark: $(STAMP) java ## Spark reading and writing, beside what bounds it (ARGS="--rows write", ARGS=--quick)
 	@PYTHONPATH=bench $(BIN)/python bench/spark/throughput.py $(ARGS)
