@@ -9,7 +9,8 @@ to `durable`. Directory entries work alike: creates, removes and renames are pen
 dropped (a file that it made longer may then hold zeros there) or torn: any subset of its 512-byte
 sectors is kept. An entry change is kept or dropped; one that depends on a dropped one is dropped
 too, so a rename is never half done. `kill()` is the end of the process alone: nothing is lost.
-After both, files that were open are unusable and the lock is free.
+After both, files that were open are unusable and the lock is free. `power_loss` lists what `crash`
+may lead to, instead of drawing it.
 
 Memory: twice what was written.
 """
@@ -18,7 +19,8 @@ from __future__ import annotations
 
 import errno
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import PurePosixPath
@@ -36,7 +38,7 @@ class PowerLossError(BaseException):
 
 
 @dataclass(slots=True)
-class _Content:
+class Content:
     """Bytes, followed by as many zeros as are missing to `size`: what was preallocated and never
     written takes no memory."""
 
@@ -59,16 +61,16 @@ class _Content:
         end = min(end, self.size)
         return bytes(memoryview(self.written)[offset:end]).ljust(max(0, end - offset), b"\0")
 
-    def copy(self) -> _Content:
-        return _Content(bytearray(self.written), self.size)
+    def copy(self) -> Content:
+        return Content(bytearray(self.written), self.size)
 
 
 @dataclass(slots=True, eq=False)
-class _Inode:
+class Inode:
     """One file, whatever its name. A change is (offset, bytes), or (size, None) for a new size."""
 
-    data: _Content = field(default_factory=_Content)
-    durable: _Content = field(default_factory=_Content)
+    data: Content = field(default_factory=Content)
+    durable: Content = field(default_factory=Content)
     pending: list[tuple[int, bytes | None]] = field(default_factory=list)
     bad: list[range] = field(default_factory=list)
     linked: bool = True
@@ -76,24 +78,24 @@ class _Inode:
 
 
 @dataclass(slots=True)
-class _EntryChange:
+class EntryChange:
     """What happens to names, all at once: the inode each gets, or None. A directory has no
     inode: True stands for it."""
 
-    names: dict[str, _Inode | bool | None]
+    names: dict[str, Inode | bool | None]
 
 
 class SimFile:
     """`quire.storage.seams.File`."""
 
-    def __init__(self, disk: SimDisk, name: str, inode: _Inode) -> None:
+    def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
         self._disk = disk
         self._name = name
         self._inode = inode
         self._generation = disk.generation
         self._closed = False
 
-    def _check(self, *, changes: bool = False) -> _Inode:
+    def _check(self, *, changes: bool = False) -> Inode:
         if self._closed or self._generation != self._disk.generation:
             raise OSError(errno.EBADF, "file is closed, or was opened before a crash", self._name)
         if changes:
@@ -129,6 +131,9 @@ class SimFile:
         if not wait and self._disk._rng.random() < self._disk.cold_read_probability:
             return None
         return inode.data.read(offset, end)
+
+    def uncache(self, offset: int, size: int) -> None:
+        """What rots here rots in the cache as well."""
 
     def preallocate(self, size: int) -> None:
         inode = self._check(changes=True)
@@ -167,12 +172,16 @@ class SimDisk:
         """A worker of this disk takes so many times longer."""
         self.usual_slowness = 1.0
         """What it is when all is calm."""
+        self.away = False
+        """Not mounted: whoever locks it finds no directory."""
         self.generation = 0
         """How often what was open became unusable."""
+        self.before_operation: Callable[[], None] | None = None
+        """Called ahead of each operation that changes or syncs something."""
         self._rng = rng
-        self._entries: dict[str, _Inode | bool] = {"": True}
-        self._durable_entries: dict[str, _Inode | bool] = {"": True}
-        self._pending: list[_EntryChange] = []
+        self._entries: dict[str, Inode | bool] = {"": True}
+        self._durable_entries: dict[str, Inode | bool] = {"": True}
+        self._pending: list[EntryChange] = []
         self._used = 0
         self._locked = False
         self._faults: list[tuple[str, str | None]] = []
@@ -187,7 +196,7 @@ class SimDisk:
             raise FileExistsError(errno.EEXIST, "exists", name)
         self._parent(name)
         self._operate()
-        inode = _Inode()
+        inode = Inode()
         self._change_names({name: inode})
         return SimFile(self, name, inode)
 
@@ -200,8 +209,8 @@ class SimDisk:
 
     def list(self, directory: str = "") -> list[str]:
         directory = _clean(directory)
-        for path in (*_ancestors(directory), directory):
-            if isinstance(self._entries.get(path), _Inode):
+        for path in (*ancestors_of(directory), directory):
+            if isinstance(self._entries.get(path), Inode):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", path)
         names = (name for name in self._entries if name and _parent(name) == directory)
         return sorted(name.rpartition("/")[2] for name in names)
@@ -253,7 +262,7 @@ class SimDisk:
             else:
                 rest.append(change)
         for change in reversed(synced):
-            _set_entries(self._durable_entries, change)
+            set_entries(self._durable_entries, change)
         self._pending = rest[::-1]
 
     def free_bytes(self) -> int:
@@ -263,6 +272,8 @@ class SimDisk:
         return self.capacity_bytes
 
     def lock(self) -> None:
+        if self.away:
+            raise FileNotFoundError(errno.ENOENT, "no such directory", self.path)
         if self._locked:
             raise BlockingIOError(errno.EAGAIN, "locked by another process", self.path)
         self._locked = True
@@ -282,7 +293,7 @@ class SimDisk:
         """Power is lost: only what is durable, and what the seed spares, is there afterwards."""
         self.kill()
         self._settle_entries()
-        inodes = {id(e): e for e in self._entries.values() if isinstance(e, _Inode)}
+        inodes = {id(e): e for e in self._entries.values() if isinstance(e, Inode)}
         for inode in inodes.values():
             self._settle(inode)
             inode.data = inode.durable.copy()
@@ -296,7 +307,50 @@ class SimDisk:
         self._crash_countdown = operations
         self._crashed = then
 
+    # -- other disks --------------------------------------------------------------------------
+
+    @property
+    def pending_names(self) -> Sequence[EntryChange]:
+        """Changes of names that no `sync_directory` has covered, oldest first."""
+        return tuple(self._pending)
+
+    @property
+    def durable_entries(self) -> dict[str, Inode | bool]:
+        """What the directories hold without these: name -> file, or True for a directory."""
+        return dict(self._durable_entries)
+
+    def copy(self) -> SimDisk:
+        """Another disk with the same in it, durable or pending; no orders for faults."""
+        disk = self._another()
+        disk._entries, disk._durable_entries, disk._pending = deepcopy(
+            (self._entries, self._durable_entries, self._pending)
+        )
+        disk._used = self._used
+        return disk
+
+    def holding(self, contents: Mapping[str, Content | None]) -> SimDisk:
+        """Another disk like this one, with just these files (None: a directory), all durable."""
+        disk = self._another()
+        for name, content in contents.items():
+            if content is None:
+                entry: Inode | bool = True
+            else:
+                entry = Inode(content.copy(), content.copy())
+                disk._used += content.size
+            disk._entries[name] = disk._durable_entries[name] = entry
+        return disk
+
+    def _another(self) -> SimDisk:
+        disk = SimDisk(
+            random.Random(1), "", capacity_bytes=self.capacity_bytes,
+            cold_read_probability=self.cold_read_probability,
+        )  # fmt: skip
+        disk.path = self.path
+        return disk
+
     def _operate(self) -> None:
+        if self.before_operation is not None:
+            self.before_operation()
         if self._crash_countdown:
             self._crash_countdown -= 1
             if not self._crash_countdown:
@@ -304,7 +358,7 @@ class SimDisk:
                 self._crashed()
                 raise PowerLossError(f"{self.path} lost power")
 
-    def _settle(self, inode: _Inode) -> None:
+    def _settle(self, inode: Inode) -> None:
         """Decide what the platters got of the writes that were not synced."""
         keep = self._rng.choice((0.0, 1.0, self._rng.random()))
         torn = (1.0 - keep) * self._rng.choice((0.0, 0.5))
@@ -315,7 +369,7 @@ class SimDisk:
             elif data is None:
                 continue
             elif fate < keep + torn:
-                for start, sector in _sectors(offset, data):
+                for start, sector in sectors_of(offset, data):
                     if self._rng.random() < 0.5:
                         inode.durable.apply(start, sector)
             elif self._rng.random() < 0.5:
@@ -327,7 +381,7 @@ class SimDisk:
         dropped: set[str] = set()
         for change in self._pending:
             if dropped.isdisjoint(change.names) and self._rng.random() < keep:
-                _set_entries(self._durable_entries, change)
+                set_entries(self._durable_entries, change)
             else:
                 dropped.update(change.names)
         self._pending.clear()
@@ -392,11 +446,11 @@ class SimDisk:
 
     # -- names --------------------------------------------------------------------------------
 
-    def _file(self, name: str) -> _Inode:
+    def _file(self, name: str) -> Inode:
         entry = self._entries.get(name)
         if entry is None:
             raise FileNotFoundError(errno.ENOENT, "no such file", name)
-        if not isinstance(entry, _Inode):
+        if not isinstance(entry, Inode):
             raise IsADirectoryError(errno.EISDIR, "is a directory", name)
         return entry
 
@@ -404,17 +458,17 @@ class SimDisk:
         if self._entries.get(_parent(name)) is not True:
             raise FileNotFoundError(errno.ENOENT, "no such directory", _parent(name))
 
-    def _unlink(self, inode: _Inode) -> None:
+    def _unlink(self, inode: Inode) -> None:
         inode.linked = False
         self._used -= inode.data.size
 
-    def _change_names(self, names: dict[str, _Inode | bool | None]) -> None:
-        change = _EntryChange(names)
-        _set_entries(self._entries, change)
+    def _change_names(self, names: dict[str, Inode | bool | None]) -> None:
+        change = EntryChange(names)
+        set_entries(self._entries, change)
         self._pending.append(change)
 
 
-def _set_entries(entries: dict[str, _Inode | bool], change: _EntryChange) -> None:
+def set_entries(entries: dict[str, Inode | bool], change: EntryChange) -> None:
     for name, entry in change.names.items():
         if entry is None:
             entries.pop(name, None)
@@ -422,7 +476,7 @@ def _set_entries(entries: dict[str, _Inode | bool], change: _EntryChange) -> Non
             entries[name] = entry
 
 
-def _change(inode: _Inode, offset: int, data: bytes | None, disk: SimDisk) -> None:
+def _change(inode: Inode, offset: int, data: bytes | None, disk: SimDisk) -> None:
     before = inode.data.size
     inode.data.apply(offset, data)
     inode.pending.append((offset, data))
@@ -430,7 +484,7 @@ def _change(inode: _Inode, offset: int, data: bytes | None, disk: SimDisk) -> No
         disk._used += inode.data.size - before
 
 
-def _sectors(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+def sectors_of(offset: int, data: bytes) -> list[tuple[int, bytes]]:
     """The parts of a write that the device writes as a whole, or not at all."""
     first = SECTOR_BYTES - offset % SECTOR_BYTES
     cuts = [0, *range(first, len(data), SECTOR_BYTES), len(data)]
@@ -448,6 +502,6 @@ def _parent(name: str) -> str:
     return name.rpartition("/")[0]
 
 
-def _ancestors(name: str) -> list[str]:
+def ancestors_of(name: str) -> list[str]:
     parts = name.split("/")
     return ["/".join(parts[:i]) for i in range(1, len(parts))]
