@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from quire.errors import DamagedError, StorageError
+from quire.errors import StorageError
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import PowerLossError, SimDisk, SimFile
 from tests.support.storage import StoreOnDisk, sim_disk
@@ -301,59 +301,3 @@ def test_a_footer_counts_as_a_whole_or_not_at_all(monkeypatch: pytest.MonkeyPatc
                 seal(subject)
             subject.open()
             check(subject)
-
-
-# -- rot --------------------------------------------------------------------------------------
-
-
-def rotting_disks(close: bool) -> Iterator[tuple[StoreOnDisk, str]]:
-    """The same log again and again, with one bit flipped in each of its pages in turn."""
-    rng = random.Random(3)
-
-    def build() -> StoreOnDisk:
-        subject = StoreOnDisk(sim_disk(4))
-        play(subject)
-        subject.idle()
-        if close:
-            subject.close()
-        else:
-            subject.disk.kill()  # type: ignore[attr-defined]
-        return subject
-
-    first = build()
-    names = [f"log/{name}" for name in first.disk.list("log") if name.endswith(".seg")]
-    for name in names:
-        for page in range(0, first.disk.open(name).size(), 4096):
-            subject = build()
-            disk = subject.disk
-            assert isinstance(disk, SimDisk)
-            size = disk.open(name).size()
-            used = len(bytes(disk.open(name).read(page, 4096) or b"").rstrip(b"\0"))
-            at = page + rng.randrange(min(used or 4096, size - page))
-            disk.flip_bit(name, at)
-            yield subject, f"{name} at {at}"
-
-
-@pytest.mark.parametrize("close", [True, False], ids=["clean", "killed"])
-def test_a_flipped_bit_is_never_served_and_never_absence(close: bool) -> None:
-    flips = damaged = unknown = 0
-    for subject, where in rotting_disks(close):
-        subject.open()
-        flips += 1
-        store = subject.store
-        unknown += store.negatives_unknown
-        for (ledger_id, entry_id), entry in subject.written.items():
-            try:
-                assert subject.read(ledger_id, entry_id) == [entry], where
-            except DamagedError:
-                damaged += 1
-            except (NoEntry, NoLedger):
-                acknowledged = (ledger_id, entry_id) in subject.acknowledged
-                assert store.negatives_unknown or not acknowledged, where
-        for ledger_id in subject.fenced:
-            info = store.ledgers.get(ledger_id)
-            # Where a fence may be lost, no adds are taken at all.
-            assert (info is not None and info.fenced) or not store.writable, where
-    assert flips > 40
-    assert damaged > 20
-    assert unknown == 0 if close else unknown > 0

@@ -83,6 +83,10 @@ class HandWorker:
     def start(self, step: Callable[[], None]) -> None:
         self._step = step
 
+    @property
+    def awake(self) -> bool:
+        return self._awake and self._step is not None
+
     def wake(self) -> None:
         self._awake = True
 
@@ -248,12 +252,12 @@ class StoreOnDisk:
 
 
 def run(coroutine: object) -> list[memoryview]:
-    """Run a coroutine that never really waits: nothing here does."""
+    """Run a coroutine that never really waits: nothing here does, but for a turn of the loop."""
     try:
-        coroutine.send(None)  # type: ignore[attr-defined]
+        while True:
+            assert coroutine.send(None) is None, "it waits"  # type: ignore[attr-defined]
     except StopIteration as stop:
         return stop.value  # type: ignore[no-any-return]
-    raise AssertionError("it waits")
 
 
 def sim_disk(seed: int = 1, **options: object) -> SimDisk:

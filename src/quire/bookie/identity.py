@@ -1,25 +1,59 @@
 """Which bookie of which cluster a data directory belongs to (metadata spec, 5.3; rule 31).
 
 The cookie is stored in the directory and in the metadata store. Both or neither must be there: a
-bookie that comes back empty under an old id would deny entries that it has acknowledged.
+bookie that comes back empty under an old id would deny entries that it has acknowledged. The id
+that a bookie was first started with is its id for good: it is read from the directory's cookie.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable, Sequence
 
-from quire.codec.cookie import Cookie, decode, encode, verify
-from quire.errors import CookieError, KeyExistsError, NoSuchKeyError
+from quire.bookie.orders import forget_predecessor
+from quire.codec.cookie import Cookie, Difference, decode, differences, encode
+from quire.errors import CookieError, KeyExistsError, MetadataError, NoSuchKeyError
 from quire.metadata.base import MetadataStore
 from quire.storage.directory import (
     ensure_directory,
     read_identity,
     read_small_file,
+    settle_names,
     write_small_file,
 )
 from quire.storage.seams import Disk
 
 COOKIE_FILE = "current/VERSION"
+
+
+def cookie_of(bookie_id: str, directories: Sequence[str], instance_id: str | None) -> Cookie:
+    """What a bookie with these data directories has: each holds its part of the log, which is
+    journal and ledgers at once."""
+    return Cookie.of(bookie_id, directories, directories, instance_id)
+
+
+def stored_cookie(disk: Disk, uri: str = "") -> Cookie | None:
+    """The directory's; None where it has none. `CookieError` where it cannot be understood, `uri`
+    being for the command that repairs it."""
+    data = read_small_file(disk, COOKIE_FILE)
+    if data is None:
+        return None
+    try:
+        return decode(data)
+    except CookieError as error:
+        raise CookieError(
+            f"{disk.path}/{COOKIE_FILE}: {error}",
+            remedy="Write it again from the cluster's: "
+            + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=uri)
+            + " (`quire bookie cookie show` lists the ids and directories that the cluster knows)",
+        ) from None
+
+
+def remembered_id(disk: Disk, uri: str = "") -> str:
+    """The id that this directory's bookie was first started with; '' where it was never started.
+    `CookieError` as for `stored_cookie`."""
+    cookie = stored_cookie(disk, uri)
+    return "" if cookie is None else cookie.bookie_id
 
 
 async def check_identity(
@@ -29,70 +63,191 @@ async def check_identity(
     random_bytes: Callable[[int], bytes],
 ) -> str:
     """Tie an empty directory to this bookie id, or check that it is tied to it; the cluster's
-    instance id. CookieError and StorageError say which side does not fit and what to do. Hold the
-    disk's lock."""
+    instance id. CookieError and StorageError say what does not fit, and with which command it is
+    repaired. Hold the disk's lock."""
     instance_id = await metadata.instance_id()
-    wanted = Cookie.of(bookie_id, [disk.path], [disk.path], instance_id)
+    wanted = cookie_of(bookie_id, [disk.path], instance_id)
     identity = read_identity(disk)
     begun = identity is not None and identity.log_begun
-    local = read_small_file(disk, COOKIE_FILE)
-    known = await _known_cookie(metadata, bookie_id)
-    if local is not None:
-        _check(wanted, decode(local), disk, metadata)
-    elif begun:
+    local = stored_cookie(disk, metadata.uri)
+    if local is None and begun:
         raise CookieError(
             f"{disk.path}/{COOKIE_FILE} is missing, but the directory holds a log",
-            remedy="Restore the file from the cluster's cookie of this bookie",
+            remedy="Write it again from the cluster's cookie of this bookie: "
+            + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
         )
+    if local is not None:
+        check_local(wanted, local, disk.path, metadata.uri)
+        if identity is None:
+            raise CookieError(
+                f"{disk.path} has a cookie, but no log of Quire: it is the directory of an Apache "
+                "bookie, or its current/DIRECTORY is lost",
+                remedy="Use another directory: replicate what it holds to a bookie of Quire ("
+                + repair("decommission", bookie_id, uri=metadata.uri)
+                + ")",
+            )
+    known = await known_cookie(metadata, bookie_id)
     if known is not None:
         if local is None:
-            raise CookieError(
-                f"bookie {bookie_id} is known to the cluster, but {disk.path} is empty: its data "
-                "is gone",
-                remedy="Name the right directory; or start the bookie with another port or host, "
-                "and re-replicate what it held",
-            )
-        verify(wanted, decode(known))
+            raise await _data_is_gone(metadata, bookie_id, disk.path)
+        _check_known(wanted, known, disk.path, metadata.uri)
         return instance_id
     if begun:
         raise CookieError(
             f"{disk.path} belongs to bookie {bookie_id}, which the cluster at {metadata.uri} does "
             "not know",
-            remedy="Check the metadata URI; if the bookie was decommissioned, use an empty "
-            "directory",
+            remedy="If it was decommissioned, erase the directory: "
+            + repair("format", "--dir", disk.path)
+            + "; if only its cookie was lost, write that again: "
+            + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
         )
-    # The file before the node: a node without a file would look like lost data.
-    ensure_directory(disk, random_bytes)
-    if local is None:
-        write_small_file(disk, COOKIE_FILE, encode(wanted))
-    try:
-        await metadata.write_cookie(bookie_id, encode(wanted), None)
-    except KeyExistsError:
-        raise CookieError(
-            f"two bookies were started as {bookie_id} at the same time",
-            remedy="Stop the other one and start this one again",
-        ) from None
+    await _tie(disk, metadata, wanted, random_bytes)
     return instance_id
 
 
-async def _known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
+async def create_identity(
+    disk: Disk,
+    metadata: MetadataStore,
+    bookie_id: str,
+    random_bytes: Callable[[int], bytes],
+) -> Cookie:
+    """Tie an empty directory to a new bookie id: durable in both places on return. Hold the disk's
+    lock. `CookieError` where the directory belongs to a bookie already, or the cluster knows one
+    of this id; `StorageError` where it holds something else. Nothing is changed then. Begun and not
+    finished, it is finished by the bookie's start."""
+    local = stored_cookie(disk, metadata.uri)
+    if local is not None:
+        raise CookieError(
+            f"{disk.path} belongs to bookie {local.bookie_id} already; nothing was changed",
+            remedy="Start that one, or erase it: " + repair("format", "--dir", disk.path),
+        )
+    identity = read_identity(disk)
+    if identity is not None and identity.log_begun:
+        raise CookieError(
+            f"{disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
+            remedy="Write its cookie again: "
+            + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=metadata.uri)
+            + "; or erase it: "
+            + repair("format", "--dir", disk.path),
+        )
+    if await known_cookie(metadata, bookie_id) is not None:
+        raise CookieError(
+            f"the cluster at {metadata.uri} knows a bookie {bookie_id} already; nothing was "
+            "changed",
+            remedy="Choose another id (--bookie-id); if that one is gone for good, free the id: "
+            + repair("decommission", bookie_id, uri=metadata.uri),
+        )
+    cookie = cookie_of(bookie_id, [disk.path], await metadata.instance_id())
+    await forget_predecessor(metadata, bookie_id)
+    await _tie(disk, metadata, cookie, random_bytes)
+    return cookie
+
+
+async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
+    """The cluster's; None where it has none."""
     try:
         return (await metadata.read_cookie(bookie_id)).value
     except NoSuchKeyError:
         return None
 
 
-def _check(wanted: Cookie, stored: Cookie, disk: Disk, metadata: MetadataStore) -> None:
-    if stored.instance_id != wanted.instance_id:
+def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
+    """The directory's cookie against the configuration and the cluster. `CookieError`."""
+    found = {one.field: one for one in differences(wanted, stored)}
+    if not found:
+        return
+    told = tell_differences(found.values(), "here", "in its cookie")
+    if "instance id" in found and stored.instance_id:
         raise CookieError(
-            f"{disk.path} belongs to another cluster ({stored.instance_id}); the one at "
-            f"{metadata.uri} is {wanted.instance_id}",
-            remedy="Use the metadata URI of its cluster, or an empty directory",
+            f"{path} belongs to another cluster than the one at {uri}: {told}",
+            remedy="Use the metadata URI of its cluster, or an empty directory; what it holds is "
+            "given up with " + repair("format", "--dir", path),
         )
-    if stored.bookie_id != wanted.bookie_id:
+    if "bookie id" in found:
         raise CookieError(
-            f"{disk.path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}",
-            remedy="Start it with the id that it had (--bookie-id, or --advertise and --port), or "
-            "use an empty directory",
+            f"{path} belongs to bookie {stored.bookie_id}, not {wanted.bookie_id}: {told}",
+            remedy="Start it without --bookie-id, which takes the id of the directory, or with "
+            f"`--bookie-id {shlex.quote(stored.bookie_id)}`; or use an empty directory",
         )
-    verify(wanted, stored)
+    force = ["--force"] if "instance id" in found else []
+    raise CookieError(
+        f"{path} is not what its cookie says: {told}",
+        remedy="If that is right, say so in both cookies: "
+        + repair("cookie", "update", "--dir", path, *force, uri=uri),
+    )
+
+
+def _check_known(wanted: Cookie, known: bytes, path: str, uri: str) -> None:
+    """The cluster's cookie against the configuration, which the directory's fits."""
+    remedy = "Write the directory's over it: " + repair("cookie", "update", "--dir", path, uri=uri)
+    try:
+        found = differences(wanted, decode(known))
+    except CookieError as error:
+        raise CookieError(
+            f"the cookie of bookie {wanted.bookie_id} in the cluster at {uri} cannot be "
+            f"understood: {error}",
+            remedy=remedy,
+        ) from None
+    if found:
+        raise CookieError(
+            f"the cluster at {uri} has another cookie of bookie {wanted.bookie_id} than {path}: "
+            + tell_differences(found, "in the directory", "in the cluster"),
+            remedy=remedy,
+        )
+
+
+async def _data_is_gone(metadata: MetadataStore, bookie_id: str, path: str) -> CookieError:
+    told = f"bookie {bookie_id} is known to the cluster, but {path} is empty: its data is gone"
+    remedy = (
+        "Name the right directory. If the data is lost, re-replicate what it held and free the id: "
+        + repair("decommission", bookie_id, uri=metadata.uri)
+        + "; or start this one as another bookie, with --bookie-id"
+    )
+    try:
+        registered = (await metadata.bookies()).find(bookie_id)
+    except MetadataError:
+        registered = None  # it would only have made the message clearer
+    if registered is not None:
+        told += f", or elsewhere: that bookie is registered at {registered.host}:{registered.port}"
+    return CookieError(told, remedy=remedy)
+
+
+async def _tie(
+    disk: Disk, metadata: MetadataStore, cookie: Cookie, random_bytes: Callable[[int], bytes]
+) -> None:
+    """Of a directory without a log, and an id that the cluster does not know."""
+    # The file before the node: a node without a file would look like lost data.
+    settle_names(disk)
+    ensure_directory(disk, random_bytes)
+    data = encode(cookie)
+    if read_small_file(disk, COOKIE_FILE) is None:
+        write_small_file(disk, COOKIE_FILE, data)
+    try:
+        await metadata.write_cookie(cookie.bookie_id, data, None)
+    except KeyExistsError:
+        raise CookieError(
+            f"two bookies were started as {cookie.bookie_id} at the same time",
+            remedy="Stop the other one and start this one again",
+        ) from None
+
+
+def tell_differences(found: Iterable[Difference], configured: str, stored: str) -> str:
+    """In words, both values of each: "ledger directories: /a here, /b in its cookie"."""
+    return "; ".join(
+        f"{one.field}: {_shown(one.configured)} {configured}, {_shown(one.stored)} {stored}"
+        for one in found
+    )
+
+
+def _shown(value: str | None) -> str:
+    """Lists of directories without their count."""
+    if value is None:
+        return "none"
+    return value.partition("\t")[2].replace("\t", ", ") or value
+
+
+def repair(*words: str, uri: str = "") -> str:
+    """The command that an operator types."""
+    return (
+        "`" + shlex.join(["quire", "bookie", *words, *(("--metadata", uri) if uri else ())]) + "`"
+    )

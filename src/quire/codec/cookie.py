@@ -126,37 +126,54 @@ def _decode_lines(body: bytes, layout_version: int) -> Cookie:
     return Cookie(lines[0], lines[1], lines[2], layout_version=layout_version)
 
 
-def verify(config: Cookie, stored: Cookie, *, superset: bool = False) -> None:
-    """`CookieError` naming the first field in which the configuration and a stored cookie differ.
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A field in which two cookies are not the same."""
+
+    field: str
+    configured: str | None
+    stored: str | None
+
+
+def differences(
+    config: Cookie, stored: Cookie, *, superset: bool = False
+) -> tuple[Difference, ...]:
+    """Where the cookie that the configuration asks for, and one that is stored, differ.
 
     With `superset` the configured ledger and index directories may be more than the stored ones,
-    in any order; otherwise they must be equal (metadata spec, 5.2).
+    in any order; otherwise they must be equal (metadata spec, 5.2). `CookieError` where a layout
+    is too old.
     """
     for cookie in (config, stored):
         if cookie.layout_version < _LAYOUT_VERSION_MIN:
             raise CookieError(f"the cookie has layout {cookie.layout_version}, which is too old")
-    _verify_equal("bookie id", config.bookie_id, stored.bookie_id)
-    _verify_equal("journal directories", config.journal_dirs, stored.journal_dirs)
-    _verify_directories("ledger directories", config.ledger_dirs, stored.ledger_dirs, superset)
-    _verify_directories(
-        "index directories",
-        config.index_dirs or config.ledger_dirs,
-        stored.index_dirs or stored.ledger_dirs,
-        superset,
+    pairs: list[tuple[str, str | None, str | None, bool]] = [
+        ("bookie id", config.bookie_id, stored.bookie_id, False),
+        ("journal directories", config.journal_dirs, stored.journal_dirs, False),
+        ("ledger directories", config.ledger_dirs, stored.ledger_dirs, superset),
+        ("instance id", config.instance_id, stored.instance_id, False),
+    ]
+    if config.index_dirs or stored.index_dirs:
+        wanted, found = (one.index_dirs or one.ledger_dirs for one in (config, stored))
+        pairs.insert(3, ("index directories", wanted, found, superset))
+    return tuple(
+        Difference(field, configured, kept)
+        for field, configured, kept, may_grow in pairs
+        if configured != kept and not (may_grow and _has_all_of(configured, kept))
     )
-    _verify_equal("instance id", config.instance_id, stored.instance_id)
 
 
-def _verify_equal(field: str, configured: str | None, stored: str | None) -> None:
-    if configured != stored:
+def verify(config: Cookie, stored: Cookie, *, superset: bool = False) -> None:
+    """`CookieError` naming the first of the `differences`."""
+    for one in differences(config, stored, superset=superset):
         raise CookieError(
-            f"the {field} of this bookie and of its cookie differ: "
-            f"configured {configured!r}, stored {stored!r}",
+            f"the {one.field} of this bookie and of its cookie differ: "
+            f"configured {one.configured!r}, stored {one.stored!r}",
             remedy="Correct the configuration, or use the data that belongs to it",
         )
 
 
-def _verify_directories(field: str, configured: str, stored: str, superset: bool) -> None:
-    if superset and set(split_directories(stored)) <= set(split_directories(configured)):
-        return
-    _verify_equal(field, configured, stored)
+def _has_all_of(configured: str | None, stored: str | None) -> bool:
+    assert configured is not None
+    assert stored is not None
+    return set(split_directories(stored)) <= set(split_directories(configured))

@@ -94,6 +94,15 @@ def remove_small_file(disk: Disk, name: str) -> None:
         disk.sync_directory(name.rpartition("/")[0])
 
 
+def settle_names(disk: Disk) -> None:
+    """Make durable which small files and directories there are. An earlier process may have died
+    between a rename and its sync: what it left can be read, and may still vanish with the power.
+    `OSError`."""
+    disk.sync_directory()
+    if disk.exists(CURRENT_DIRECTORY):
+        disk.sync_directory(CURRENT_DIRECTORY)
+
+
 def read_identity(disk: Disk) -> Identity | None:
     """None where the directory was never formatted. `StorageError` where it cannot be
     understood."""
@@ -108,8 +117,10 @@ def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identi
     identity = read_identity(disk)
     if identity is not None:
         return identity
-    # A crash of an earlier format may have left the directory and a temporary file.
+    # A crash of an earlier format may have left the directory and a temporary file; erasing a
+    # bookie leaves directories.
     strange = set(disk.list()) - IGNORED_NAMES - {CURRENT_DIRECTORY}
+    strange = {name for name in strange if not _is_empty_directory(disk, name)}
     strange |= set(disk.list(CURRENT_DIRECTORY)) - {IDENTITY_NAME.rpartition("/")[2] + ".new"}
     if strange:
         raise StorageError(
@@ -119,6 +130,13 @@ def ensure_directory(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identi
     identity = Identity(random_bytes(ID_BYTES))
     write_small_file(disk, IDENTITY_NAME, identity.encode())
     return identity
+
+
+def _is_empty_directory(disk: Disk, name: str) -> bool:
+    try:
+        return not disk.list(name)
+    except NotADirectoryError:
+        return False
 
 
 def mark_log_begun(disk: Disk, identity: Identity) -> Identity:

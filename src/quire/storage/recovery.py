@@ -72,7 +72,9 @@ class Recovered:
     tail: Tail | None
     """The last group, to be written again before anything is served."""
     stale: list[str]
-    """Files that are not needed: of dropped segments, and prepared ones."""
+    """Files that are not needed, of dropped segments."""
+    prepared: list[str]
+    """Files that were never begun and lie behind the next number, newest first."""
     unsealed: list[Unsealed]
     """Those that count."""
     clean: bool
@@ -158,7 +160,8 @@ class Recovery:
                 replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
         return Recovered(
             replayer, next_number, chain.next_group, chain.tail,
-            [segment_name(n) for n in numbers if n in stale or n > next_number],
+            [segment_name(n) for n in numbers if n in stale],
+            [segment_name(n) for n in reversed(numbers) if n > next_number],
             [self._unsealed[n] for n in live if n in self._unsealed],
             clean and not missing,
             sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),

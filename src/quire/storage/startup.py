@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.codec.log_format import ranges_of, segment_header_size
-from quire.codec.log_parts import BLOCK_BYTES, Buffer, aligned
+from quire.codec.log_parts import (
+    BLOCK_BYTES,
+    Buffer,
+    RecordKind,
+    aligned,
+    decode_segment_value,
+)
 from quire.errors import DiskFullError
 from quire.storage.batch import Batch
 from quire.storage.cache import SegmentFiles
@@ -15,10 +21,16 @@ from quire.storage.directory import Identity, mark_log_begun, remove_small_file
 from quire.storage.log import LogWriter
 from quire.storage.reader import Fetched, Reader
 from quire.storage.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
-from quire.storage.replay import runs_of
+from quire.storage.replay import Tail, runs_of
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.seams import Disk
-from quire.storage.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState
+from quire.storage.segment import (
+    LOG_DIRECTORY,
+    LedgerInfo,
+    Segment,
+    SegmentState,
+    segment_name,
+)
 from quire.storage.signals import WouldBlock
 from quire.storage.spares import Spares, is_full, prepare
 
@@ -49,16 +61,22 @@ def start_log(
 ) -> Started:
     """Recover, begin a fresh segment, write the last group again. `OSError`, `StorageError`."""
     disk.make_directory(LOG_DIRECTORY)
+    # It may be there because an earlier start made it, which died before it was durable.
+    disk.sync_directory()
     recovered = Recovery(disk, identity, catalogue).run()
     try:
         segment = _fresh_segment(disk, recovered, config, spares)
         spares.next_number = segment.number + 1
-        _write_first_group(recovered, segment, writer)
+        _write_first_group(disk, recovered, segment, writer)
         mark_log_begun(disk, identity)
         # Only now: what a dropped segment held of value may have been in the group just written.
         for name in recovered.stale:
             disk.remove(name)
         disk.sync_directory(LOG_DIRECTORY)
+        # One by one, newest first: a prepared file tells that the one before it was begun.
+        for name in recovered.prepared:
+            disk.remove(name)
+            disk.sync_directory(LOG_DIRECTORY)
         remove_small_file(disk, CLEAN_NAME)
     except BaseException:
         for open_segment in catalogue.segments.values():
@@ -78,7 +96,8 @@ def _fresh_segment(
     tail = 0 if recovered.tail is None else recovered.tail.group.header.end
     if recovered.tail is not None:
         tail -= recovered.tail.group.header.offset
-    ranges = len(recovered.replayer.catalogue.segments) + 1
+    dropped = _dropped_by(disk, recovered.tail)
+    ranges = len(recovered.replayer.catalogue.segments) + len(dropped) + 1
     least = segment_header_size(ranges) + tail + LEAST_ROOM_BYTES
     sizes = [config.segment_bytes]
     size = min(config.reserve_bytes, config.segment_bytes)
@@ -122,11 +141,13 @@ def _remove_spare(disk: Disk, recovered: Recovered) -> None:
         disk.sync_directory(LOG_DIRECTORY)
 
 
-def _write_first_group(recovered: Recovered, segment: Segment, writer: LogWriter) -> None:
+def _write_first_group(
+    disk: Disk, recovered: Recovered, segment: Segment, writer: LogWriter
+) -> None:
     """The last group of the log before, or none: then a mark that the segment was begun."""
     catalogue = recovered.replayer.catalogue
     segment.previous = max(catalogue.segments, default=0)
-    segment.live = ranges_of(catalogue.live_numbers())
+    segment.live = ranges_of(catalogue.live_numbers() | _dropped_by(disk, recovered.tail))
     segment.groups_at = segment.end = segment_header_size(len(segment.live))
     segment.state = SegmentState.CURRENT
     catalogue.segments[segment.number] = segment
@@ -144,6 +165,17 @@ def _write_first_group(recovered: Recovered, segment: Segment, writer: LogWriter
     segment.payload_bytes = segment.live_bytes = batch.size_bytes
     recovered.replayer.apply(batch, list(batch.runs), batch.records, segment)
     recovered.replayer.find_lacs(segment)
+
+
+def _dropped_by(disk: Disk, tail: Tail | None) -> set[int]:
+    """Segments that are there, and of which only the last group says that they are dropped. It has
+    what they held of value, and is not durable before its copy is: the header, which is durable
+    first, names them."""
+    if tail is None:
+        return set()
+    records = [one for one in tail.group.table.records if one.kind is RecordKind.DROPPED]
+    numbers = {decode_segment_value(one.value) for one in records}
+    return {number for number in numbers if disk.exists(segment_name(number))}
 
 
 def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:

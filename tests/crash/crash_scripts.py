@@ -1,0 +1,119 @@
+"""What stores do while their disks lose power: short, so that every moment of it can be tried."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tests.support.crash_sweep import Script, Step, together
+from tests.support.promises import PromisingStore
+from tests.support.storage import SMALL
+
+TINY = replace(SMALL, segment_bytes=32 * 1024, reserve_bytes=16 * 1024)
+COMPACTING = replace(
+    TINY,
+    segment_bytes=80 * 1024,
+    max_group_bytes=32 * 1024,
+    compact_minor_interval_s=0.0,
+    compact_major_interval_s=0.0,
+)
+
+
+class Writer:
+    """Adds with ascending ids."""
+
+    def __init__(self, seed: int) -> None:
+        self._rng = random.Random(seed)
+        self._next: dict[int, int] = {}
+
+    def add(self, count: int, most_bytes: int, *ledger_ids: int) -> Step:
+        entries = []
+        for ledger_id in ledger_ids:
+            first = self._next.get(ledger_id, 0)
+            self._next[ledger_id] = first + count
+            entries += [
+                (ledger_id, first + at, self._rng.randbytes(self._rng.randrange(most_bytes)))
+                for at in range(count)
+            ]
+        return lambda store: store.append(entries)
+
+
+def first_start() -> Iterator[Step]:
+    """The cookie, the identity, the first groups, a clean stop and a start behind it."""
+    writer = Writer(1)
+    yield writer.add(1, 300, 1, 2)
+    yield PromisingStore.pump
+    yield lambda store: store.write_lac(1, 0)
+    yield lambda store: store.fence(2)
+    yield PromisingStore.pump
+    yield PromisingStore.close
+    yield PromisingStore.open
+    yield writer.add(2, 900, 1, 3)
+    yield PromisingStore.idle
+    yield PromisingStore.close
+    yield PromisingStore.open
+
+
+def rolls() -> Iterator[Step]:
+    """Many ledgers over several segments, which are sealed meanwhile; fences and explicit LACs."""
+    writer = Writer(2)
+    for turn in range(5):
+        yield together(
+            writer.add(2, 900, 1, 2, 3, 4, 5),
+            lambda store, turn=turn: store.write_lac(1, turn),
+            writer.add(3, 1500, 1 + turn),
+            writer.add(2, 1500, 6),
+            lambda store, turn=turn: store.fence(1 + turn // 2),
+            writer.add(1, 2500, 3, 5),
+        )
+    yield PromisingStore.idle
+    yield writer.add(1, 100, 4)
+    yield PromisingStore.pump
+
+
+def deletes() -> Iterator[Step]:
+    """Ledgers go, some of them fenced, and with them whole segments; a fenced one comes back."""
+    writer = Writer(3)
+    for _ in range(2):
+        yield together(writer.add(4, 1200, 1, 2), writer.add(4, 1200, 3, 4), writer.add(2, 2000, 2))
+    yield together(lambda store: store.fence(2), lambda store: store.fence(1))
+    yield PromisingStore.idle
+    yield together(
+        lambda store: store.drop([2, 3, 4]), writer.add(4, 1500, 5), writer.add(4, 1500, 5, 6)
+    )
+    yield together(
+        lambda store: store.drop([1, 5]), writer.add(3, 1000, 6), lambda store: store.fence(7)
+    )
+    yield together(writer.add(2, 500, 2, 6), writer.add(3, 2500, 6), writer.add(3, 2500, 6))
+    yield PromisingStore.idle
+    yield together(lambda store: store.drop([2]), writer.add(1, 500, 6))
+    yield PromisingStore.idle
+
+
+def compacts() -> Iterator[Step]:
+    """Two segments become one, and one is rewritten by itself; adds go on, a ledger dies."""
+    writer = Writer(4)
+    yield together(writer.add(3, 6000, 1, 2, 3, 4), lambda store: store.write_lac(1, 1))
+    yield lambda store: store.fence(2)
+    yield together(writer.add(3, 6000, 3, 4), writer.add(3, 6000, 3, 5))
+    yield PromisingStore.idle
+    yield together(writer.add(3, 6000, 1, 3), writer.add(3, 9000, 3, 4))
+    yield PromisingStore.idle
+    yield together(lambda store: store.drop([3]), writer.add(6, 6000, 4), writer.add(5, 7000, 6))
+    yield PromisingStore.idle
+    for turn in range(4):
+        yield lambda store: store.store.check_space()
+        yield together(writer.add(2, 900, 1, 2), writer.add(2, 900, 7 + turn))
+        if turn == 1:
+            yield together(lambda store: store.fence(4), lambda store: store.drop([4]))
+        yield PromisingStore.idle
+    yield writer.add(2, 300, 1, 2)
+    yield PromisingStore.pump
+
+
+FIRST_START = Script(first_start, TINY)
+ROLLS = Script(rolls, TINY)
+DELETES = Script(deletes, TINY)
+COMPACTS = Script(compacts, COMPACTING)
+SCRIPTS = (FIRST_START, ROLLS, DELETES, COMPACTS)

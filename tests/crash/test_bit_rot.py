@@ -1,0 +1,102 @@
+"""One bit in each page of each file of a store is wrong, one at a time.
+
+`QUIRE_ROT_BITS` says how many bits are tried in each page, `QUIRE_CRASH_SEED` which.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.storage.reader import Reader
+from quire.storage.segment import LOG_DIRECTORY
+from tests.crash.crash_scripts import COMPACTS, DELETES, ROLLS
+from tests.sim.mutants.mutant import Apply
+from tests.sim.mutants.storage import a_damaged_copy_is_no_copy, lost_groups_are_not_missed
+from tests.support.crash_sweep import Script, SideBySide
+from tests.support.rot import sweep_rot
+from tests.support.storage import sim_disk
+
+SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
+BITS = int(os.environ.get("QUIRE_ROT_BITS", "1"))
+IDENTITY_BITS = 40
+"""In each of the small files, which have one page."""
+IDENTITY = ["current/DIRECTORY", "current/VERSION"]
+
+
+def played(script: Script, *, close: bool) -> SideBySide:
+    """Nothing of an index is kept in memory, so that what rots is read. The store has been idle:
+    the last group of a log that is not marked as the last may be torn, and looks alike."""
+    disk = sim_disk(1, cold_read_probability=0.0)
+    config = replace(script.config, footer_cache_bytes=0)
+    subject = SideBySide(disk, config, random.Random(SEED))
+    disk.before_operation = subject.pause
+    subject.open()
+    for step in script.steps():
+        step(subject)
+    subject.idle()
+    if close:
+        subject.close()
+    return subject
+
+
+@pytest.mark.parametrize("close", [True, False], ids=["closed", "serving"])
+@pytest.mark.parametrize("script", [ROLLS, DELETES, COMPACTS], ids=lambda script: script.name)
+def test_a_wrong_bit_is_never_served_and_never_absence(
+    script: Script, close: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    subject = played(script, close=close)
+    names = [f"{LOG_DIRECTORY}/{name}" for name in subject.disk.list(LOG_DIRECTORY)]
+    names = [name for name in names if name.endswith((".seg", "CLEAN"))]
+    answers = sweep_rot(subject, names, random.Random(SEED), BITS)
+    with capsys.disabled():
+        told = ", ".join(f"{count} {what}" for what, count in sorted(answers.items()))
+        print(f"\nbit rot, {script.name}, {'closed' if close else 'serving'}: {told}")
+    assert answers["flips"] > 5
+    assert answers["damaged"] > 5
+    assert answers["right"] > 10 * answers["damaged"]
+    assert not answers["refused to start"]
+    # Sealed segments say themselves what is in them: all that is damaged is known.
+    assert not (close and answers["unknown"])
+
+
+@pytest.mark.parametrize(
+    ("defect", "closed"),
+    [(a_damaged_copy_is_no_copy, True), (lost_groups_are_not_missed, False)],
+    ids=["absent", "not missed"],
+)
+def test_what_is_taken_for_absent_is_found(
+    defect: Apply, closed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    subject = played(ROLLS, close=closed)
+    names = [f"{LOG_DIRECTORY}/{name}" for name in subject.disk.list(LOG_DIRECTORY)]
+    defect(monkeypatch)
+    with pytest.raises(AssertionError, match="denied"):
+        # The newest first: of the others no groups are scanned.
+        sweep_rot(subject, names[::-1], random.Random(SEED), 4)
+
+
+def test_bytes_that_are_not_checked_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    subject = played(ROLLS, close=True)
+    real = Reader._frames
+
+    def frames(self: Reader, *arguments: Any) -> tuple[memoryview, int, int]:
+        view, at, _ = real(self, *arguments)
+        return view, at, len(view)
+
+    monkeypatch.setattr(Reader, "_frames", frames)
+    names = [f"{LOG_DIRECTORY}/{name}" for name in subject.disk.list(LOG_DIRECTORY)]
+    with pytest.raises(AssertionError, match="not what was written"):
+        sweep_rot(subject, names, random.Random(SEED), 4)
+
+
+def test_a_wrong_bit_in_the_identity_is_told() -> None:
+    """The bookie does not start, or nothing is lost, or it says that it may be."""
+    subject = played(ROLLS, close=True)
+    answers = sweep_rot(subject, IDENTITY, random.Random(SEED), max(BITS, IDENTITY_BITS))
+    assert answers["flips"] >= 2 * IDENTITY_BITS
+    assert answers["refused to start"] > IDENTITY_BITS

@@ -1,0 +1,84 @@
+"""One of three replicas rots, a bit in one page after the other: readers get the right bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+
+from quire.config import BookieConfig
+from quire.testing.disk import SimDisk
+from quire.testing.simulation.world import World
+from tests.support.rot import bits_of
+
+SEED = int(os.environ.get("QUIRE_CRASH_SEED", "1"))
+BOOKIES = ("bookie-0", "bookie-1", "bookie-2")
+CONFIG = BookieConfig(
+    segment_bytes=128 << 10,
+    min_free_bytes=0,
+    max_queued_bytes=1 << 20,
+    seal_idle_ms=50,
+)
+ENTRIES = 120
+RESTARTS = 4
+"""One flip of so many is read behind a start of its bookie."""
+
+
+def payload(entry_id: int) -> bytes:
+    return b"%d." % entry_id * (300 + entry_id % 400)
+
+
+def rotting(disk: SimDisk, rng: random.Random) -> list[tuple[str, int, int]]:
+    names = [f"log/{name}" for name in disk.list("log") if name.endswith(".seg")]
+    return [(name, at, bit) for name in names for at, bit in bits_of(disk, name, rng, 1)]
+
+
+def byte_of(disk: SimDisk, name: str, at: int) -> bytes:
+    file = disk.open(name)
+    try:
+        return bytes(file.read(at, 1) or b"")
+    finally:
+        file.close()
+
+
+async def read_while_it_rots(world: World) -> tuple[int, int]:
+    """(flips, reads of a bookie that found damage)."""
+    for name in BOOKIES:
+        await world.start(name, CONFIG)
+    client = world.client("writer")
+    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    for first in range(0, ENTRIES, 10):
+        await writer.append_many([payload(entry) for entry in range(first, first + 10)])
+    await writer.close()
+    await asyncio.sleep(1)  # The mark of the end, and footers.
+    rng = random.Random(SEED)
+    flips = damaged = 0
+    for name in BOOKIES:
+        disk = world.disks[name]
+        for segment, at, bit in rotting(disk, rng):
+            if not disk.exists(segment) or not byte_of(disk, segment, at):
+                continue  # The bookie was stopped since: it was only prepared, or is cut.
+            flips += 1
+            disk.flip_bit(segment, at, bit)
+            wrong = byte_of(disk, segment, at)
+            if flips % RESTARTS == 0:
+                await world.stop(name)
+                await world.start(name, CONFIG)
+            before = world.bookies[name].store.stats().damaged_reads
+            reader = await client.open_ledger(writer.ledger_id)
+            found = [entry.payload async for entry in reader.read()]
+            assert found == [payload(entry) for entry in range(ENTRIES)], (name, segment, at)
+            damaged += world.bookies[name].store.stats().damaged_reads > before
+            if disk.exists(segment) and byte_of(disk, segment, at) == wrong:
+                disk.flip_bit(segment, at, bit)
+    await client.close()
+    for name in BOOKIES:
+        await world.stop(name)
+    return flips, damaged
+
+
+def test_readers_get_the_right_bytes_from_another_replica() -> None:
+    world = World.make(SEED)
+    flips, damaged = world.loop.run(read_while_it_rots(world))
+    assert flips > 20
+    assert damaged > flips // 8, "the replica that rots was hardly asked"
