@@ -1,4 +1,5 @@
-"""Keep freed memory in the process instead of giving it back to the system between two messages.
+"""How a server keeps its memory: freed memory stays in the process instead of going back to the
+system between two messages, and nothing waits while all objects are looked at.
 
 Buffers of some 100 KB to some MB come and go with every chunk. With glibc's defaults each of them
 is a fresh mapping, or grows and shrinks the heap: every page faults again. Joining 250 entries of
@@ -8,6 +9,7 @@ is a fresh mapping, or grows and shrinks the heap: every page faults again. Join
 from __future__ import annotations
 
 import ctypes
+import gc
 import sys
 
 MIB = 1024 * 1024
@@ -38,3 +40,20 @@ def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
         mallopt(_M_TRIM_THRESHOLD, kept_bytes)
         and mallopt(_M_MMAP_THRESHOLD, min(LARGEST_IN_HEAP_BYTES, kept_bytes))
     )
+
+
+NEVER = 1_000_000
+"""Collections of young objects, before one of all."""
+COLLECT_INTERVAL_S = 600.0
+"""How often a server looks for rings among all objects; until then they stay, some KB for each
+connection that has ended."""
+
+
+def collect_on_demand() -> None:
+    """Leave looking at *all* objects to whoever calls `gc.collect`, for the whole process.
+
+    By itself Python does it whenever a quarter more of them has come, and everything waits: 0.2 s
+    in a bookie with 10,000 ledgers that take entries in turn. What storage keeps has no rings.
+    """
+    young, middle, _ = gc.get_threshold()
+    gc.set_threshold(young, middle, NEVER)

@@ -18,6 +18,7 @@ from hypothesis.stateful import (
 )
 
 from quire.errors import DiskFullError, StorageError
+from quire.storage import sealed_rows
 from quire.storage.batch import Batch
 from quire.storage.segment import LedgerInfo
 from quire.storage.signals import NoEntry, NoLedger
@@ -338,7 +339,7 @@ class StoreModel(RuleBasedStateMachine):
         live: dict[int, int] = {}
         ledgers: dict[int, int] = {}
         for info in self.store.ledgers.values():
-            for number, size in zip(info.sealed_numbers, info.sealed_bytes):
+            for number, _, _, size in sealed_rows.unpack(info.sealed):
                 live[number] = live.get(number, 0) + size
                 ledgers[number] = ledgers.get(number, 0) + 1
         for usage in self.store.usage():

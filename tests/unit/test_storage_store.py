@@ -402,7 +402,7 @@ def test_cold_reads_wait_off_the_loop() -> None:
             fetched.append(call)
             return call()
 
-    box.store._blocking = Reader()
+    box.store._cold._blocking = Reader()
     count = box.store.last_entry_id(1) + 1
     assert box.read(1, 0, count) == [box.written[1, i] for i in range(count)]
     assert 5 < len(fetched) < count
@@ -422,7 +422,7 @@ async def test_a_cold_read_that_ends_in_a_clean_stop_leaves_the_log_open() -> No
             await go
             return call()
 
-    box.store._blocking = Reader()
+    box.store._cold._blocking = Reader()
     reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 4, 1 << 20))
     await asyncio.sleep(0)
     box.append(entries(1, 4, 1))

@@ -18,6 +18,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.log import LogWriter, WrittenGroup
 from quire.storage.segment import Segment, SegmentState
 from quire.storage.spares import Spares
+from quire.storage.times import StorageTimes
 
 Done = Callable[[StorageError | None], None]
 MAX_NOTE_BYTES = 256 * 1024
@@ -47,6 +48,7 @@ class Appender:
         writer: LogWriter,
         schedule: Schedule,
         closed: Callable[[Segment], None],
+        times: StorageTimes,
     ) -> None:
         """`closed` is called with each segment that takes no more groups, all of them synced."""
         self._catalogue = catalogue
@@ -55,6 +57,7 @@ class Appender:
         self._writer = writer
         self._schedule = schedule
         self._closed = closed
+        self._times = times
         self._sequence = 0
         self._completed = 0
         self._pending: list[StateRecord] = []
@@ -241,6 +244,9 @@ class Appender:
             if done is not None:
                 batch.done = None
                 done(batch, None)
+            # Runs name their batch: a ring that nothing but a look at all objects would free.
+            batch.runs = ()
+        self._times.on_written(group)
         self._completed = group.batches[-1].sequence
         self._release_barriers(None)
         if segment is not self.current and not segment.in_flight:

@@ -70,8 +70,8 @@ class Batch:
     """
 
     __slots__ = (
-        "buffers", "cost_bytes", "done", "file_offset", "records", "runs", "segment", "sequence",
-        "size_bytes",
+        "buffers", "cost_bytes", "done", "entries", "file_offset", "partial", "received_s",
+        "records", "runs", "segment", "sequence", "size_bytes",
     )  # fmt: skip
 
     segment: Segment
@@ -94,6 +94,12 @@ class Batch:
         self.file_offset = _IN_MEMORY
         """Where the first buffer lies in the segment's file, once written."""
         self.done = None
+        self.entries = 0
+        """For measuring only, as `received_s`: set by whoever took it from the network."""
+        self.received_s = 0.0
+        """When its chunk came, by the store's monotonic clock."""
+        self.partial = False
+        """A part of what was handed in: the rest went to another directory."""
 
     def cost(self) -> int:
         """The most that it can take in a segment: as a group of its own, with sizes and ids.

@@ -9,6 +9,7 @@ import struct
 
 from quire.codec.log_footer import DISJOINT, Summary
 from quire.codec.log_parts import Deleted, RecordKind, StateRecord, decode_segment_value
+from quire.storage import sealed_rows
 from quire.storage.batch import Run
 from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
 
@@ -28,13 +29,20 @@ class Catalogue:
         """Segments that should exist and do not."""
         self.repaired_before = 0
         """What was lost in segments before this one is not missed any more."""
+        self._last_key = b""
 
     # -- ledgers ----------------------------------------------------------------------------------
 
     def create(self, ledger_id: int, master_key: bytes, touched: int) -> LedgerInfo:
-        info = LedgerInfo(ledger_id, master_key, touched)
+        info = LedgerInfo(ledger_id, self._shared(master_key), touched)
         self.ledgers[ledger_id] = info
         return info
+
+    def _shared(self, master_key: bytes) -> bytes:
+        """Most ledgers of a cluster have one password, and so one key: one object will do."""
+        if master_key != self._last_key:
+            self._last_key = master_key
+        return self._last_key
 
     def index(self, run: Run, segment: Segment, info: LedgerInfo) -> None:
         """A run whose `batch` is set, behind all that were indexed before."""
@@ -55,7 +63,7 @@ class Catalogue:
         part = Part(segment, first)
         segment.parts[info.ledger_id] = part
         segment.live_ledgers += 1
-        info.open_parts.append(part)
+        info.open_parts += (part,)
         info.tail = part
         info.touched = segment.number
         return part
@@ -85,7 +93,7 @@ class Catalogue:
             return None
         for part in info.open_parts:
             self._forget_part(ledger_id, part)
-        for number, size in zip(info.sealed_numbers, info.sealed_bytes):
+        for number, _, _, size in sealed_rows.unpack(info.sealed):
             self.segments[number].live_ledgers -= 1
             self.segments[number].live_bytes -= size
         return info
@@ -106,12 +114,13 @@ class Catalogue:
             self.forget(ledger_id)
             return
         for part in [part for part in info.open_parts if part.segment.number < number]:
-            info.open_parts.remove(part)
+            info.drop_part(part)
             self._forget_part(ledger_id, part)
         for old in [old for old in info.sealed_numbers if old < number]:
             self.unindex(info, old)
         lasts = [part.last for part in info.open_parts]
-        info.last_entry_id = max(*lasts, *info.sealed_lasts, -1, -1)
+        lasts += [row[2] for row in sealed_rows.unpack(info.sealed)]
+        info.last_entry_id = max(lasts, default=-1)
         info.last_add_confirmed = -1
 
     def unindex(self, info: LedgerInfo, number: int) -> None:
@@ -153,7 +162,7 @@ class Catalogue:
         info.touched = number
         if kind is RecordKind.MASTER_KEY:
             self.tombstones.pop(ledger_id, None)
-            info.master_key = record.value
+            info.master_key = self._shared(record.value)
         elif kind is RecordKind.FENCE:
             info.fenced = info.fence_queued = info.fence_durable = True
         elif kind is RecordKind.EXPLICIT_LAC:

@@ -25,14 +25,22 @@ from quire.storage.segment import Segment
 class WrittenGroup:
     """A group that is on the disk, synced, with the batches in it."""
 
-    __slots__ = ("batches", "checksums", "end", "number", "segment")
+    __slots__ = ("batches", "checksums", "end", "number", "segment", "times_s")
 
-    def __init__(self, segment: Segment, batches: Sequence[Batch], group: EncodedGroup) -> None:
+    def __init__(
+        self,
+        segment: Segment,
+        batches: Sequence[Batch],
+        group: EncodedGroup,
+        times_s: tuple[float, float, float],
+    ) -> None:
         self.segment = segment
         self.batches = batches
         self.number = group.header.number
         self.end = group.header.end
         self.checksums = group.checksums
+        self.times_s = times_s
+        """When it was begun, written and synced, by the monotonic clock that was handed in."""
 
 
 class LogWriter:
@@ -43,6 +51,7 @@ class LogWriter:
         max_group_bytes: int,
         written: Callable[[WrittenGroup], None],
         failed: Callable[[Sequence[Batch], StorageError], None],
+        monotonic: Callable[[], float],
     ) -> None:
         """`written` and `failed` are posted to the event loop, in order; after `failed` nothing
         is written any more."""
@@ -51,6 +60,7 @@ class LogWriter:
         self._max_group_bytes = max_group_bytes
         self._written = written
         self._failed = failed
+        self._monotonic = monotonic
         self._waiting: deque[Batch] = deque()
         self._segment: Segment | None = None
         self._end = 0
@@ -108,6 +118,7 @@ class LogWriter:
 
     def write(self, segment: Segment, batches: Sequence[Batch]) -> WrittenGroup:
         """Write and sync one group. `OSError` is final: nothing may be written after it."""
+        began_s = self._monotonic()
         file = segment.file
         assert file is not None
         if segment is not self._segment:
@@ -120,12 +131,14 @@ class LogWriter:
         group = encoder.finish()
         assert group.header.end - self._end == sum(map(len, group.buffers))
         file.write(group.buffers, self._end)
+        written_s = self._monotonic()
         file.sync()
+        times_s = began_s, written_s, self._monotonic()
         for batch, base in zip(batches, bases):
             batch.file_offset = group.header.payload_offset + base
         self._end = group.header.end
         self.next_group += 1
-        return WrittenGroup(segment, batches, group)
+        return WrittenGroup(segment, batches, group, times_s)
 
     def _begin(self, segment: Segment) -> None:
         """The header is synced before the first group is written: where it does not check, no

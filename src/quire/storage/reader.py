@@ -9,11 +9,11 @@ does not know their type.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from functools import lru_cache
 from itertools import repeat
 
-from quire.codec.digest import crc32c
+from quire.codec.digest import crc32c, crc32c_of
 from quire.codec.frames import FRAME_HEADER_BYTES, KEY_BYTES
 from quire.codec.log_footer import (
     CONSECUTIVE,
@@ -26,15 +26,21 @@ from quire.codec.log_footer import (
 )
 from quire.codec.log_format import ranges_of
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
+from quire.core.ranges import merged
 from quire.errors import DamagedError
 from quire.storage.cache import ByteCache, SegmentFiles
-from quire.storage.frames import FRAME_IDS, frames_are
+from quire.storage.frames import FRAME_IDS, equal_frames_are, frames_are
+from quire.storage.read_ahead import ReadAhead
 from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
 
 MAX_READ_BYTES = 1024 * 1024
 """Of one read of a file."""
 DEFAULT_OVERHEAD_BYTES = 4
+SLICE_BYTES = 1024 * 1024
+"""Checked and sliced in one turn of the event loop: adds wait for no more than that."""
+COLUMNS_FROM = 8
+"""Frames of one size that are checked column by column; fewer are looked at one by one."""
 
 Fetched = tuple[Segment, int, int]
 """What of a segment's file: offset and size. After a compaction the segment is another object."""
@@ -45,11 +51,20 @@ Have = Mapping[Fetched, Buffer]
 class Reader:
     """Used on the event loop; never waits for the device."""
 
-    def __init__(self, segments: Mapping[int, Segment], files: SegmentFiles, cache: ByteCache):
+    def __init__(
+        self,
+        segments: Mapping[int, Segment],
+        files: SegmentFiles,
+        cache: ByteCache,
+        ahead: ReadAhead,
+    ) -> None:
         self._segments = segments
         self._files = files
         self._cache = cache
+        self._ahead = ahead
         self.damaged_reads = 0
+        self.on_damage: Callable[[Segment], None] = lambda segment: None
+        """Called with each segment in which something did not check."""
 
     def read(
         self,
@@ -62,24 +77,57 @@ class Reader:
     ) -> list[Buffer]:
         """See `LedgerStore.read`."""
         entries: list[Buffer] = []
+        while len(entries) < max_count:
+            more = self.slice(
+                info, first + len(entries), max_count - len(entries), max_bytes, overhead, have,
+                begun=bool(entries), wait=True,
+            )  # fmt: skip
+            if not more:
+                break
+            entries += more
+            max_bytes -= sum(map(len, more)) + overhead * len(more)
+        return entries
+
+    def slice(
+        self,
+        info: LedgerInfo,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        overhead: int,
+        have: Have,
+        *,
+        begun: bool,
+        wait: bool,
+    ) -> list[Buffer]:
+        """What follows of a read, up to `SLICE_BYTES` or one entry. `begun`: it is not the first
+        slice; there may then be none, and its first entry must fit. `wait`: `WouldBlock` where the
+        device has to be waited for even when there is something to return."""
+        entries: list[Buffer] = []
         last = info.last_entry_id
-        entry_id = first
-        while entry_id <= last and len(entries) < max_count:
+        entry_id, room = first, SLICE_BYTES
+        while entry_id <= last and len(entries) < max_count and room > 0:
+            begun = begun or bool(entries)
             most = max_count - len(entries)
+            budget = min(max_bytes, room) if entries else max_bytes
             try:
-                more = self._some(
-                    info, entry_id, most, max_bytes, overhead, have, must_fit=bool(entries)
-                )
+                more = self._some(info, entry_id, most, budget, overhead, have, must_fit=begun)
             except DamagedError:
-                if entries:
+                if begun:
+                    break
+                raise
+            except WouldBlock:
+                if entries and not wait:
                     break
                 raise
             if not more:
                 break
             entries += more
             entry_id += len(more)
-            max_bytes -= sum(map(len, more)) + overhead * len(more)
-        if not entries:
+            size = sum(map(len, more)) + overhead * len(more)
+            max_bytes -= size
+            room -= size
+        if not entries and not begun:
             raise NoEntry
         return entries
 
@@ -106,13 +154,32 @@ class Reader:
                     return []
                 count = 1
             try:
-                return self._load(info.ledger_id, entry_id, place, count, have)
+                entries = self._load(info.ledger_id, entry_id, place, count, have)
+                if self._ahead.is_followed(info.ledger_id, place.segment):
+                    self._look_ahead(info.ledger_id, entry_id, len(entries), place)
+                return entries
+            except WouldBlock as missing:
+                self._ahead.waits(info.ledger_id, entry_id, missing.segment)
+                raise
             except DamagedError as error:
                 self.damaged_reads += 1
+                self.on_damage(place.segment)
                 problem = problem or error
         if problem is not None:
             raise problem
         return []
+
+    def _look_ahead(self, ledger_id: int, entry_id: int, count: int, place: Place) -> None:
+        """The reader may go on: what it wants next then need not be waited for."""
+        found = self._cache.get(_rows_key(place.segment, ledger_id))
+        if found is None:
+            return
+        offsets = found[0].offsets
+        size = place.frame_size * count if place.sizes is None else sum(place.sizes[:count])
+        dense = 2 * found[2] >= offsets[-1] - offsets[0]
+        end = place.start + size
+        stop = max(offsets[-1], place.start + place.size_bytes) if dense else end
+        self._ahead.has_read(ledger_id, entry_id, count, place.segment, end, stop)
 
     def ranges(self, info: LedgerInfo, have: Have) -> list[tuple[int, int]]:
         """See `LedgerStore.entry_ranges`."""
@@ -133,7 +200,7 @@ class Reader:
                     else:
                         at = rows.ids_at[row]
                         found += ranges_of(rows.ids[at : at + rows.counts[row]])
-        return _merged(found)
+        return merged(found)
 
     def master_key(self, info: LedgerInfo, have: Have) -> bytes | None:
         """The key in one of the ledger's frames, of the last entry."""
@@ -165,10 +232,11 @@ class Reader:
             try:
                 found = self._ledger_rows(segment, info.ledger_id, have)
             except DamagedError as error:
+                self.on_damage(segment)
                 yield error
                 continue
             if found is not None:
-                rows, span = found
+                rows, span, _ = found
                 yield from sealed_places(segment, rows, span, entry_id, min(stop, sealed_stop))
 
     def summary(self, segment: Segment, have: Have) -> Summary:
@@ -188,14 +256,16 @@ class Reader:
 
     def _ledger_rows(
         self, segment: Segment, ledger_id: int, have: Have
-    ) -> tuple[LedgerRows, int] | None:
-        key = (segment.number, segment.generation, "rows", ledger_id)
-        found: tuple[LedgerRows, int] | None = self._cache.get(key)
+    ) -> tuple[LedgerRows, int, int] | None:
+        """(its rows there, the greatest span of one, bytes of all frames)."""
+        key = _rows_key(segment, ledger_id)
+        found: tuple[LedgerRows, int, int] | None = self._cache.get(key)
         if found is None:
             summary = self.summary(segment, have).find(ledger_id)
             if summary is None:
                 return None
-            found = self._load_rows(segment, summary, have), summary.span
+            rows = self._load_rows(segment, summary, have)
+            found = rows, summary.span, summary.size_bytes
             self._cache.put(key, found, summary.rows_bytes)
         return found
 
@@ -265,12 +335,18 @@ class Reader:
         view = memoryview(self._fetch(segment, low, high - low, have))
         good = 0
         expected = self._checksums(segment, low, high, have)
-        for crc in expected:
-            block = view[good : good + BLOCK_BYTES]
-            if crc32c(block) != crc:
+        found = [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)]
+        if found == expected:
+            return view, start - low, len(view)
+        for mine, crc in zip(found, expected):
+            if mine != crc:
                 break
             good += BLOCK_BYTES
         return view, start - low, good
+
+
+def _rows_key(segment: Segment, ledger_id: int) -> Hashable:
+    return segment.number, segment.generation, "rows", ledger_id
 
 
 def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
@@ -295,7 +371,7 @@ def _split(
     view: memoryview, at: int, good: int, ledger_id: int, entry_id: int, place: Place, count: int
 ) -> list[Buffer]:
     """The entries of the frames in view[at:]; bytes from `good` on are not to be trusted."""
-    if place.sizes is None and at + place.frame_size * count <= good:
+    if place.sizes is None and count >= COLUMNS_FROM and at + place.frame_size * count <= good:
         equal = _split_equal(view, at, ledger_id, entry_id, place.frame_size, count)
         if equal is not None:
             return equal
@@ -322,7 +398,12 @@ def _split_equal(
 ) -> list[Buffer] | None:
     """`_split`, column by column, where all frames have one size; None where one is wrong."""
     frames = view[at : at + size * count]
-    if not frames_are(frames, ledger_id, range(entry_id, entry_id + count), (), size):
+    ids = range(entry_id, entry_id + count)
+    whole = view.obj
+    if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
+        if not equal_frames_are(whole, at, ledger_id, ids, size):
+            return None
+    elif not frames_are(frames, ledger_id, ids, (), size):
         return None
     return [body for (body,) in _bodies_of(size).iter_unpack(frames)]
 
@@ -331,13 +412,3 @@ def _split_equal(
 def _bodies_of(size: int) -> struct.Struct:
     """The entry bytes of a frame."""
     return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s")
-
-
-def _merged(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(ranges):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = (merged[-1][0], max(last, merged[-1][1]))
-        else:
-            merged.append((first, last))
-    return merged

@@ -4,16 +4,23 @@ the place of the index in memory."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
+from quire.codec.log_footer import LedgerSummary
+from quire.storage.appender import Schedule
+from quire.storage.batch import Run
 from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.maintenance import Maintenance
-from quire.storage.sealing import Sealed, SealInput, mentioned, write_footer
+from quire.storage.sealing import Sealed, SealInput, write_footer
 from quire.storage.seams import Disk
-from quire.storage.segment import Segment, SegmentState
+from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
 from quire.storage.spares import is_full
+
+LEDGERS_PER_SLICE = 500
+"""Taken over in one turn of the event loop, in about a millisecond: a segment may have entries of
+tens of thousands, and adds must not wait for all of them."""
 
 
 class Sealer:
@@ -26,6 +33,7 @@ class Sealer:
         catalogue: Catalogue,
         files: SegmentFiles,
         maintenance: Maintenance,
+        schedule: Schedule,
         sealed: Callable[[], None],
         broken: Callable[[Exception], None],
     ) -> None:
@@ -36,12 +44,14 @@ class Sealer:
         self._catalogue = catalogue
         self._files = files
         self._maintenance = maintenance
+        self._schedule = schedule
         self._sealed = sealed
         self._broken = broken
         self._postponed: list[Segment] = []
         """For lack of space."""
         self.waiting = 0
         """Closed segments that wait for their footer."""
+        self.closed = False
         self.error: str | None = None
         """Why the last seal failed. A segment that is not sealed stays readable."""
 
@@ -50,12 +60,8 @@ class Sealer:
         nothing is written over what may be left of them."""
         if segment.lost_groups:
             return
-        ledgers = self._catalogue.ledgers
-        parts = [
-            (ledger_id, part.runs, part.span, ledgers[ledger_id].last_add_confirmed)
-            for ledger_id, part in sorted(segment.parts.items())
-        ]
-        job = SealInput(self._directory_id, segment, parts, list(segment.records))
+        described = _described(list(segment.parts.items()), self._catalogue.ledgers)
+        job = SealInput(self._directory_id, segment, described, list(segment.records))
         self.waiting += 1
         self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
 
@@ -66,8 +72,8 @@ class Sealer:
             self.seal(segment)
 
     def _on_written(self, job: SealInput, sealed: Sealed | None, error: Exception | None) -> None:
-        self.waiting -= 1
         if sealed is None:
+            self.waiting -= 1
             assert error is not None
             self.error = str(error)
             if is_full(error):
@@ -76,29 +82,51 @@ class Sealer:
                 self._broken(error)
             return
         segment = job.segment
-        ledgers = self._catalogue.ledgers
         segment.trailer = sealed.trailer
-        segment.state = SegmentState.SEALED
-        segment.mentions = mentioned([x.ledger_id for x in sealed.ledgers], job.records)
-        segment.live_bytes = 0
-        for summary in sealed.ledgers:
+        segment.mentions = sealed.mentions
+        self._take_over(segment, sealed.ledgers, 0)
+
+    def _take_over(self, segment: Segment, ledgers: Sequence[LedgerSummary], at: int) -> None:
+        """A ledger is found through its part before its turn, and through the footer behind it."""
+        infos = self._catalogue.ledgers
+        for summary in ledgers[at : at + LEDGERS_PER_SLICE]:
             # A ledger that was dropped meanwhile is in the footer, but not here any more.
             part = segment.parts.pop(summary.ledger_id, None)
             if part is None:
                 continue
-            info = ledgers[summary.ledger_id]
-            info.open_parts.remove(part)
-            if info.tail is part:
-                info.tail = None
+            info = infos[summary.ledger_id]
+            info.drop_part(part)
             info.add_sealed(segment.number, summary.first, summary.last, summary.size_bytes)
-            segment.live_bytes += summary.size_bytes
+        at += LEDGERS_PER_SLICE
+        if self.closed:
+            return  # The footer is there: the next start finds it.
+        if at < len(ledgers):
+            self._schedule(0, partial(self._take_over, segment, ledgers, at))
+        else:
+            self._on_taken_over(segment)
+
+    def _on_taken_over(self, segment: Segment) -> None:
+        self.waiting -= 1
+        infos = self._catalogue.ledgers
         for ledger_id, empty in segment.parts.items():
-            ledgers[ledger_id].open_parts.remove(empty)
+            infos[ledger_id].drop_part(empty)
             segment.live_ledgers -= 1
         segment.parts = {}
         segment.records = []
         segment.checksums = array("I")
         segment.run_count = 0
+        segment.state = SegmentState.SEALED
         if segment.file is not None:
             self._files.get(segment)
         self._sealed()
+
+
+def _described(
+    parts: list[tuple[int, Part]], ledgers: Mapping[int, LedgerInfo]
+) -> Iterator[tuple[int, Sequence[Run], int, int]]:
+    """What a footer says of each ledger, put together on the maintenance thread: the parts do not
+    change any more, and any LAC that was once known is a lower bound."""
+    parts.sort()
+    for ledger_id, part in parts:
+        info = ledgers.get(ledger_id)
+        yield ledger_id, part.runs, part.span, -1 if info is None else info.last_add_confirmed

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from quire.codec.digest import crc32c
@@ -21,6 +20,7 @@ from quire.codec.log_footer import (
 )
 from quire.codec.log_parts import StateRecord
 from quire.storage.batch import Run
+from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import File
 from quire.storage.segment import Segment
 
@@ -32,7 +32,7 @@ class SealInput:
 
     directory_id: bytes
     segment: Segment
-    ledgers: Sequence[tuple[int, Sequence[Run], int, int]]
+    ledgers: Iterable[tuple[int, Sequence[Run], int, int]]
     """(ledger id, its runs sorted by first id, span, greatest LAC known), sorted by ledger id."""
     records: Sequence[StateRecord]
 
@@ -41,6 +41,7 @@ class SealInput:
 class Sealed:
     trailer: Trailer
     ledgers: Sequence[LedgerSummary]
+    mentions: LedgerIds
 
 
 def _joined(runs: Sequence[Run]) -> tuple[list[Run], list[int]]:
@@ -112,7 +113,7 @@ def write_footer(seal: SealInput) -> Sealed:
     segment.file.sync()
     segment.file.write(pieces[-1:], trailer.file_bytes - TRAILER_BYTES)
     segment.file.sync()
-    return Sealed(trailer, ledgers)
+    return Sealed(trailer, ledgers, mentioned([one.ledger_id for one in ledgers], seal.records))
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +145,6 @@ def read(file: File, offset: int, size: int) -> bytes:
     return b"" if data is None else bytes(data)
 
 
-def mentioned(ledger_ids: Sequence[int], records: Sequence[StateRecord]) -> array[int]:
-    """Sorted ids of the ledgers that a segment says something about."""
-    return array("q", sorted({*ledger_ids, *(record.ledger_id for record in records)}))
+def mentioned(ledger_ids: Sequence[int], records: Sequence[StateRecord]) -> LedgerIds:
+    """The ledgers that a segment says something about."""
+    return LedgerIds((*ledger_ids, *(record.ledger_id for record in records)))

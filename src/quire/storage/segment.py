@@ -13,11 +13,12 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from operator import lt
 
 from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
+from quire.storage import sealed_rows
 from quire.storage.batch import Batch, Run, arrival, first_of
+from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import File
 
 LOG_DIRECTORY = "log"
@@ -48,6 +49,10 @@ class Place:
     frame_size: int
     sizes: Sequence[int] | None
     """The sizes of just these frames, where `frame_size` is 0."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
 class Part:
@@ -222,8 +227,8 @@ class Segment:
         self.checksums = array("I")
         """Of each block from `groups_at` on, until sealed."""
         self.trailer: Trailer | None = None
-        self.mentions = array("q")
-        """Sorted ids of all ledgers of which runs or records are here, once sealed."""
+        self.mentions = LedgerIds()
+        """All ledgers of which runs or records are here, once sealed."""
         self.lost_groups = 0
         self.damage = ""
         """What a compaction found: the segment stays as it is, for what can still be read."""
@@ -250,17 +255,18 @@ class Segment:
     def mentions_ledger(self, ledger_id: int) -> bool:
         if self.trailer is None:
             return ledger_id in self.parts or any(r.ledger_id == ledger_id for r in self.records)
-        at = bisect_left(self.mentions, ledger_id)
-        return at < len(self.mentions) and self.mentions[at] == ledger_id
+        return ledger_id in self.mentions
 
 
 class LedgerInfo:
-    """What the store knows of one ledger. Hot state: shared with the bookie, never copied."""
+    """What the store knows of one ledger. Hot state: shared with the bookie, never copied.
+
+    There may be a million of them: what most do not have takes no object of its own."""
 
     __slots__ = (
         "explicit_lac", "fence_durable", "fence_queued", "fenced", "last_add_confirmed",
-        "last_entry_id", "ledger_id", "master_key", "open_parts", "ordered", "sealed_bytes",
-        "sealed_firsts", "sealed_lasts", "sealed_numbers", "tail", "touched",
+        "last_entry_id", "ledger_id", "master_key", "open_parts", "ordered", "sealed", "tail",
+        "touched",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, master_key: bytes, touched: int = 0) -> None:
@@ -279,14 +285,10 @@ class LedgerInfo:
         """The last segment in which anything about it was logged, as far as the start knows."""
         self.tail: Part | None = None
         """Its part in the current segment."""
-        self.open_parts: list[Part] = []
+        self.open_parts: tuple[Part, ...] = ()
         """In segments that are not sealed, oldest first."""
-        self.sealed_numbers = array("Q")
-        """Sealed segments that hold entries of it, ascending; parallel to the next three."""
-        self.sealed_firsts = array("q")
-        self.sealed_lasts = array("q")
-        self.sealed_bytes = array("Q")
-        """Of its frames there."""
+        self.sealed = b""
+        """Its rows of sealed segments, packed: see `sealed_rows`."""
         self.ordered = True
         """Whether the sealed segments' entries ascend without overlap."""
 
@@ -294,48 +296,61 @@ class LedgerInfo:
         return f"<ledger {self.ledger_id} up to {self.last_entry_id}>"
 
     def add_sealed(self, number: int, first: int, last: int, size_bytes: int) -> None:
-        at = bisect_left(self.sealed_numbers, number)
-        self.sealed_numbers.insert(at, number)
-        self.sealed_firsts.insert(at, first)
-        self.sealed_lasts.insert(at, last)
-        self.sealed_bytes.insert(at, size_bytes)
-        if at and self.sealed_lasts[at - 1] >= first:
-            self.ordered = False
-        if at + 1 < len(self.sealed_firsts) and self.sealed_firsts[at + 1] <= last:
-            self.ordered = False
+        self.sealed, fits = sealed_rows.add(self.sealed, number, first, last, size_bytes)
+        self.ordered = self.ordered and fits
 
     def remove_sealed(self, number: int) -> int:
         """How many bytes it had there."""
-        at = bisect_left(self.sealed_numbers, number)
-        if at == len(self.sealed_numbers) or self.sealed_numbers[at] != number:
+        at = sealed_rows.index_of(self.sealed, number)
+        if at is None:
             return 0
-        del self.sealed_numbers[at], self.sealed_firsts[at], self.sealed_lasts[at]
+        size = sealed_rows.row_at(self.sealed, at)[3]
+        self.sealed = sealed_rows.without(self.sealed, at)
         if not self.ordered:
-            firsts = self.sealed_firsts[1:]
-            self.ordered = all(map(lt, self.sealed_lasts, firsts))
-        return self.sealed_bytes.pop(at)
+            self.ordered = sealed_rows.is_ordered(self.sealed)
+        return size
+
+    @property
+    def sealed_numbers(self) -> list[int]:
+        """Sealed segments that hold entries of it, ascending."""
+        return [row[0] for row in sealed_rows.unpack(self.sealed)]
+
+    @property
+    def sealed_count(self) -> int:
+        return sealed_rows.count(self.sealed)
 
     @property
     def size_bytes(self) -> int:
         """Of all its frames, copies included."""
-        return sum(self.sealed_bytes) + sum(part.size_bytes for part in self.open_parts)
+        sealed = sum(row[3] for row in sealed_rows.unpack(self.sealed))
+        return sealed + sum(part.size_bytes for part in self.open_parts)
 
     def lives_in(self, number: int) -> bool:
-        at = bisect_left(self.sealed_numbers, number)
-        return at < len(self.sealed_numbers) and self.sealed_numbers[at] == number
+        return sealed_rows.index_of(self.sealed, number) is not None
+
+    def drop_part(self, part: Part) -> None:
+        """It is sealed, or dead."""
+        self.open_parts = tuple(one for one in self.open_parts if one is not part)
+        if self.tail is part:
+            self.tail = None
 
     def sealed_with(self, entry_id: int) -> Iterator[tuple[int, int]]:
         """(number, stop) of the sealed segments whose range holds the entry, newest first. A newer
         segment may have its own copy of entries from `stop` on."""
-        firsts, lasts = self.sealed_firsts, self.sealed_lasts
+        packed = self.sealed
         stop = self.last_entry_id + 1
         if self.ordered:
-            at = bisect_left(lasts, entry_id)
-            if at < len(lasts) and firsts[at] <= entry_id:
-                yield self.sealed_numbers[at], stop
+            rows = sealed_rows.count(packed)
+            at = bisect_left(
+                range(rows), entry_id, key=lambda index: sealed_rows.row_at(packed, index)[2]
+            )
+            if at < rows:
+                number, first, _, _ = sealed_rows.row_at(packed, at)
+                if first <= entry_id:
+                    yield number, stop
             return
-        for at in range(len(firsts) - 1, -1, -1):
-            if firsts[at] > entry_id:
-                stop = min(stop, firsts[at])
-            elif lasts[at] >= entry_id:
-                yield self.sealed_numbers[at], stop
+        for number, first, last, _ in reversed(sealed_rows.unpack(packed)):
+            if first > entry_id:
+                stop = min(stop, first)
+            elif last >= entry_id:
+                yield number, stop

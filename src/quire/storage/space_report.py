@@ -7,25 +7,23 @@ and a file that goes while it is looked at makes the whole look begin again.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.codec.digest import crc32c
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows, Trailer, decode_ledger_rows
 from quire.codec.log_parts import FormatError
 from quire.core.compaction import why_not
-from quire.errors import StorageError
-from quire.storage.catalogue import Catalogue
+from quire.core.ranges import count
 from quire.storage.compactor import facts_of
 from quire.storage.config import StorageConfig
-from quire.storage.directory import read_identity
-from quire.storage.recovery import Recovered, Recovery
+from quire.storage.looking import with_log
+from quire.storage.quarantine_record import stored_records
+from quire.storage.recovery import Recovered
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.sealing import Loaded, load_footer, read
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState, segment_name
 
-LOOKS_MAX = 5
-"""How often a look begins again."""
 COPIES_ENTRIES_MAX = 2_000_000
 """Of one ledger, whose entry ids are held in memory to find copies."""
 
@@ -50,6 +48,10 @@ class SegmentSpace:
     state_records: int
     why: str
     """Why what is not alive in it does not come back."""
+    damaged_blocks: int = 0
+    lacking_ledgers: int = 0
+    """Of which entries were damaged, and this bookie has no other copy."""
+    lacking_entries: int = 0
 
     @property
     def other_bytes(self) -> int:
@@ -82,28 +84,7 @@ class SpaceReport:
 
 def look(disk: Disk, config: StorageConfig) -> SpaceReport:
     """`StorageError` where the directory holds no log of ours, or changes too fast; `OSError`."""
-    identity = read_identity(disk)
-    if identity is None:
-        raise StorageError(
-            f"{disk.path} holds no data of a Quire bookie", remedy="Name its data directory"
-        )
-    for _ in range(LOOKS_MAX):
-        catalogue = Catalogue()
-        try:
-            recovered = Recovery(disk, identity, catalogue).run()
-        except FileNotFoundError:
-            continue
-        try:
-            return _Look(disk, config, identity.directory_id, recovered).report()
-        except FileNotFoundError:
-            continue
-        finally:
-            for segment in catalogue.segments.values():
-                if segment.file is not None:
-                    segment.file.close()
-    raise StorageError(
-        f"{disk.path} changes faster than it can be looked at", remedy="Try it again"
-    )
+    return with_log(disk, lambda recovered, own_id: _Look(disk, config, own_id, recovered).report())
 
 
 class _Look:
@@ -115,21 +96,25 @@ class _Look:
         self._directory_id = directory_id
         self._recovered = recovered
         self._catalogue = recovered.replayer.catalogue
+        self._damage = dict(stored_records(disk))
         self._copies: dict[int, int] = {}
         """By segment."""
         self._ledger_copies: dict[int, int] = {}
 
     def report(self) -> SpaceReport:
         for info in self._catalogue.ledgers.values():
-            if len(info.sealed_numbers) > 1 and not info.ordered:
+            if not info.ordered:
                 self._count_copies(info)
-        segments = [self._segment(one) for _, one in sorted(self._catalogue.segments.items())]
+        segments = [
+            self._with_damage(self._segment(one))
+            for _, one in sorted(self._catalogue.segments.items())
+        ]
         segments += self._others()
         ledgers = sorted(
             (
                 LedgerSpace(
                     info.ledger_id, info.size_bytes, self._ledger_copies.get(info.ledger_id, 0),
-                    len(info.sealed_numbers) + len(info.open_parts), info.fenced,
+                    info.sealed_count + len(info.open_parts), info.fenced,
                 )
                 for info in self._catalogue.ledgers.values()
             ),
@@ -168,6 +153,20 @@ class _Look:
             trailer.file_bytes - trailer.footer_at, trailer.ledgers, segment.live_ledgers,
             trailer.records, self._why(segment),
         )  # fmt: skip
+
+    def _with_damage(self, one: SegmentSpace) -> SegmentSpace:
+        """As a scrub has found it."""
+        damage = self._damage.get(one.number)
+        if damage is None:
+            return one
+        return replace(
+            one,
+            state="damaged",
+            why=f"quarantined: {damage.describe()}",
+            damaged_blocks=count(damage.blocks),
+            lacking_ledgers=len(damage.ledgers),
+            lacking_entries=damage.entries,
+        )
 
     def _why(self, segment: Segment) -> str:
         if not segment.live_ledgers:

@@ -82,6 +82,16 @@ class ThreadReader:
         """Cancelling leaves the read to finish unseen."""
         return await self._loop.run_in_executor(self._pool, call)
 
+    def start(self, call: Callable[[], object], done: Callable[[], None]) -> None:
+        """See `blocking.BlockingReader`."""
+
+        def ended(future: asyncio.Future[object]) -> None:
+            if not future.cancelled():
+                future.exception()  # Whoever reads it for its own sake is told.
+            done()
+
+        self._loop.run_in_executor(self._pool, call).add_done_callback(ended)
+
     def close(self) -> None:
         """Waits for reads that run."""
         self._pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,40 @@
+"""A sorted set of ledger ids in few bytes: every segment has one, for as long as it exists."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from operator import add, sub
+
+_NARROW_MAX = 0xFFFFFFFF
+
+
+class LedgerIds:
+    """Four bytes each where all lie within 2**32, else eight."""
+
+    __slots__ = ("_base", "_offsets")
+
+    def __init__(self, ledger_ids: Iterable[int] = ()) -> None:
+        ordered = sorted(set(ledger_ids))
+        self._base = ordered[0] if ordered else 0
+        narrow = bool(ordered) and ordered[-1] - self._base <= _NARROW_MAX
+        if not narrow:
+            self._base = 0
+        self._offsets = array("I" if narrow else "q", map(sub, ordered, repeat(self._base)))
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __iter__(self) -> Iterator[int]:
+        return map(add, self._offsets, repeat(self._base))
+
+    def __contains__(self, ledger_id: int) -> bool:
+        offset = ledger_id - self._base
+        at = bisect_left(self._offsets, offset)
+        return at < len(self._offsets) and self._offsets[at] == offset
+
+    @property
+    def size_bytes(self) -> int:
+        return len(self._offsets) * self._offsets.itemsize

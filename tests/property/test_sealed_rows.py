@@ -1,0 +1,139 @@
+"""The packed index in memory against plain lists and sets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from quire.storage import sealed_rows
+from quire.storage.frames import equal_frames_are, frames_are
+from quire.storage.ledger_ids import LedgerIds
+from quire.storage.segment import LedgerInfo
+from tests.support.storage import make_batch
+
+SMALL_OR_LARGE = st.one_of(st.integers(0, 40), st.integers(0, 70_000), st.integers(0, 1 << 40))
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> list[sealed_rows.Row]:
+    """In any order of segments, with entries that ascend mostly, as a bookie gets them."""
+    numbers = draw(st.lists(SMALL_OR_LARGE, unique=True, max_size=12))
+    made = []
+    first = draw(SMALL_OR_LARGE)
+    for number in numbers:
+        first = draw(st.sampled_from([first, first, draw(SMALL_OR_LARGE)]))
+        last = first + draw(st.one_of(st.integers(0, 5), SMALL_OR_LARGE))
+        made.append((number, first, last, draw(SMALL_OR_LARGE)))
+        first = last + 1
+    return made if draw(st.booleans()) else sorted(made)
+
+
+def ascend(model: list[sealed_rows.Row]) -> bool:
+    return all(older[2] < newer[1] for older, newer in pairwise(model))
+
+
+@given(rows(), st.data())
+def test_rows_come_back_as_they_were_added(
+    given_rows: list[sealed_rows.Row], data: st.DataObject
+) -> None:
+    info = LedgerInfo(1, b"")
+    model: list[sealed_rows.Row] = []
+    for row in given_rows:
+        info.add_sealed(*row)
+        model = sorted([*model, row])
+        assert sealed_rows.unpack(info.sealed) == model
+        assert info.ordered <= ascend(model)
+    assert info.sealed_count == len(model)
+    assert info.sealed_numbers == [row[0] for row in model]
+    assert [sealed_rows.row_at(info.sealed, at) for at in range(len(model))] == model
+    assert info.size_bytes == sum(row[3] for row in model)
+    info.last_entry_id = max((row[2] for row in model), default=-1)
+    _check_search(info, model, data)
+    while model:
+        number, _, _, size = model.pop(data.draw(st.integers(0, len(model) - 1)))
+        assert info.lives_in(number)
+        assert info.remove_sealed(number) == size
+        assert not info.lives_in(number)
+        assert info.remove_sealed(number) == 0
+        assert sealed_rows.unpack(info.sealed) == model
+        assert info.ordered <= ascend(model)
+    assert info.sealed == b""
+
+
+def _check_search(info: LedgerInfo, model: list[sealed_rows.Row], data: st.DataObject) -> None:
+    edges = [edge for row in model for edge in (row[1] - 1, row[1], row[2], row[2] + 1)]
+    for entry_id in (*edges, data.draw(SMALL_OR_LARGE)):
+        expected, stop = [], info.last_entry_id + 1
+        for number, first, last, _ in reversed(model):
+            if first > entry_id:
+                stop = min(stop, first)
+            elif last >= entry_id:
+                expected.append((number, stop))
+        found = list(info.sealed_with(entry_id))
+        assert [number for number, _ in found] == [number for number, _ in expected]
+        if not info.ordered:
+            assert found == expected
+
+
+def test_entries_that_come_in_order_are_known_to_be_so() -> None:
+    """Else every read would look at all rows."""
+    info = LedgerInfo(1, b"")
+    for number in range(1, 200):
+        info.add_sealed(number, number * 1_000, number * 1_000 + 999, 1_000_000)
+        assert info.ordered
+
+
+def test_entries_that_were_written_again_are_found_in_both_places() -> None:
+    info = LedgerInfo(1, b"")
+    info.add_sealed(1, 0, 10, 100)
+    info.add_sealed(2, 5, 12, 100)
+    info.last_entry_id = 12
+    assert not info.ordered
+    assert list(info.sealed_with(7)) == [(2, 13), (1, 13)]
+    assert list(info.sealed_with(3)) == [(1, 5)]
+
+
+def test_a_place_takes_eight_bytes() -> None:
+    """What bounds a bookie's memory: one row for each pair of a ledger and a segment."""
+    info = LedgerInfo(1, b"")
+    for number in range(50_000):
+        info.add_sealed(7_000 + number, number, number, 1_088)
+    assert len(info.sealed) <= 50_000 * 8 + 32
+    ids = LedgerIds(range(1 << 33, (1 << 33) + 10_000))
+    assert ids.size_bytes == 40_000
+
+
+@given(st.sets(st.one_of(st.integers(0, 50), st.integers(0, (1 << 63) - 1))))
+def test_ledger_ids_are_a_sorted_set(model: set[int]) -> None:
+    ids = LedgerIds([*model, *model])
+    assert list(ids) == sorted(model)
+    assert len(ids) == len(model)
+    for one in (*model, *(one + 1 for one in model if one + 1 < 1 << 63), 0):
+        assert (one in ids) == (one in model)
+
+
+@given(
+    st.integers(1, 12), st.integers(0, 1 << 40), st.integers(0, 90), st.integers(0, 40),
+    st.integers(1, 255), st.data(),
+)  # fmt: skip
+def test_frames_are_checked_column_by_column_as_one_by_one(
+    count: int, first: int, payload: int, before: int, flip: int, data: st.DataObject
+) -> None:
+    """One byte is changed at any place: heads must be found wrong, all else is not looked at."""
+    ids = range(first, first + count)
+    made = make_batch([(7, entry_id, bytes(payload)) for entry_id in ids])
+    assert made.buffers is not None
+    frames = b"".join(made.buffers)
+    size = len(frames) // count
+    whole = bytearray(bytes(before) + frames + b"more")
+    assert equal_frames_are(whole, before, 7, ids, size)
+    assert not equal_frames_are(whole, before, 8, ids, size)
+    assert not equal_frames_are(frames[:-1], 0, 7, ids, size)
+    at = data.draw(st.integers(0, len(frames) - 1))
+    whole[before + at] ^= flip
+    in_head = at % size < 4 or 28 <= at % size < 44
+    assert equal_frames_are(whole, before, 7, ids, size) == (not in_head)
+    part = memoryview(whole)[before : before + len(frames)]
+    assert frames_are(part, 7, ids, (), size) == (not in_head)
