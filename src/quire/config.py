@@ -21,6 +21,7 @@ class TlsClientConfig:
     private_key: str | None = None
     """None: it stands in the file of the certificate."""
     key_password_file: str | None = None
+    """Holds the password of an encrypted key; None: the key is not encrypted."""
     verify_host_name: bool = True
     """The certificate must name the host or address that the bookie registered. Switch it off only
     for clusters whose certificates have no names."""
@@ -38,12 +39,16 @@ class TlsServerConfig:
     private_key: str | None = None
     """None: it stands in the file of the certificate."""
     key_password_file: str | None = None
+    """Holds the password of an encrypted key; None: the key is not encrypted."""
     ca: str | None = None
     """The authorities that may sign the certificates of clients."""
     client_certificates: Literal["none", "optional", "required"] = "none"
+    """Whether clients must show one that `ca` signed. Optional: those that show none are served,
+    too."""
     reload_check_s: float = 1.0
     """Between two looks, before a handshake, whether the files changed."""
     handshake_timeout_s: float = 10.0
+    """A client that has not come to its end by then is cut off."""
     max_handshakes: int = 256
     """At once; more wait for their turn, within the same time-out."""
 
@@ -70,6 +75,7 @@ class PlacementConfig:
     regions: tuple[str, ...] = ()
     """region-aware: write to these only, every ack quorum in `min_regions` of them."""
     min_regions: int = 2
+    """region-aware: so many regions for every ack quorum."""
     min_zones: int = 2
     """zone-aware: so many zones for every write quorum."""
     desired_zones: int = 3
@@ -102,6 +108,7 @@ class PlacementConfig:
 @dataclass(frozen=True, slots=True)
 class ClientConfig:
     connect_timeout_s: float = 5.0
+    """For a connection to a bookie, its TLS handshake included."""
     add_timeout_s: float = 5.0
     """A bookie that leaves an add unanswered for so long is replaced."""
     read_timeout_s: float = 5.0
@@ -155,7 +162,9 @@ class ClientConfig:
     and read from, only where nothing else is left. 0: errors never do (`avoid_failed_bookie_s`
     does without), as with Apache's client, where 100 is the number once it is switched on."""
     quarantine_window_s: float = 60.0
+    """In which the errors of a bookie are counted."""
     quarantine_s: float = 1_800.0
+    """How long a bookie stays in quarantine."""
     quarantine_liars: bool = True
     """A bookie whose answer cannot be right (`Client.suspects`) is put into quarantine, too."""
     assume_liars: int = 0
@@ -175,20 +184,25 @@ class ClientConfig:
 @dataclass(frozen=True, slots=True)
 class BookieConfig:
     max_frame_bytes: int = 5 * MIB
+    """Of one request; who sends a larger one is cut off. Bounds the size of entries."""
     max_batch_read_bytes: int = 5 * MIB
+    """Of the answer to one batch read, whatever the client asks for."""
     max_queued_bytes: int = 64 * MIB
     """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
     max_unsent_bytes: int = 16 * MIB
     """Answers that one connection has not taken. Behind it the bookie stops reading from it."""
     max_connections: int = 4_096
+    """At once; further ones are closed."""
     max_long_polls: int = 65_536
     """Tailing readers that wait at once; behind it they are told that there are too many."""
     max_long_poll_ms: int = 60_000
     """A reader that wants to wait longer is answered after this."""
     segment_bytes: int = 64 * MIB
+    """Of one file of the log, preallocated."""
     min_free_bytes: int = 256 * MIB
     """Less free space than this makes the bookie read-only."""
     seal_idle_ms: int = 200
+    """After so long without adds, an empty group marks the end of the log as synced."""
     gc_interval_s: float = 600.0
     """Between two looks for ledgers that were deleted in the metadata store."""
     gc_full_interval_s: float = 30.0
@@ -196,20 +210,35 @@ class BookieConfig:
     compact_minor_ratio: float = 0.2
     """Segments of the log of which less is alive are compacted at each minor interval; 0: never."""
     compact_minor_interval_s: float = 3_600.0
+    """Between two minor compactions."""
     compact_major_ratio: float = 0.8
     """The same at each major interval, and whenever the disk is full; 0: never."""
     compact_major_interval_s: float = 86_400.0
+    """Between two major compactions."""
     compact_bytes_per_s: int = 16 * MIB
     """Written by compaction while entries are taken; 0: no bound. On a full disk there is none."""
     compact_reserve_bytes: int = 64 * MIB
     """Kept preallocated, so that a compaction can run on a full disk; at most `segment_bytes`."""
+    scrub_interval_s: float = 604_800.0
+    """All that is stored is read and checked so often, in the background; 0: only what reads found
+    damaged."""
+    scrub_bytes_per_s: int = 4 * MIB
+    """Read by that, of each data directory; 0: no bound."""
+    damage_report_interval_s: float = 10.0
+    """Between two looks whether entries are damaged here, to mark their ledgers as lacking
+    replicas. 0: never."""
     gc_over_replicated_interval_s: float = 3_600.0
     """Between two looks for copies of closed ledgers that do not name this bookie any more, at the
     cost of reading the metadata of every ledger that is here. The second look that finds one drops
     it. 0: never."""
     check_space_s: float = 5.0
+    """Between two looks how much space is free."""
     stop_timeout_s: float = 10.0
+    """For a stop that was asked for; behind it the process ends with status 1. What is not sealed
+    then is checked at the next start."""
     session_timeout_ms: int = 10_000
+    """Of the session with the metadata store: for so long a bookie that died still counts as
+    registered."""
     tls: TlsServerConfig | None = None
     """Given: clients may secure their connections."""
     tls_required: bool = False

@@ -6,7 +6,7 @@ import asyncio
 import random
 import secrets
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 from quire.net.network import AsyncioNetwork
 from quire.storage.disk import RealDisk
+from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
 
 ANSWER_S = 20.0
@@ -42,8 +43,10 @@ async def running_bookie(
     metadata: MetadataStore | None = None,
     port: int = 0,
     bookie_id: str = "",
+    more: Sequence[RealDisk] = (),
 ) -> AsyncIterator[Bookie]:
-    """`metadata`: to be handed in where the bookie is to be started again."""
+    """`metadata`: to be handed in where the bookie is to be started again. `more`: data directories
+    besides the first."""
     loop = asyncio.get_running_loop()
     metadata = metadata or memory_metadata()
     if not await metadata.is_initialised():
@@ -61,6 +64,12 @@ async def running_bookie(
         log=lambda event, **fields: None,
         random_bytes=secrets.token_bytes,
         reader=reader,
+        more_directories=[
+            DataDirectory(
+                disk, ThreadWorker(loop, "log"), ThreadWorker(loop, "maintenance"), reader
+            )
+            for disk in more
+        ],
     )
     try:
         await bookie.start()

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.bookie.connection import Connection
+from quire.bookie.service import Counters
+from quire.clock import SystemClock
 from quire.codec import frames, v3
 from quire.codec.frames import FRAME_HEADER_BYTES
 from quire.storage.batch import Batch
@@ -37,7 +39,13 @@ class Store:
 def connection(ledgers: list[int]) -> tuple[Connection, Store]:
     store = Store(ledgers)
     service: Any = SimpleNamespace(
-        store=store, writable=True, long_polls=(), count_adds=lambda batch: None
+        store=store,
+        writable=True,
+        long_polls=(),
+        count_adds=lambda batch: None,
+        clock=SystemClock(),
+        counters=Counters(),
+        received_s=0.0,
     )
     return Connection(service), store
 

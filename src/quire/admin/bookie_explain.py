@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import json_option
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
+    from quire.storage.config import StorageConfig
     from quire.storage.space_report import SpaceReport
 
 LEDGERS_SHOWN = 10
@@ -23,7 +25,13 @@ def explain() -> None:
 
 
 @explain.command()
-@click.argument("directory", type=click.Path(exists=True, file_okay=False))
+@click.argument(
+    "directories",
+    metavar="DIRECTORY...",
+    nargs=-1,
+    required=True,
+    type=click.Path(file_okay=False),
+)
 @click.option(
     "--ledgers",
     "count",
@@ -39,14 +47,45 @@ def explain() -> None:
     multiple=True,
     help="A limit that the bookie was started with, e.g. compact_major_ratio=0.5.",
 )
-@json_option("One JSON object.")
-def space(directory: str, count: int, settings: tuple[str, ...], as_json: bool) -> None:
+@json_option("One JSON object for each directory.")
+def space(
+    directories: tuple[str, ...], count: int, settings: tuple[str, ...], as_json: bool
+) -> int:
     """Say of each segment of the log what is alive in it and why the rest does not come back.
 
-    DIRECTORY is a bookie's data directory; the bookie may run or not. Nothing is changed.
+    DIRECTORY is a bookie's data directory; a bookie with several has a log in each. The bookie may
+    run or not. Nothing is changed. Exit status 1 if a directory cannot be read; of several the
+    others are shown all the same.
     """
     from quire.admin.bookie import bookie_config
     from quire.bookie.server import storage_config
+    from quire.errors import StorageError
+
+    config = storage_config(bookie_config(settings))
+    failed = 0
+    for number, directory in enumerate(directories):
+        try:
+            report = _look(directory, config)
+        except StorageError as error:
+            if len(directories) == 1:
+                raise
+            failed += 1
+            if as_json:
+                print_json({"path": str(Path(directory).absolute()), "error": str(error)})
+            else:
+                click.echo(f"{directory}: {error}")
+            continue
+        if as_json:
+            print_json(_described(report, count))
+        else:
+            click.echo("\n" * (number > 0) + "\n".join(_lines(report, count)))
+            if report.free_bytes < config.min_free_bytes:
+                least = _mb(config.min_free_bytes)
+                click.echo(f"It takes no adds: less than {least} MB are free (min_free_bytes)")
+    return EXIT_ERROR if failed else 0
+
+
+def _look(directory: str, config: StorageConfig) -> SpaceReport:
     from quire.errors import StorageError
     from quire.storage.disk import RealDisk
     from quire.storage.space_report import look
@@ -56,21 +95,21 @@ def space(directory: str, count: int, settings: tuple[str, ...], as_json: bool) 
             f"{directory} holds no data of a Quire bookie", remedy="Name its data directory"
         )
     try:
-        report = look(RealDisk(directory), storage_config(bookie_config(settings)))
+        return look(RealDisk(directory, read_only=True), config)
     except OSError as error:
         raise StorageError(
             f"reading {directory} failed: {error.strerror or error}",
             remedy="Run this as the user of the bookie",
         ) from None
-    if as_json:
-        described = asdict(report)
-        described["ledgers"] = described["ledgers"][:count]
-        for segment, row in zip(report.segments, described["segments"], strict=True):
-            row["other_bytes"] = segment.other_bytes
-        described["totals"] = totals(report)
-        print_json(described)
-    else:
-        click.echo("\n".join(_lines(report, count)))
+
+
+def _described(report: SpaceReport, count: int) -> dict[str, Any]:
+    described = asdict(report)
+    described["ledgers"] = described["ledgers"][:count]
+    for segment, row in zip(report.segments, described["segments"], strict=True):
+        row["other_bytes"] = segment.other_bytes
+    described["totals"] = totals(report)
+    return described
 
 
 def totals(report: SpaceReport) -> dict[str, int]:

@@ -23,31 +23,37 @@ size."""
 class AddAnswers:
     """Who is to be told of a batch of adds."""
 
-    __slots__ = ("_connection", "_refused", "deferred", "waiting")
+    __slots__ = ("_connection", "deferred", "waiting")
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self.waiting: list[Echoed] = []
-        """Answered when the batch is synced."""
-        self.deferred: list[Echoed] = []
+        self.waiting: list[tuple[int, Echoed]] = []
+        """With the ledger that they add to. Answered when the batch is synced."""
+        self.deferred: list[tuple[int, Echoed]] = []
         """Answered when it is queued: durable with the next force only (6.9)."""
-        self._refused = False
 
     def accepted(self) -> None:
-        if self.deferred and not self._refused:
-            self._send(self.deferred, Code.OK)
-            self.deferred = []
+        self._send(self.deferred, Code.OK)
+        self.deferred = []
 
     def synced(self, batch: Batch, error: StorageError | None) -> None:
+        if error is not None:
+            self._connection.service.add_failed(batch)
+        waiting, refused = self.waiting, self.deferred
+        if batch.partial:
+            ledgers = {run.ledger_id for run in batch.runs}
+            waiting = [one for one in waiting if one[0] in ledgers]
+            refused = [one for one in refused if one[0] in ledgers]
         if error is None:
-            self._send(self.waiting, Code.OK)
+            self._send(waiting, Code.OK)
             return
-        self._refused = True
-        self._send(self.waiting + self.deferred, self._connection.service.code_of(error))
+        if refused:  # before they were accepted
+            self.deferred = [one for one in self.deferred if one not in refused]
+        self._send(waiting + refused, self._connection.service.code_of(error))
 
-    def _send(self, answers: list[Echoed], code: int) -> None:
+    def _send(self, answers: list[tuple[int, Echoed]], code: int) -> None:
         if answers:
-            self._connection.write(b"".join([add_responses(code, *echoed) for echoed in answers]))
+            self._connection.write(b"".join([add_responses(code, *one) for _, one in answers]))
 
 
 class WriteLacAnswer:

@@ -80,6 +80,11 @@ class Connection(asyncio.Protocol):
         self.resume("client")
 
     def data_received(self, data: bytes) -> None:
+        service = self.service
+        service.received_s = service.clock.monotonic()
+        counters = service.counters
+        reads, from_disk = counters.reads, counters.reads_from_disk
+        bad = counters.reads_failed + counters.reads_missing
         try:
             for buffer in self._frames.feed(data):
                 at = self._parse(buffer)
@@ -95,8 +100,10 @@ class Connection(asyncio.Protocol):
             self._send_out()
         if self._securing is not None:
             self._secure()
-        if self.service.store.queue_full:
-            self.service.hold(self)
+        if counters.reads != reads:
+            service.answered(reads, from_disk, bad)
+        if service.store.queue_full:
+            service.hold(self)
 
     # -- back-pressure ------------------------------------------------------------------------
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.base import MetadataStore
-from quire.storage.store import LedgerStore
+from quire.storage.ledger_directories import Store
 
 MASS_LEDGERS_MIN = 1_000
 MASS_SHARE = 0.5
@@ -32,7 +32,7 @@ class Doubts:
 
 
 async def collect_garbage(
-    store: LedgerStore,
+    store: Store,
     metadata: MetadataStore,
     instance_id: str,
     log: EventLog,

@@ -82,6 +82,7 @@ class Intake:
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
         """Hand what was taken to the store. `done` is called with the error where it refuses."""
         batch = Batch(buffers, self.runs)
+        batch.received_s = self._service.received_s
         urgent, self._urgent = self._urgent, False
         self.runs, self._batch_bytes = [], 0
         self._service.count_adds(batch)

@@ -9,7 +9,8 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,14 +18,17 @@ from quire.bookie.security import check_security
 from quire.bookie.server import Address, Bookie
 from quire.clock import SystemClock
 from quire.config import BookieConfig
-from quire.errors import QuireError
-from quire.heap import keep_heap
+from quire.errors import QuireError, StorageError
+from quire.heap import COLLECT_INTERVAL_S, collect_on_demand, keep_heap
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
 from quire.storage.disk import RealDisk
+from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
 from quire.tasks import TaskSet
 
+EXIT_DISK_FAILED = 74
+"""EX_IOERR of sysexits.h: whoever supervises the process must not simply start it again."""
 BESIDE_RETRY_S = 5.0
 SWITCH_INTERVAL_S = 0.0005
 """The log thread gets the interpreter lock back soon after its sync returned."""
@@ -33,18 +37,21 @@ SWITCH_INTERVAL_S = 0.0005
 @dataclass(frozen=True, slots=True)
 class BookieOptions:
     metadata_uri: str
-    directory: str
+    directories: Sequence[str]
+    """One at least. With several, one that fails does not end the bookie."""
     port: int = 0
     """0: any free one."""
     advertise: str = "127.0.0.1"
     """Host name or address under which others reach this bookie."""
     bookie_id: str = ""
-    """'': ADVERTISE:PORT."""
+    """'': what the directory's bookie was first started with, else ADVERTISE:PORT."""
     bind: str = ""
     """Address to listen on; '' : the advertised one."""
     config: BookieConfig = field(default_factory=BookieConfig)
     on_serving: Callable[[str], None] | None = None
     """Called with the bookie id once it serves."""
+    around: Callable[[Bookie], AbstractAsyncContextManager[Any]] | None = None
+    """Entered with the bookie before it starts, and left behind its end."""
     beside: Callable[[str], Coroutine[Any, Any, None]] | None = None
     """Runs in the same process from then on, given the bookie id; it is cancelled at the stop. If
     it ends by an error that is logged, and the bookie serves on."""
@@ -60,11 +67,11 @@ def log_event(event: str, **fields: object) -> None:
 
 
 def run_bookie(options: BookieOptions) -> int:
-    """Serve until SIGTERM or SIGINT (0), or until the disk fails or another
-    process has the bookie's id (1). Raises QuireError when it
-    cannot start."""
+    """Serve until SIGTERM or SIGINT (0), until the disk fails (`EXIT_DISK_FAILED`), or until
+    another process has the bookie's id (1). Raises QuireError when it cannot start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
+    collect_on_demand()
     return _run(_serve(options))
 
 
@@ -86,13 +93,24 @@ async def _serve(options: BookieOptions) -> int:
     metadata = await open_metadata(
         options.metadata_uri, create=True, session_timeout_ms=options.config.session_timeout_ms
     )
-    reader = ThreadReader(loop)
-    tasks = TaskSet()
+    readers = [ThreadReader(loop) for _ in options.directories]
+    directories = [
+        DataDirectory(
+            # Of several, one that does not exist may be one that is not mounted.
+            RealDisk(path, make=len(options.directories) == 1),
+            ThreadWorker(loop, "quire-log"),
+            ThreadWorker(loop, "quire-maintenance"),
+            reader,
+        )
+        for path, reader in zip(options.directories, readers, strict=True)
+    ]
+    tasks, around = TaskSet(), AsyncExitStack()
     try:
+        first, *others = directories
         bookie = Bookie(
-            disk=RealDisk(options.directory),
-            log_worker=ThreadWorker(loop, "quire-log"),
-            maintenance_worker=ThreadWorker(loop, "quire-maintenance"),
+            disk=first.disk,
+            log_worker=first.log_worker,
+            maintenance_worker=first.maintenance_worker,
             metadata=metadata,
             network=AsyncioNetwork(),
             clock=SystemClock(),
@@ -105,12 +123,16 @@ async def _serve(options: BookieOptions) -> int:
             config=options.config,
             log=log_event,
             random_bytes=secrets.token_bytes,
-            reader=reader,
+            reader=first.reader,
+            more_directories=others,
         )
+        if options.around is not None:
+            await around.enter_async_context(options.around(bookie))
         await bookie.start()
         # What is loaded now lives as long as the process: no need to look at it again.
         gc.collect()
         gc.freeze()
+        tasks.start(_collect_now_and_then())
         if options.on_serving is not None:
             options.on_serving(bookie.bookie_id)
         if options.beside is not None:
@@ -118,8 +140,16 @@ async def _serve(options: BookieOptions) -> int:
         return await _until_stopped(bookie, stopping, options.config.stop_timeout_s)
     finally:
         await tasks.close()
-        reader.close()
+        await around.aclose()
+        for reader in readers:
+            reader.close()
         await metadata.close()
+
+
+async def _collect_now_and_then() -> None:
+    while True:
+        await asyncio.sleep(COLLECT_INTERVAL_S)
+        gc.collect()
 
 
 async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:
@@ -136,14 +166,16 @@ async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: s
 async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: float) -> int:
     bookie.failed.add_done_callback(lambda _: stopping.set())
     await stopping.wait()
-    failed = bookie.failed.done()
+    disk_failed = bookie.failed.done() and isinstance(bookie.failed.result(), StorageError)
+    failure = EXIT_DISK_FAILED if disk_failed else 1
+    clean = not bookie.failed.done()
     try:
         async with asyncio.timeout(timeout_s):
             await bookie.stop()
     except TimeoutError:
         log_event("stop_timeout", seconds=timeout_s)
-        return 1
+        return failure
     except QuireError as error:
         log_event("stop_failed", error=str(error))
-        return 1
-    return 1 if failed else 0
+        return failure
+    return 0 if clean else failure

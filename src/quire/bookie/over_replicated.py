@@ -3,10 +3,15 @@ no segment (metadata spec, 3.2; rule 27). They are what is left where a ledger's
 to another bookie, and where a copy was given up before it was named.
 
 A copy is named in the metadata *after* it was made, so one that is not named may be about to be.
-Three things keep what is being copied from being dropped. Whoever copies holds the ledger's lock,
-and the metadata is read again under that lock. A lock may be lost without its holder knowing, and
-Apache's `recover` takes none; so a ledger must have been found the same, with nothing added to it,
-by the pass before, a whole interval ago.
+What keeps what is being copied from being dropped:
+
+- Whoever copies holds the ledger's lock, and the metadata is read again under that lock. A lock may
+  be lost without its holder knowing, and Apache's `recover` takes none. So
+- a ledger must have been found the same, with nothing added to it, by the pass before, a whole
+  interval ago; and
+- the metadata is written as it is, and so gets another version, before anything is dropped. Who
+  read it before, and stood still since, cannot name the copy any more: ours copy again then
+  (`replication.fragment`). Apache's try again with the new version; for them the interval counts.
 """
 
 from __future__ import annotations
@@ -17,11 +22,17 @@ from collections.abc import Sequence
 from quire.bookie.service import EventLog
 from quire.clock import Clock
 from quire.codec.underreplication import Holder, lock_path
-from quire.errors import CookieError, KeyExistsError, NoSuchKeyError, NoSuchLedgerError
+from quire.errors import (
+    CookieError,
+    KeyExistsError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    VersionConflictError,
+)
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete
 from quire.metadata.uri import replication_root
-from quire.storage.store import LedgerStore
+from quire.storage.ledger_directories import Store
 from quire.tasks import each
 
 READS_MAX = 1_000
@@ -36,7 +47,7 @@ class OverReplicated:
 
     def __init__(
         self,
-        store: LedgerStore,
+        store: Store,
         metadata: MetadataStore,
         clock: Clock,
         bookie_id: str,
@@ -125,14 +136,26 @@ class OverReplicated:
         if lock is None:
             return False  # somebody works on its replicas
         try:
-            if await self._superfluous(ledger_id) != found:
+            version, copies = found
+            if not await self._renew(ledger_id, version):
                 return False
-            if self._copies(ledger_id) != found[1]:  # added while the metadata was read
+            if self._copies(ledger_id) != copies:  # added while the metadata was written
                 return False
             self._store.drop_ledgers([ledger_id])
             return True
         finally:
             await self._give_back(lock)
+
+    async def _renew(self, ledger_id: int, version: int) -> bool:
+        """Write the metadata as it is. False where it is not what had this version any more."""
+        try:
+            stored = await self._metadata.read_ledger(ledger_id)
+            if stored.version != version:
+                return False
+            await self._metadata.write_ledger(ledger_id, stored.value, version)
+        except (NoSuchLedgerError, VersionConflictError):
+            return False
+        return True
 
     async def _take_lock(self, ledger_id: int) -> str | None:
         """The path of the ledger's lock; None where somebody else has it."""

@@ -149,6 +149,8 @@ class RequestsV2:
         self._intake.submit(buffers, done)
 
     def _synced_old(self, version: int, batch: Batch, error: StorageError | None) -> None:
+        if error is not None:
+            self._service.add_failed(batch)
         run = batch.runs[0]
         code = self._service.code_of(error) if error else Code.OK
         self._connection.write(add_response(code, run.ledger_id, run.first, version))
@@ -168,6 +170,8 @@ class RequestsV2:
             else:
                 parts.append(add_responses_of(run.ledger_id, run.ids))
         self._connection.write(parts[0] if len(parts) == 1 else b"".join(parts))
+        if error is not None:
+            self._service.add_failed(batch)
 
     # -- everything else ----------------------------------------------------------------------
 

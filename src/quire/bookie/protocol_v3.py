@@ -181,6 +181,7 @@ class RequestsV3:
         recovery = add.HasField("flag")  # it has one value only
         if recovery:
             flags |= RECOVERY
+        ledger: int = add.ledgerId
         if len(body) < MIN_ENTRY_BYTES:
             code: int = Code.BAD_REQUEST
         elif len(key) != KEY_BYTES:
@@ -192,6 +193,7 @@ class RequestsV3:
         self._answer_later(
             code,
             bool(add.writeFlags & DEFERRED_SYNC) and not recovery,
+            ledger,
             ((encode_varint(txn),), encode_varint(add.ledgerId), (encode_varint(add.entryId),)),
         )
         if not code:
@@ -208,6 +210,7 @@ class RequestsV3:
         self._answer_later(
             code,
             bool(shape.write_flags & DEFERRED_SYNC) and not shape.recovery,
+            stretch.ledger_id,
             (stretch.txns, shape.ledger, stretch.echoed_entries),
         )
         if not code:
@@ -215,13 +218,13 @@ class RequestsV3:
             self._pieces.append(prefix)
             self._pieces.append(prefix.join(bodies))
 
-    def _answer_later(self, code: int, deferred: bool, echoed: Echoed) -> None:
+    def _answer_later(self, code: int, deferred: bool, ledger: int, echoed: Echoed) -> None:
         if code:
             self._connection.out.append(add_responses(code, *echoed))
         elif deferred:
-            self._answers.deferred.append(echoed)
+            self._answers.deferred.append((ledger, echoed))
         else:
-            self._answers.waiting.append(echoed)
+            self._answers.waiting.append((ledger, echoed))
 
     def submit(self) -> None:
         """Hand what was accepted so far to the store."""
@@ -269,7 +272,7 @@ class RequestsV3:
         if piggyback and read.entryId != LAST_ENTRY:
             self._connection.out.append(self._failed(request, txn, Code.BAD_REQUEST))
         elif info is None:
-            self._connection.out.append(asked.failed(service.code_of_missing(NoLedger())))
+            self._connection.out.append(asked.failed(service.code_of_missing(NoLedger(), ledger)))
         elif info.last_add_confirmed > previous or timeout_ms <= 0 or info.fenced:
             self._answer(asked)
         elif service.long_polls.full:
@@ -307,7 +310,7 @@ class RequestsV3:
             answer.forceLedgerResponse.ledgerId = ledger
             self._connection.write(frame(answer))
 
-        self._service.store.barrier(done)
+        self._service.store.force(ledger, done)
 
     def _bookie_info(self, request: Request, txn: int) -> None:
         requested = request.getBookieInfoRequest.requested

@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 
 from quire.bookie.connection import Connection
+from quire.bookie.damage import DamageReports
+from quire.bookie.directories import Found, check_directories, look_at
 from quire.bookie.garbage import Doubts, collect_garbage
-from quire.bookie.identity import COOKIE_FILE, check_identity
+from quire.bookie.identity import remembered_id
 from quire.bookie.orders import Orders, forget_predecessor
 from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
-from quire.codec.registration import check_bookie_id
+from quire.codec.registration import Endpoint, check_bookie_id
 from quire.config import BookieConfig
 from quire.errors import CookieError, KeyExistsError, QuireError, StartError, StorageError
 from quire.metadata.base import BookieAddress, MetadataStore, Registration
 from quire.net.network import Network, Port
 from quire.storage.compactor import Compaction
 from quire.storage.config import StorageConfig
-from quire.storage.directory import read_small_file
+from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
+from quire.storage.quarantine_record import SegmentDamage
 from quire.storage.seams import Disk, Worker
+from quire.storage.stats import DirectoryState
 from quire.storage.store import BlockingReader, LedgerStore
+from quire.storage.times import StorageTimes
 from quire.tasks import TaskSet
 
 ANNOUNCE_AGAIN_S = 1.0
@@ -39,8 +44,8 @@ class Address:
     """0: any free one."""
     advertise: str
     bookie_id: str = ""
-    """'': ADVERTISE:PORT. Ledgers name a bookie by its id for good; one that is not an address lets
-    the bookie move to another."""
+    """'': what the directory's bookie was first started with, else ADVERTISE:PORT. Ledgers name a
+    bookie by its id for good, wherever it moves to: clients find it where it registered."""
 
 
 class Bookie:
@@ -61,44 +66,82 @@ class Bookie:
         log: EventLog,
         random_bytes: Callable[[int], bytes],
         reader: BlockingReader | None = None,
+        more_directories: Sequence[DataDirectory] = (),
     ) -> None:
-        """`TlsConfigError` if certificates are configured that cannot be used."""
+        """`disk`, workers and `reader` are those of the first data directory. `TlsConfigError` if
+        certificates are configured that cannot be used."""
         check_security(config)
         self.config = config
         self.metadata = metadata
         self.address = address
         self.bookie_id = ""
         self.failed: asyncio.Future[QuireError] = asyncio.get_running_loop().create_future()
-        self._disk = disk
+        first = DataDirectory(disk, log_worker, maintenance_worker, reader)
+        self._disks = [one.disk for one in (first, *more_directories)]
         self._network = network
         self._clock = clock
         self._random_bytes = random_bytes
         self._log = log
-        self.store = LedgerStore(
-            disk,
-            log_worker,
-            maintenance_worker,
-            storage_config(config),
-            clock,
-            schedule=asyncio.get_running_loop().call_later,
-            reader=reader,
-        )
+        self.log_times = StorageTimes(clock.monotonic)
+        self.store = _open_store((first, *more_directories), config, clock, self.log_times)
         self.service = BookieService(self.store, config, clock, network, log)
         self._port: Port | None = None
         self._registration: Registration | None = None
         self._instance_id = ""
         self._recovered = False
+        self._serving = False
+        self.held_readonly = False
+        self.others: tuple[Endpoint, ...] = ()
+        """What its process serves besides, told when it registers."""
         self._announcing = False
         self._clearing = False
         self._doubts = Doubts()
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
+        self._damage: DamageReports | None = None
         self._tasks = TaskSet()
 
     @property
     def writable(self) -> bool:
         """Whether it takes entries of writers: it has room, and is not being drained."""
-        return self.store.writable and not (self._orders is not None and self._orders.draining)
+        return self.store.writable and not self._held_back
+
+    @property
+    def _held_back(self) -> bool:
+        """Whether it takes nothing of writers, room or not."""
+        return self.held_readonly or (self._orders is not None and self._orders.draining)
+
+    @property
+    def recovered(self) -> bool:
+        """Whether its log was read: before that the store knows nothing."""
+        return self._recovered
+
+    @property
+    def serving(self) -> bool:
+        """Whether it is registered and listens."""
+        return self._serving
+
+    @property
+    def status(self) -> int:
+        """As Apache counts it: 1: writable, 0: read-only, -1: not registered."""
+        return int(self.writable) if self._serving and not self.failed.done() else -1
+
+    def hold_readonly(self, held: bool) -> None:
+        """Take no entries of writers from now on, or take them again where nothing else stands
+        against it. Forgotten at the next start; for good it is `quire bookie decommission`."""
+        if held != self.held_readonly:
+            self.held_readonly = held
+            self._on_writable_changed(self.store.writable)
+
+    def spaces(self) -> list[tuple[str, int, int]]:
+        """Path, total and free bytes of each data directory whose file system can be asked."""
+        found = []
+        for disk in self._disks:
+            try:
+                found.append((disk.path, disk.total_bytes(), disk.free_bytes()))
+            except OSError:
+                continue  # it failed, which the state of the directory says
+        return found
 
     async def start(self) -> None:
         """Check the directory, recover its log, register, then listen.
@@ -115,37 +158,49 @@ class Bookie:
     async def _start(self) -> None:
         self._port = self._bind()
         port = self._port.number
-        self.bookie_id = self.address.bookie_id or f"{self.address.advertise}:{port}"
-        check_bookie_id(self.bookie_id)
-        try:
-            self._disk.lock()
-        except BlockingIOError:
-            raise StartError(
-                f"{self._disk.path} is in use by another bookie",
-                remedy="Stop it, or use another directory",
-            ) from None
-        if read_small_file(self._disk, COOKIE_FILE) is None:
+        if self.address.bookie_id:
+            check_bookie_id(self.address.bookie_id)
+        found = look_at(self._disks, self.metadata.uri)
+        self.bookie_id = self._choose_id(f"{self.address.advertise}:{port}", found)
+        if all(one.cookie is None and one.error is None for one in found):
             await forget_predecessor(self.metadata, self.bookie_id)
-        self._instance_id = await check_identity(
-            self._disk, self.metadata, self.bookie_id, self._random_bytes
-        )
+        checked = await check_directories(found, self.metadata, self.bookie_id, self._random_bytes)
+        self._instance_id = checked.instance_id
+        for path in checked.added:
+            self._log("directory_added", directory=path)
+        if isinstance(self.store, LedgerDirectories):
+            self.store.on_directory_changed = self._on_directory_changed
+            for path, error in checked.put_aside.items():
+                self.store.refuse(path, error)
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
         self._over_replicated = OverReplicated(
             self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
         )
+        self._damage = DamageReports(
+            self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
+        )
         report = self.store.recover()
         self._recovered = True
-        self._log("recovered", directory=self._disk.path, report=str(report))
+        for one in self.store.directories():
+            if one.state == "failed":
+                self._on_directory_changed(one)
+        paths = ", ".join(disk.path for disk in self._disks)
+        self._log("recovered", directory=paths, report=str(report))
         self.store.on_failure = self._on_failure
         self.store.on_writable_changed = self._on_writable_changed
         self.store.on_compaction = self._on_compaction
+        self.store.on_damage = self._on_damage
         self.store.start()
-        writable = self.service.writable = self.writable
+        writable = self._tell_service()
         self._registration = await self.metadata.register_bookie(
             BookieAddress(
-                self.bookie_id, self.address.advertise, port, tls=self.config.tls is not None
+                self.bookie_id,
+                self.address.advertise,
+                port,
+                tls=self.config.tls is not None,
+                others=self.others,
             ),
             readonly=not writable,
         )
@@ -158,10 +213,15 @@ class Bookie:
             period_s = self.config.gc_over_replicated_interval_s
             self._tasks.start(self._every(period_s, self.collect_over_replicated))
         self._tasks.start(self._every(self.config.check_space_s, self._check_space))
+        if self.config.damage_report_interval_s:
+            period_s = self.config.damage_report_interval_s
+            self._tasks.start(self._every(period_s, self.report_damage))
+        self._serving = True
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
     async def stop(self) -> None:
         """Withdraw, answer what is queued, seal the log. Safe to call twice."""
+        self._serving = False
         if self._port is not None:
             self._port.close()
         if self._orders is not None:
@@ -177,7 +237,8 @@ class Bookie:
             await self.service.drain()
             await self.store.close()
         await self.service.close()
-        self._disk.close()
+        for disk in self._disks:
+            disk.close()
         if self.bookie_id:
             self._log("stopped", bookie=self.bookie_id)
 
@@ -187,9 +248,7 @@ class Bookie:
             await collect_garbage(
                 self.store, self.metadata, self._instance_id, self._log, self._doubts
             )
-            for ledger_id in self.service.long_polls.ledger_ids():
-                if ledger_id not in self.store.ledgers:
-                    self.service.long_polls.release(ledger_id)
+            self._release_long_polls()
         except (QuireError, CookieError) as error:
             self._log("garbage_collection_skipped", error=str(error))
 
@@ -202,7 +261,30 @@ class Bookie:
         except QuireError as error:
             self._log("over_replicated_skipped", error=str(error))
 
+    async def report_damage(self) -> None:
+        """One pass now: ledgers with entries that are damaged here are marked as lacking replicas.
+        An error is logged, and the next pass tries again."""
+        assert self._damage is not None
+        try:
+            await self._damage.report(self._log)
+        except (QuireError, CookieError) as error:
+            self._log("damage_report_failed", error=str(error))
+
     # -- inside -------------------------------------------------------------------------------
+
+    def _choose_id(self, address: str, found: Sequence[Found]) -> str:
+        """What is asked for; else what the directory's bookie was first started with, wherever it
+        listens now; else this address."""
+        if self.address.bookie_id:
+            return self.address.bookie_id
+        kept = next((one.cookie.bookie_id for one in found if one.cookie is not None), "")
+        if not kept and len(found) == 1 and found[0].error is not None:
+            kept = remembered_id(found[0].disk, self.metadata.uri)  # says why it cannot be read
+        if kept and kept != address:
+            self._log("id_kept", bookie=kept, address=address, why="the directory was begun as it")
+        chosen = kept or address
+        check_bookie_id(chosen)
+        return chosen
 
     def _bind(self) -> Port:
         try:
@@ -232,8 +314,21 @@ class Bookie:
     async def _check_space(self) -> None:
         self.store.check_space()
 
+    def _on_directory_changed(self, one: DirectoryState) -> None:
+        """One of several."""
+        self._log(f"directory_{one.state.replace('-', '_')}", directory=one.path, why=one.reason)
+        if one.state == "failed":
+            self._release_long_polls()
+
+    def _release_long_polls(self) -> None:
+        """Of ledgers that are not here any more."""
+        for ledger_id in self.service.long_polls.ledger_ids():
+            if ledger_id not in self.store.ledgers:
+                self.service.long_polls.release(ledger_id)
+
     def _on_failure(self, error: StorageError) -> None:
-        self._log("storage_failed", directory=self._disk.path, error=str(error))
+        paths = ", ".join(disk.path for disk in self._disks)
+        self._log("storage_failed", directory=paths, error=str(error))
         if not self.failed.done():
             self.failed.set_result(error)
 
@@ -244,12 +339,19 @@ class Bookie:
                 self.failed.set_result(lost.result())
 
     def _on_writable_changed(self, has_room: bool) -> None:
-        writable = self.service.writable = self.writable
+        writable = self._tell_service()
         self._log("writable" if writable else "read_only", bookie=self.bookie_id)
         self._announce_soon()
         if self.store.disk_full and not self._clearing:
             self._clearing = True
             self._tasks.start(self._clear())
+
+    def _tell_service(self) -> bool:
+        """Whether the bookie takes new ledgers."""
+        held_back = self._held_back
+        self.service.writable = self.store.all_writable and not held_back
+        self.service.partly_writable = not self.service.writable and not held_back
+        return self.writable
 
     async def _clear(self) -> None:
         """Without room, deletions are looked for more often: they are what makes room."""
@@ -263,6 +365,14 @@ class Bookie:
     def _on_compaction(self, one: Compaction) -> None:
         name = "compaction_failed" if one.error else "compacted"
         self._log(name, **asdict(one))
+
+    def _on_damage(self, path: str, damage: SegmentDamage, healed: bool) -> None:
+        """One line for each segment."""
+        if healed:
+            self._log("damage_healed", directory=path, segment=damage.number)
+        else:
+            what = damage.describe()
+            self._log("damage_found", directory=path, segment=damage.number, what=what)
 
     def _on_orders(self) -> None:
         self._log("draining" if not self.writable else "not_draining", bookie=self.bookie_id)
@@ -295,6 +405,28 @@ class Bookie:
             self._announcing = False
 
 
+def _open_store(
+    directories: Sequence[DataDirectory], config: BookieConfig, clock: Clock, times: StorageTimes
+) -> Store:
+    schedule = asyncio.get_running_loop().call_later
+    # What is bounded for the bookie is shared by its directories.
+    each = storage_config(config)
+    share = replace(
+        each,
+        max_queued_bytes=max(1, each.max_queued_bytes // len(directories)),
+        footer_cache_bytes=each.footer_cache_bytes // len(directories),
+        max_open_files=max(1, each.max_open_files // len(directories)),
+    )
+    stores = [
+        LedgerStore(
+            one.disk, one.log_worker, one.maintenance_worker, share, clock,
+            schedule=schedule, reader=one.reader, times=times,
+        )
+        for one in directories
+    ]  # fmt: skip
+    return stores[0] if len(stores) == 1 else LedgerDirectories(stores)
+
+
 def storage_config(config: BookieConfig) -> StorageConfig:
     return replace(
         StorageConfig(),
@@ -308,4 +440,6 @@ def storage_config(config: BookieConfig) -> StorageConfig:
         compact_major_interval_s=config.compact_major_interval_s,
         compact_bytes_per_s=config.compact_bytes_per_s,
         compact_reserve_bytes=config.compact_reserve_bytes,
+        scrub_interval_s=config.scrub_interval_s,
+        scrub_bytes_per_s=config.scrub_bytes_per_s,
     )

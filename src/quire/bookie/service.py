@@ -22,10 +22,12 @@ from quire.codec.frames import (
 )
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
+from quire.metrics import Histogram
 from quire.net.network import Network
 from quire.storage.batch import Batch
+from quire.storage.ledger_directories import Store
+from quire.storage.reader import SLICE_BYTES
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from quire.storage.store import LedgerStore
 from quire.tasks import TaskSet
 
 FAREWELL_TIMEOUT_S = 1.0
@@ -67,6 +69,10 @@ class Counters:
     reads: int = 0
     reads_from_disk: int = 0
     reads_failed: int = 0
+    """Damaged, or the disk failed."""
+    reads_missing: int = 0
+    """Of entries and ledgers that are not here."""
+    read_bytes: int = 0
     fences: int = 0
     long_polls: int = 0
     """Tailing readers that had to wait."""
@@ -82,10 +88,24 @@ class Counters:
     """They came in clear text, or from nobody who is authorised."""
 
 
+class ServiceTimes:
+    """From the receipt of a request's chunk until its answer was handed to the connection. Reads
+    that are answered at once are counted for each chunk."""
+
+    def __init__(self) -> None:
+        self.adds_failed = Histogram()
+        self.reads = Histogram()
+        self.reads_failed = Histogram()
+        """With those of what is not here."""
+        self.fences = Histogram()
+        """Until the fence was durable."""
+        self.fences_failed = Histogram()
+
+
 class BookieService:
     def __init__(
         self,
-        store: LedgerStore,
+        store: Store,
         config: BookieConfig,
         clock: Clock,
         network: Network,
@@ -97,8 +117,15 @@ class BookieService:
         self.log = log
         self.long_polls = LongPolls(config.max_long_polls)
         self.counters = Counters()
+        self.times = ServiceTimes()
+        self.received_s = 0.0
+        """When the chunk at hand came, by the monotonic clock."""
         self.security = Security(config, network, clock, log, self.counters)
         self.writable = True
+        """Whether plain adds are taken to whatever ledger."""
+        self.partly_writable = False
+        """Where they are not: whether some directories take them, so that the store is to be asked
+        of each ledger."""
         # Dictionaries as sets that keep their order: the same seed, the same run.
         self.connections: dict[Connection, None] = {}
         self._held: dict[Connection, None] = {}
@@ -167,9 +194,9 @@ class BookieService:
         ledger known to the store, or the code of the refusal."""
         store = self.store
         code: int = Code.OK
-        if store.failed is not None:
+        if store.failed is not None or store.is_lost(ledger_id):
             code = Code.IO_ERROR
-        elif not self.writable and not flags & Flag.HIGH_PRIORITY:
+        elif not flags & Flag.HIGH_PRIORITY and not self._takes(ledger_id):
             code = Code.READ_ONLY
         else:
             # A copy that is brought here is of a ledger that exists: what was dropped may have been
@@ -183,6 +210,9 @@ class BookieService:
         if code:
             self.counters.adds_refused += 1
         return code
+
+    def _takes(self, ledger_id: int) -> bool:
+        return self.writable or (self.partly_writable and self.store.takes(ledger_id))
 
     def _open(
         self, ledger_id: int, key: bytes, *, deleted: int, key_lost: int, again: bool = False
@@ -205,16 +235,24 @@ class BookieService:
     def count_adds(self, batch: Batch) -> None:
         counters = self.counters
         counters.add_batches += 1
+        entries = 0
         for run in batch.runs:
-            counters.adds += run.count
+            entries += run.count
+        batch.entries = entries
+        counters.adds += entries
         counters.add_bytes += batch.size_bytes
+
+    def add_failed(self, batch: Batch) -> None:
+        """A batch was answered by an error; `StorageTimes` has the others."""
+        took_s = self.clock.monotonic() - batch.received_s
+        self.times.adds_failed.observe(took_s, batch.entries)
 
     def fence(self, ledger_id: int, key: bytes, answer: Callable[[int], None]) -> int:
         """Fence, and call `answer` with 0 once that is durable (or with a code). A code returned at
         once is a refusal, and nothing was fenced. An unknown ledger is created, fenced, so that a
         late first add fails (replication spec, 13)."""
         store = self.store
-        if store.failed is not None:
+        if store.failed is not None or store.is_lost(ledger_id):
             return Code.IO_ERROR
         code = self._open(
             ledger_id, key, deleted=Code.NO_LEDGER, key_lost=Code.UNKNOWN_LEDGER_STATE
@@ -222,7 +260,14 @@ class BookieService:
         if code:
             return code
         self.counters.fences += 1
-        store.fence(ledger_id, lambda error: answer(self.code_of(error) if error else int(Code.OK)))
+        received_s = self.received_s
+
+        def fenced(error: StorageError | None) -> None:
+            times = self.times.fences_failed if error else self.times.fences
+            times.observe(self.clock.monotonic() - received_s)
+            answer(self.code_of(error) if error else int(Code.OK))
+
+        store.fence(ledger_id, fenced)
         self.long_polls.release(ledger_id)
         return Code.OK
 
@@ -232,9 +277,9 @@ class BookieService:
         """Keep an explicit LAC, and call `answer` once it is durable. A code returned at once is a
         refusal. Fenced ledgers take it, unknown ones are created (wire-protocol spec, 6.1, 6.3)."""
         store = self.store
-        if store.failed is not None:
+        if store.failed is not None or store.is_lost(ledger_id):
             return Code.IO_ERROR
-        if not self.writable:
+        if not self._takes(ledger_id):
             return Code.READ_ONLY
         code = self._open(ledger_id, key, deleted=Code.NO_LEDGER, key_lost=Code.IO_ERROR)
         if code:
@@ -262,7 +307,7 @@ class BookieService:
         try:
             return Code.OK, await self.store.entry_ranges(ledger_id)
         except (NoLedger, StorageError) as error:
-            return self._read_code(error), []
+            return self._read_code(error, ledger_id), []
 
     def background(self, work: Coroutine[None, None, None]) -> None:
         """Answer a request that takes a while."""
@@ -271,13 +316,30 @@ class BookieService:
     # -- reads --------------------------------------------------------------------------------
 
     def answer(self, request: PendingRead) -> bytes | None:
-        """The answer frame; None when the disk has to be waited for: it is written later."""
+        """The answer frame; None when it is written later: the disk has to be waited for, or it may
+        be so large that adds should not wait for all of it."""
         self.counters.reads += 1
-        try:
-            return self._look_up(request)
-        except WouldBlock:
-            self._reads.start(self._answer_from_disk(request))
-            return None
+        small = request.max_count == 1 or self._budget(request) <= SLICE_BYTES
+        if small or request.entry_id < 0:
+            try:
+                return self._look_up(request)
+            except WouldBlock:
+                pass
+        self.counters.reads_from_disk += 1
+        self._reads.start(self._answer_from_disk(request, self.received_s))
+        return None
+
+    def answered(self, reads: int, from_disk: int, bad: int) -> None:
+        """The reads of one chunk have their answers, but for those that wait for the disk. Given
+        the counters as they were before."""
+        counters = self.counters
+        took_s = self.clock.monotonic() - self.received_s
+        bad = counters.reads_failed + counters.reads_missing - bad
+        good = counters.reads - reads - (counters.reads_from_disk - from_disk) - bad
+        if good > 0:
+            self.times.reads.observe(took_s, good)
+        if bad > 0:
+            self.times.reads_failed.observe(took_s, bad)
 
     def _look_up(self, request: PendingRead) -> bytes:
         try:
@@ -289,11 +351,12 @@ class BookieService:
                 request.ledger_id, entry_id, request.max_count, self._budget(request)
             )
         except (NoLedger, NoEntry, StorageError) as error:
-            return request.failed(self._read_code(error))
+            return request.failed(self._read_code(error, request.ledger_id))
+        self.counters.read_bytes += sum(map(len, entries))
         return request.found(entries)
 
-    async def _answer_from_disk(self, request: PendingRead) -> None:
-        self.counters.reads_from_disk += 1
+    async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
+        times = self.times.reads
         try:
             entries = await self.store.read_blocking(
                 request.ledger_id,
@@ -301,9 +364,12 @@ class BookieService:
                 request.max_count,
                 self._budget(request),
             )
+            self.counters.read_bytes += sum(map(len, entries))
             answer = request.found(entries)
         except (NoLedger, NoEntry, StorageError) as error:
-            answer = request.failed(self._read_code(error))
+            times = self.times.reads_failed
+            answer = request.failed(self._read_code(error, request.ledger_id))
+        times.observe(self.clock.monotonic() - received_s)
         request.connection.write(answer)
 
     def _entry_id(self, request: PendingRead) -> int:
@@ -315,16 +381,23 @@ class BookieService:
     def _budget(self, request: PendingRead) -> int:
         return max(request.max_bytes - BATCH_READ_BASE_BYTES, 0)
 
-    def _read_code(self, error: Exception) -> int:
+    def _read_code(self, error: Exception, ledger_id: int) -> int:
         if isinstance(error, StorageError):
             self.counters.reads_failed += 1
             self.log("read_failed", error=str(error))
             return Code.IO_ERROR
-        return self.code_of_missing(error)
+        if self.store.is_lost(ledger_id):
+            self.counters.reads_failed += 1
+        else:
+            self.counters.reads_missing += 1
+        return self.code_of_missing(error, ledger_id)
 
-    def code_of_missing(self, error: Exception) -> int:
-        """The answer for what is not here: "no", or "unknown" while that cannot be known."""
-        if self.store.negatives_unknown:
+    def code_of_missing(self, error: Exception, ledger_id: int) -> int:
+        """The answer for what is not here: "no", or "unknown" while that cannot be known. What may
+        be in a directory that failed is not missing."""
+        if self.store.is_lost(ledger_id):
+            return Code.IO_ERROR
+        if self.store.absence_unknown(ledger_id):
             return Code.UNKNOWN_LEDGER_STATE
         return Code.NO_LEDGER if isinstance(error, NoLedger) else Code.NO_ENTRY
 

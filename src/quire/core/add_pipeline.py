@@ -221,6 +221,11 @@ class AddPipeline:
 
     # -- what is outstanding ------------------------------------------------------------------
 
+    @property
+    def idle(self) -> bool:
+        """Nothing is outstanding on any member."""
+        return not any(self._cursors)
+
     def outstanding_since(self, index: int) -> float | None:
         """When the oldest entry that member `index` has not acknowledged was sent."""
         cursor = self._cursors[index]

@@ -79,6 +79,11 @@ def choose(
     return best if best is not None and is_worth_it(best.file_bytes, best.output_bytes) else None
 
 
+def alone(one: SegmentFacts) -> Choice:
+    """This segment, whatever that gives back."""
+    return Choice((one.number,), one.file_bytes, FIXED_BYTES + one.share_bytes)
+
+
 def is_worth_it(file_bytes: int, output_bytes: int) -> bool:
     return file_bytes - output_bytes >= max(BLOCK_BYTES, file_bytes // GAIN_SHARE)
 

@@ -21,14 +21,12 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.tree import Create, Delete, Put
-from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
+from quire.metadata.tree import Create, Delete
+from quire.metadata.underreplicated import decoded_mark, mark_ledger
+from quire.metadata.uri import replication_root as replication_root
 
-NODE = "underreplication"
 MARK_DEPTH = 4
 """Nodes between `ledgers` and a mark."""
-MARK_ATTEMPTS = 100
-"""Of one mark, against others that mark the same ledger."""
 
 _numbers = itertools.count(1)
 """Tells the locks of one session apart."""
@@ -47,17 +45,11 @@ class ReplicationLock:
     """What was said of the ledger when the lock was taken; None: nothing."""
 
 
-def replication_root(uri: str) -> str:
-    """The node `underreplication` of the store that this URI names."""
-    where = parse_uri(uri)
-    top = where.root if where.driver is Driver.ZOOKEEPER else VALUES_ROOT
-    return f"{top}/{NODE}"
-
-
 class ReplicationLocks:
     def __init__(self, store: MetadataStore, owner: str, clock: Clock) -> None:
         """`owner` is what others see in our locks: a host, or a bookie's id."""
         self.root = replication_root(store.uri)
+        self._store = store
         self._tree = store.tree
         self._owner = owner
         self._clock = clock
@@ -152,28 +144,7 @@ class ReplicationLocks:
         """Say that these bookies lack entries of the ledger, or cannot be reached. Of a bookie that
         lives, workers read every entry that it should have. Nothing is written where that is said
         already: then False. Safe to repeat."""
-        path = mark_path_below(self.root, ledger_id)
-        now_ms = self._clock.now_ms()
-        for _ in range(MARK_ATTEMPTS):
-            try:
-                found = await self._tree.read(path)
-            except NoSuchKeyError:
-                await self._tree.make_path(path.rpartition("/")[0])
-                value = Underreplicated(tuple(replicas), now_ms).encode()
-                try:
-                    await self._tree.commit(Create(path, value))
-                except (KeyExistsError, NoSuchKeyError):
-                    continue
-                return True
-            wanted = _decoded(path, found.value).adding(replicas, now_ms)
-            if wanted is None:
-                return False
-            try:
-                await self._tree.commit(Put(path, wanted.encode(), found.version))
-            except (VersionConflictError, NoSuchKeyError):
-                continue
-            return True
-        raise MetadataError(f"{path} was changed by others {MARK_ATTEMPTS} times in a row")
+        return await mark_ledger(self._store, ledger_id, replicas, self._clock.now_ms())
 
     async def marked(self, ledger_id: int) -> Versioned[Underreplicated] | None:
         """What is said of the ledger; None: it lacks nothing."""
@@ -182,7 +153,7 @@ class ReplicationLocks:
             found = await self._tree.read(path)
         except NoSuchKeyError:
             return None
-        return Versioned(_decoded(path, found.value), found.version)
+        return Versioned(decoded_mark(path, found.value), found.version)
 
     async def replicated(self, lock: ReplicationLock) -> bool:
         """The ledger has all its replicas: remove its mark, unless it was marked again since the
@@ -220,10 +191,3 @@ def _held(ledger_id: int, owner: str) -> LockHeldError:
         f"the replicas of ledger {ledger_id} are worked on by {owner}",
         remedy="Try again when that is done",
     )
-
-
-def _decoded(path: str, value: bytes) -> Underreplicated:
-    try:
-        return Underreplicated.decode(value)
-    except ValueError as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None

@@ -20,6 +20,7 @@ from quire.errors import DiskFullError, StorageError
 from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.maintenance import Maintenance
+from quire.storage.salvage import read_groups
 from quire.storage.sealing import load_records
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, Segment, SegmentState
@@ -121,7 +122,11 @@ class Collector:
         assert segment.trailer is not None
         file = self._disk.open(segment.name)
         try:
-            return load_records(file, segment.trailer)
+            try:
+                return load_records(file, segment.trailer)
+            except FormatError:
+                # Its index is damaged; the groups have them, too.
+                return read_groups(file, segment.trailer).records
         except FormatError as error:
             raise StorageError(f"{segment.name}: {error}") from None
         finally:

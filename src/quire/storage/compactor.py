@@ -26,16 +26,17 @@ from quire.codec.log_parts import (
     decode_segment_value,
     segment_value,
 )
-from quire.core.compaction import Choice, SegmentFacts, choose, why_not
+from quire.core.compaction import Choice, SegmentFacts, alone, choose, why_not
 from quire.storage.appender import Handle, Schedule
 from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.collector import Collector
 from quire.storage.config import StorageConfig
 from quire.storage.maintenance import Maintenance
+from quire.storage.quarantine import Quarantine
 from quire.storage.reserve import Reserve
 from quire.storage.rewrite import BadSegmentError, Result, Rewrite, Source
-from quire.storage.sealing import mentioned
+from quire.storage.salvage import Salvage, is_original_deletion
 from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo, Segment, SegmentState
 from quire.storage.spares import Spares, is_full
@@ -81,6 +82,7 @@ class Compactor:
         maintenance: Maintenance,
         spares: Spares,
         collector: Collector,
+        quarantine: Quarantine,
         config: StorageConfig,
         schedule: Schedule,
         now_ms: Callable[[], int],
@@ -95,6 +97,7 @@ class Compactor:
         self._maintenance = maintenance
         self._spares = spares
         self._collector = collector
+        self._quarantine = quarantine
         self._config = config
         self._schedule = schedule
         self._now_ms = now_ms
@@ -111,6 +114,8 @@ class Compactor:
         """Set before the maintenance is stopped: nothing more is begun."""
         self.on_done: Callable[[Compaction], None] | None = None
         self.done = 0
+        self.done_major = 0
+        self._major = False
         self.copied_bytes = 0
         self.written_bytes = 0
         """Copied, with all that the log puts around."""
@@ -125,17 +130,32 @@ class Compactor:
         if self._work is not None or self.closed:
             return
         self._reserve.keep(wanted=self._enabled and any(self._sealed()))
+        if self._collector.deletions_logged and self._write_anew():
+            return
         ratio = self._due()
         if ratio <= 0 or not self._collector.deletions_logged:
             return
         choice = self._choose(ratio)
         if choice is not None:
+            self._major = ratio >= self._config.compact_major_ratio
             self._begin(choice)
         elif not self._short:
             now = self._monotonic()
             self._next_minor_s = now + self._config.compact_minor_interval_s
             if ratio >= self._config.compact_major_ratio:
                 self._next_major_s = now + self._config.compact_major_interval_s
+
+    def _write_anew(self) -> bool:
+        """Begin with a damaged segment, if there is one whose damage is healed. Also where
+        compaction is switched off: this gives back no space, but a good segment."""
+        room = max(self._reserve.size_bytes, self._spares.free_bytes)
+        for segment in self._quarantine.ready():
+            choice = alone(facts_of(segment))
+            if choice.output_bytes <= room:
+                self._major = False
+                self._begin(choice, self._quarantine.salvage(segment))
+                return self._work is not None
+        return False
 
     def log_is_full(self) -> None:
         """Not even a deletion can be logged: the log gets the room of the next compaction."""
@@ -217,7 +237,7 @@ class Compactor:
 
     # -- the way of one -------------------------------------------------------------------------
 
-    def _begin(self, choice: Choice) -> None:
+    def _begin(self, choice: Choice, salvage: Salvage | None = None) -> None:
         ledgers, segments = self._catalogue.ledgers, self._catalogue.segments
         last = segments[choice.position]
         living: dict[int, LedgerInfo] = {}
@@ -232,7 +252,7 @@ class Compactor:
             assert segment.trailer is not None
             living.update((info.ledger_id, info) for info in here)
             ids = array("q", [info.ledger_id for info in here])
-            sources.append(Source(number, segment.trailer, ids))
+            sources.append(Source(number, segment.trailer, ids, salvage))
         try:
             # Open before the new file takes the name: whoever reads goes on with the old one.
             self._files.get(last)
@@ -256,7 +276,8 @@ class Compactor:
         work.records = self._still_needed(work, records)
         room = max(work.choice.output_bytes, self._reserve.size_bytes)
         begin = partial(work.rewrite.write_header, work.records, room)
-        self._reserve.used()
+        if self._enabled:
+            self._reserve.used()
         self._maintenance.run(begin, partial(self._on_begun, work))
 
     def _on_begun(self, work: _Work, _: None, error: Exception | None) -> None:
@@ -293,6 +314,11 @@ class Compactor:
         last = work.last
         made = self._made(work, result)
         segments = self._catalogue.segments
+        written = {summary.ledger_id for summary in result.sealed.ledgers}
+        for ledger_id in work.living.keys() - written:  # all that it had was damaged
+            if self._catalogue.ledgers.get(ledger_id) is (info := work.living[ledger_id]):
+                for number in work.choice.numbers:
+                    self._catalogue.unindex(info, number)
         for summary in result.sealed.ledgers:
             info = work.living[summary.ledger_id]
             if self._catalogue.ledgers.get(summary.ledger_id) is not info:
@@ -306,7 +332,10 @@ class Compactor:
         last.state = SegmentState.RETIRED
         self._release(work)
         self._files.close(last)
+        if last.damage:
+            self._quarantine.release(made.number)
         self.done += 1
+        self.done_major += self._major
         self.copied_bytes += result.copied_bytes
         self.freed_bytes += work.choice.file_bytes - made.file_bytes
         self.error = ""
@@ -326,7 +355,7 @@ class Compactor:
         made.first_group, made.end_group = last.first_group, last.end_group
         made.previous, made.live = last.previous, last.live
         made.payload_bytes = result.copied_bytes
-        made.mentions = mentioned([one.ledger_id for one in result.sealed.ledgers], work.records)
+        made.mentions = result.sealed.mentions
         return made
 
     def _give_up(self, work: _Work, error: Exception | None) -> None:
@@ -342,7 +371,8 @@ class Compactor:
         if isinstance(error, BadSegmentError):
             bad = self._catalogue.segments.get(error.number)
             if bad is not None:
-                bad.damage = str(error)
+                bad.damage = bad.damage or str(error)
+                self._quarantine.doubt(bad.number)
             self.tick()
         elif not is_full(error):
             self._broken(error)
@@ -385,7 +415,7 @@ class Compactor:
         for at, record in enumerate(records):
             if record.kind is RecordKind.EXPLICIT_LAC:
                 newest[record.ledger_id] = at
-            elif record.kind is RecordKind.DELETED and _is_original(record):
+            elif is_original_deletion(record):
                 void[record.ledger_id] = at
         kept = []
         for at, record in enumerate(records):
@@ -417,11 +447,6 @@ class Compactor:
             other.number < before and other.mentions_ledger(record.ledger_id)
             for other in self._catalogue.segments.values()
         )
-
-
-def _is_original(deletion: StateRecord) -> bool:
-    """Not a copy, which voids nothing in its own segment."""
-    return Deleted.decode(deletion.value).before_segment == 0
 
 
 def facts_of(segment: Segment) -> SegmentFacts:

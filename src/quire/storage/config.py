@@ -43,6 +43,11 @@ class StorageConfig:
     compact_reserve_bytes: int = 64 * MIB
     """Kept preallocated for the output of a compaction, so that one can run on a full disk; at most
     `segment_bytes`; 0: none."""
+    scrub_interval_s: float = 604_800.0
+    """Every segment is checked so often, in the background; 0: only where reads met damage."""
+    scrub_bytes_per_s: int = 4 * MIB
+    """Read by the scrub: 2.4 TB in its interval, at the price of a few percent of one disk. Where
+    there is more a round takes longer. 0: no bound."""
 
     def __post_init__(self) -> None:
         smallest = 4 * BLOCK_BYTES

@@ -6,6 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from quire.storage.seams import Buffer
@@ -117,6 +118,11 @@ class RealFile:
         del data[got:]
         return data
 
+    def uncache(self, offset: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_DONTNEED)
+
     def preallocate(self, size: int) -> None:
         if hasattr(os, "posix_fallocate"):
             try:
@@ -145,10 +151,16 @@ class RealFile:
 class RealDisk:
     """`seams.Disk` over one directory of the file system; made if it does not exist."""
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], *, read_only: bool = False, make: bool = True
+    ) -> None:
+        """`read_only`: nothing is made, and files are opened for reading alone. `make`: it is made
+        at once; else by `make_directory("")`."""
         self.path = os.path.abspath(path)
+        self._open_flags = os.O_CLOEXEC | (os.O_RDONLY if read_only else os.O_RDWR)
         self._lock_fd = -1
-        os.makedirs(self.path, exist_ok=True)
+        if make and not read_only:
+            os.makedirs(self.path, exist_ok=True)
 
     def _full(self, name: str) -> str:
         if name.startswith("/") or ".." in name.split("/"):
@@ -163,7 +175,7 @@ class RealDisk:
 
     def open(self, name: str) -> RealFile:
         full = self._full(name)
-        return RealFile(os.open(full, os.O_RDWR | os.O_CLOEXEC), full)
+        return RealFile(os.open(full, self._open_flags), full)
 
     def exists(self, name: str) -> bool:
         return Path(self._full(name)).exists()
@@ -177,6 +189,9 @@ class RealDisk:
     def make_directory(self, name: str) -> None:
         """Each new level is synced into its parent, so that files synced in it cannot vanish
         with it."""
+        if not name:
+            os.makedirs(self.path, exist_ok=True)
+            return
         done: list[str] = []
         for part in name.split("/"):
             parent = "/".join(done)

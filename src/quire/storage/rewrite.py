@@ -13,16 +13,14 @@ from __future__ import annotations
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 
 from quire.codec.digest import crc32c
 from quire.codec.log_footer import (
-    CONSECUTIVE,
     DISJOINT,
-    LedgerRows,
     Trailer,
     decode_footer_checksums,
     decode_footer_records,
@@ -39,7 +37,10 @@ from quire.codec.log_format import (
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError
 from quire.storage.batch import Batch, Run
+from quire.storage.copies import Footers
+from quire.storage.extents import Extent, of_rows
 from quire.storage.frames import frames_are
+from quire.storage.salvage import Salvage, healthy_extents, read_groups
 from quire.storage.scan import read_segment_header
 from quire.storage.sealing import Sealed, SealInput, read, write_footer
 from quire.storage.seams import Disk, File
@@ -73,6 +74,8 @@ class Source:
     number: int
     trailer: Trailer
     ledger_ids: Sequence[int]
+    salvage: Salvage | None = None
+    """The segment is damaged: what is left out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +245,11 @@ class Rewrite:
         header = read_segment_header(file, self._directory_id, source.number)
         if header is None:
             raise FormatError("its header does not match its checksum")
+        if source.salvage is not None and source.salvage.from_groups:
+            found_there = read_groups(file, trailer)
+            one.checksums = found_there.checksums
+            self._add(one, found_there.extents, source)
+            return header, found_there.records
         one.checksums = decode_footer_checksums(
             read(file, trailer.checksums_at, trailer.checksums_bytes), trailer
         )
@@ -252,6 +260,7 @@ class Rewrite:
             read(file, trailer.summary_at, trailer.summary_bytes), trailer
         )
         rows = memoryview(read(file, trailer.footer_at, trailer.rows_bytes))
+        runs: dict[int, Iterator[Extent]] = {}
         for ledger_id in source.ledger_ids:
             found = summary.find(ledger_id)
             if found is None:
@@ -259,8 +268,17 @@ class Rewrite:
             data = rows[found.rows_at : found.rows_at + found.rows_bytes]
             if crc32c(data) != found.rows_crc:
                 raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
-            self._pieces += _pieces(one, ledger_id, decode_ledger_rows(data, found.rows))
+            runs[ledger_id] = of_rows(ledger_id, decode_ledger_rows(data, found.rows))
+        self._add(one, runs, source)
         return header, records
+
+    def _add(self, one: _Open, runs: Mapping[int, Iterable[Extent]], source: Source) -> None:
+        with Footers(self._disk) as footers:
+            for ledger_id in source.ledger_ids:
+                extents = runs.get(ledger_id, ())
+                if source.salvage is not None:
+                    extents = healthy_extents(footers, ledger_id, list(extents), source.salvage)
+                self._pieces += [_piece(one, extent) for extent in extents]
 
     def _without_copies(self) -> Iterator[_Piece]:
         """The pieces, but for those whose entries others before them have; notes how they lie."""
@@ -354,15 +372,11 @@ def _checked(one: _Open, low: int, high: int) -> bytes:
     return data
 
 
-def _pieces(one: _Open, ledger_id: int, rows: LedgerRows) -> Iterator[_Piece]:
-    for row, first in enumerate(rows.firsts):
-        count, frame_size = rows.counts[row], rows.frame_sizes[row]
-        sizes_at, ids_at = rows.sizes_at[row], rows.ids_at[row]
-        yield _Piece(
-            ledger_id, first, one, rows.offsets[row], count, frame_size,
-            None if frame_size else rows.sizes[sizes_at : sizes_at + count],
-            None if ids_at == CONSECUTIVE else rows.ids[ids_at : ids_at + count],
-        )  # fmt: skip
+def _piece(one: _Open, extent: Extent) -> _Piece:
+    return _Piece(
+        extent.ledger_id, extent.first, one, extent.offset, extent.count, extent.frame_size,
+        extent.sizes, extent.ids,
+    )  # fmt: skip
 
 
 def _same_ids(one: _Piece, other: _Piece) -> bool:

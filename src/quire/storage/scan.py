@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from quire.codec.log_format import (
@@ -81,22 +82,31 @@ def has_groups(file: File) -> bool:
 
 
 def scan_groups(file: File, directory_id: bytes, number: int, start: int) -> Scan:
-    """All groups whose tables check, in the order of the file.
+    """All groups whose tables check, in the order of the file."""
+    scan = Scan(end=start)
+    size = file.size()
+    for group in each_group(file, directory_id, number, start, size):
+        scan.groups.append(group)
+        scan.end = group.header.end
+    scan.tail_used = _is_used(file, scan.end, size)
+    return scan
+
+
+def each_group(
+    file: File, directory_id: bytes, number: int, start: int, end: int
+) -> Iterator[ScannedGroup]:
+    """The groups between `start` and `end` whose tables check.
 
     Behind a bad one the next is searched block by block: a group that checks is proof enough, for
     its header names directory, segment and place."""
-    scan = Scan(end=start)
-    size = file.size()
     at: int | None = start
-    while at is not None and at < size:
-        group = _group_at(file, directory_id, number, at, size)
+    while at is not None and at < end:
+        group = _group_at(file, directory_id, number, at, end)
         if group is None:
-            at = _next_group(file, directory_id, number, at + BLOCK_BYTES, size)
+            at = _next_group(file, directory_id, number, at + BLOCK_BYTES, end)
             continue
-        scan.groups.append(group)
-        at = scan.end = group.header.end
-    scan.tail_used = _is_used(file, scan.end, size)
-    return scan
+        yield group
+        at = group.header.end
 
 
 def _header_at(
@@ -113,6 +123,14 @@ def _header_at(
     if front > len(head):
         head = read(file, at, front)
     return (header, head) if check_group_table(head, header) else None
+
+
+def read_group_header(
+    file: File, directory_id: bytes, number: int, at: int, size: int
+) -> GroupHeader | None:
+    """The header of the group that starts at `at`, if it and its table check. `OSError`."""
+    found = _header_at(file, directory_id, number, at, size)
+    return None if found is None else found[0]
 
 
 def _group_at(

@@ -30,6 +30,11 @@ class File(Protocol):
         device would have to be waited for."""
         ...
 
+    def uncache(self, offset: int, size: int) -> None:
+        """The next read of this is to come from the device, where the system has it cached and the
+        device, too. A hint: it may do nothing."""
+        ...
+
     def preallocate(self, size: int) -> None:
         """Reserve blocks so that writes up to `size` cannot fail for space; the file's size
         becomes `size`, unwritten parts read as zeros. OSError(ENOSPC) where there is no room."""
@@ -64,7 +69,7 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, name: str) -> None:
-        """With parents; success if there."""
+        """With parents; success if there. "" is the data directory itself."""
         ...
 
     def remove(self, name: str) -> None: ...

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
 
 from quire.storage.appender import Appender
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.collector import Collector
 from quire.storage.compactor import Compactor
+from quire.storage.quarantine import Quarantine
 from quire.storage.reader import Reader
+from quire.storage.scrubber import Scrubber
 from quire.storage.sealer import Sealer
 from quire.storage.segment import Segment, SegmentState
 
@@ -19,6 +23,8 @@ class SegmentUsage:
     number: int
     state: str
     file_bytes: int
+    end_bytes: int
+    """Where the next group goes, or would."""
     live_bytes: int
     """Frames of ledgers that are not deleted, copies of entries included."""
     live_ledgers: int
@@ -27,6 +33,21 @@ class SegmentUsage:
     """Removing or compacting it is worth it, and will be done."""
     why: str
     """Why what is dead in it does not come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class DirectoryState:
+    """Of one data directory."""
+
+    path: str
+    state: str
+    """writable, read-only, or failed."""
+    reason: str
+    """Why it is not writable."""
+    free_bytes: int
+    """When it was last looked at; 0 where it failed."""
+    ledgers: int | None
+    """None: it could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +70,9 @@ class StorageStats:
     segments_removed: int
     segments_to_seal: int
     compactions: int
-    """Since the start, and the next three."""
+    """Since the start, and the next four."""
+    compactions_major: int
+    """Of these, those that looked for segments below the major ratio."""
     compaction_copied_bytes: int
     """Frames."""
     compaction_written_bytes: int
@@ -60,6 +83,13 @@ class StorageStats:
     """Why the last removal, sealing or compaction that failed did; "" where none has since."""
     damaged_reads: int
     """Copies of entries found damaged by reads, since the start."""
+    damaged_segments: int
+    damaged_ledgers: int
+    """Of which this bookie lacks entries because of that."""
+    scrubbed_bytes: int
+    """Since the start, and the next two."""
+    scrubbed_segments: int
+    scrub_rounds: int
     footer_cache_bytes: int
     open_files: int
     tombstones: int
@@ -80,6 +110,8 @@ def collect_stats(
     compactor: Compactor,
     sealer: Sealer,
     reader: Reader,
+    quarantine: Quarantine,
+    scrubber: Scrubber,
     cache: ByteCache,
     files: SegmentFiles,
     writable: bool,
@@ -100,12 +132,18 @@ def collect_stats(
         segments_removed=collector.removed,
         segments_to_seal=sealer.waiting,
         compactions=compactor.done,
+        compactions_major=compactor.done_major,
         compaction_copied_bytes=compactor.copied_bytes,
         compaction_written_bytes=compactor.written_bytes,
         compaction_freed_bytes=compactor.freed_bytes,
         compaction_reserve_bytes=compactor.reserve_bytes,
         last_error=compactor.error or collector.error or sealer.error or "",
         damaged_reads=reader.damaged_reads,
+        damaged_segments=len(quarantine.records),
+        damaged_ledgers=len(quarantine.lacking()),
+        scrubbed_bytes=scrubber.bytes_read,
+        scrubbed_segments=scrubber.segments,
+        scrub_rounds=scrubber.rounds,
         footer_cache_bytes=cache.size_bytes,
         open_files=len(files),
         tombstones=len(catalogue.tombstones),
@@ -114,12 +152,26 @@ def collect_stats(
     )
 
 
+def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
+    """Of several stores (one at least): numbers are added, of texts the first that says something
+    counts, and what holds of one holds."""
+    total: dict[str, Any] = {}
+    for field in fields(StorageStats):
+        values = [getattr(part, field.name) for part in parts]
+        if isinstance(values[0], str):
+            total[field.name] = next(filter(None, values), "")
+        else:
+            total[field.name] = any(values) if isinstance(values[0], bool) else sum(values)
+    return StorageStats(**total)
+
+
 def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsage]:
     return [
         SegmentUsage(
             segment.number,
             segment.state.name.lower(),
             segment.file_bytes,
+            segment.end,
             segment.live_bytes,
             segment.live_ledgers,
             segment.run_count,

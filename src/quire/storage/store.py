@@ -11,7 +11,6 @@ payload only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
 
 from quire.clock import Clock
 from quire.codec.log_format import CleanMark
@@ -22,21 +21,33 @@ from quire.storage.batch import Batch
 from quire.storage.blocking import BlockingReader, InlineReader
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.cold_reads import ColdReads
 from quire.storage.collector import Collector
 from quire.storage.compactor import Compaction, Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
 from quire.storage.log import LogWriter
 from quire.storage.maintenance import Maintenance
-from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Fetched, Reader
+from quire.storage.quarantine import Quarantine
+from quire.storage.quarantine_record import SegmentDamage
+from quire.storage.read_ahead import ReadAhead
+from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Reader
 from quire.storage.recovery import CLEAN_NAME, RecoveryReport
+from quire.storage.scrubber import Scrubber
 from quire.storage.sealer import Sealer
 from quire.storage.seams import Disk, Worker
 from quire.storage.segment import LedgerInfo, SegmentState
-from quire.storage.signals import NoLedger, WouldBlock
+from quire.storage.signals import NoLedger
 from quire.storage.spares import Spares
 from quire.storage.startup import find_master_key, start_log
-from quire.storage.stats import SegmentUsage, StorageStats, collect_stats, collect_usage
+from quire.storage.stats import (
+    DirectoryState,
+    SegmentUsage,
+    StorageStats,
+    collect_stats,
+    collect_usage,
+)
+from quire.storage.times import StorageTimes
 
 __all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
 
@@ -58,8 +69,11 @@ class LedgerStore:
         *,
         schedule: Schedule,
         reader: BlockingReader | None = None,
+        times: StorageTimes | None = None,
     ) -> None:
-        """`schedule` is the loop's `call_later`; `reader` runs cold reads off the loop."""
+        """`schedule` is the loop's `call_later`; `reader` runs cold reads off the loop. `times` is
+        told how long the steps of the log take."""
+        self._times = times or StorageTimes(clock.monotonic)
         self._disk = disk
         self._config = config
         self._clock = clock
@@ -73,7 +87,9 @@ class LedgerStore:
         self._maintenance = Maintenance(maintenance_worker)
         self._cache = ByteCache(config.footer_cache_bytes)
         self._files = SegmentFiles(disk, config.max_open_files)
-        self._reader = Reader(self._catalogue.segments, self._files, self._cache)
+        self._ahead = ReadAhead(self._files, self._blocking)
+        self._reader = Reader(self._catalogue.segments, self._files, self._cache, self._ahead)
+        self._cold = ColdReads(self._reader, self._files, self._blocking, self._info)
         self._spares = Spares(
             disk, self._maintenance, config.segment_bytes, config.reserve_bytes,
             config.min_free_bytes, self._space_changed, self._disk_failed,
@@ -82,10 +98,11 @@ class LedgerStore:
         self._appender: Appender
         self._collector: Collector
         self._compactor: Compactor
+        self._quarantine: Quarantine
+        self._scrubber: Scrubber
         self._sealer: Sealer
         self._first_number = 0
         self._started = False
-        self._closed = False
         self._was_writable = True
         self.on_writable_changed: Callable[[bool], None] | None = None
         """Called with the new value of `writable`, and by `start` where that is False."""
@@ -93,6 +110,9 @@ class LedgerStore:
         """Called once, when a write or a sync has failed."""
         self.on_compaction: Callable[[Compaction], None] | None = None
         """Called when a compaction has come to its end, or failed."""
+        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
+        """Called with the directory's path when a segment is found damaged, and (True) when it is
+        so no more."""
         self.on_drained: Callable[[], None] | None = None
         """Called when the queue, having been full, is half empty."""
 
@@ -114,11 +134,13 @@ class LedgerStore:
                 self._log_worker, identity.directory_id, self._config.max_group_bytes,
                 lambda group: self._appender.on_written(group),
                 lambda batches, error: self._appender.on_failed(batches, error),
+                self._clock.monotonic,
             )  # fmt: skip
             started = start_log(
                 self._disk, identity, self._catalogue, self._config, writer, self._spares
             )
             self._spares.look()
+            self._watch_for_damage(started.report)
         except OSError as error:
             raise StorageError(
                 f"the start of the log in {self._disk.path} failed: {error}",
@@ -127,11 +149,11 @@ class LedgerStore:
         self._writer = writer
         self._sealer = Sealer(
             self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-            lambda: self._collector.collect(), self._disk_failed,
+            self._schedule, lambda: self._collector.collect(), self._disk_failed,
         )  # fmt: skip
         self._appender = Appender(
             self._catalogue, self._config, self._spares, writer, self._schedule,
-            self._sealer.seal,
+            self._sealer.seal, self._times,
         )  # fmt: skip
         self._appender.on_failure = self._report_failure
         self._appender.on_drained = self._report_drained
@@ -141,8 +163,8 @@ class LedgerStore:
         )  # fmt: skip
         self._compactor = Compactor(
             self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-            self._spares, self._collector, self._config, self._schedule, self._clock.now_ms,
-            self._clock.monotonic, self._disk_failed,
+            self._spares, self._collector, self._quarantine, self._config, self._schedule,
+            self._clock.now_ms, self._clock.monotonic, self._disk_failed,
         )  # fmt: skip
         self._compactor.on_done = self._report_compaction
         self._collector.on_log_full = self._compactor.log_is_full
@@ -154,6 +176,26 @@ class LedgerStore:
                 info.master_key = key
                 self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
         return started.report
+
+    def _watch_for_damage(self, report: RecoveryReport) -> None:
+        """Take up what earlier starts, and this one, have found damaged. `OSError`."""
+        now_ms, monotonic = self._clock.now_ms, self._clock.monotonic
+        self._quarantine = Quarantine(
+            self._disk, self._catalogue, self._maintenance, now_ms, monotonic, self._disk_failed
+        )
+        self._quarantine.on_change = self._report_damage
+        self._scrubber = Scrubber(
+            self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
+            self._quarantine, self._config, self._schedule, now_ms, monotonic, self._disk_failed,
+        )  # fmt: skip
+        self._scrubber.load()
+        for number in self._quarantine.load():
+            self._scrubber.suspect(number)
+        if report.damaged_blocks:
+            for segment in self._catalogue.segments.values():
+                if segment.state is SegmentState.CLOSED:
+                    self._scrubber.suspect(segment.number)
+        self._reader.on_damage = lambda segment: self._scrubber.suspect(segment.number)
 
     def start(self) -> None:
         """Start the workers: from here on what is appended becomes durable."""
@@ -177,7 +219,8 @@ class LedgerStore:
             self._close_files()
             return
         self._started = False
-        self._spares.closed = True
+        self._spares.closed = self._quarantine.closed = True
+        self._scrubber.cancel()
         self._compactor.cancel()
         self._appender.finish()
         self._writer.draining = True
@@ -191,6 +234,7 @@ class LedgerStore:
         self._maintenance.draining = True
         await self._maintenance_worker.stop()
         self._compactor.close()
+        self._sealer.closed = True
         try:
             if durable:
                 mark = CleanMark(self._directory_id, last.number, last.end_group).encode()
@@ -201,7 +245,7 @@ class LedgerStore:
             self._close_files()
 
     def _close_files(self) -> None:
-        self._closed = True
+        self._cold.closed = self._ahead.closed = True
         self._spares.close()
         for segment in self._catalogue.segments.values():
             self._files.close(segment)
@@ -271,6 +315,10 @@ class LedgerStore:
 
     def barrier(self, done: Done) -> None:
         """`done(error)` when everything appended so far is durable; at once where it is."""
+        self._appender.barrier(done)
+
+    def force(self, ledger_id: int, done: Done) -> None:
+        """The same, for what was appended to this ledger."""
         self._appender.barrier(done)
 
     def ledger_ids(self) -> list[int]:
@@ -364,6 +412,15 @@ class LedgerStore:
         )
 
     @property
+    def all_writable(self) -> bool:
+        """The same: this is the only directory (see `LedgerDirectories`)."""
+        return self.writable
+
+    def takes(self, ledger_id: int) -> bool:
+        """Whether plain adds to this ledger should be taken."""
+        return self.writable
+
+    @property
     def disk_full(self) -> bool:
         """Whether there is too little room to take adds."""
         return not self._spares.space
@@ -375,7 +432,9 @@ class LedgerStore:
             self._spares.check()
             self._sealer.retry()
             self._collector.retry()
+            self._quarantine.tick()
             self._compactor.tick()
+            self._scrubber.tick()
 
     def _disk_failed(self, error: Exception) -> None:
         """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
@@ -394,6 +453,10 @@ class LedgerStore:
         if self.on_compaction is not None:
             self.on_compaction(one)
 
+    def _report_damage(self, damage: SegmentDamage, healed: bool) -> None:
+        if self.on_damage is not None:
+            self.on_damage(self._disk.path, damage, healed)
+
     def _report_drained(self) -> None:
         if self.on_drained is not None:
             self.on_drained()
@@ -411,6 +474,14 @@ class LedgerStore:
     @property
     def negatives_unknown(self) -> bool:
         """Something was lost: "no such entry" and "no such ledger" must be answered as unknown."""
+        return self._catalogue.negatives_unknown
+
+    def is_lost(self, ledger_id: int) -> bool:
+        """Whether it may be in another directory, which failed: there is none."""
+        return False
+
+    def absence_unknown(self, ledger_id: int) -> bool:
+        """`negatives_unknown`, for this ledger."""
         return self._catalogue.negatives_unknown
 
     def last_entry_id(self, ledger_id: int) -> int:
@@ -442,41 +513,15 @@ class LedgerStore:
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
     ) -> list[Buffer]:
-        """Like `read`, but waits for the device, off the event loop. May be cancelled."""
-        have: dict[Fetched, Buffer] = {}
-        while True:
-            info = self._info(ledger_id)
-            try:
-                return self._reader.read(info, first, max_count, max_bytes, overhead_bytes, have)
-            except WouldBlock as missing:
-                await self._fetch(missing, have)
+        """Like `read`, but waits for the device, off the event loop, and takes several turns of the
+        loop for more than a megabyte. May be cancelled."""
+        return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """Ascending ranges (first, last) of the entries that the index names, damaged or not.
 
         `NoLedger`; `DamagedError` where a part of the index cannot be read."""
-        have: dict[Fetched, Buffer] = {}
-        while True:
-            try:
-                return self._reader.ranges(self._info(ledger_id), have)
-            except WouldBlock as missing:
-                await self._fetch(missing, have)
-
-    async def _fetch(self, missing: WouldBlock, have: dict[Fetched, Buffer]) -> None:
-        segment = missing.segment
-        try:
-            file = self._files.get(segment)
-            segment.readers += 1
-            try:
-                data = await self._blocking.run(partial(file.read, missing.offset, missing.size))
-            finally:
-                segment.readers -= 1
-                # Not as soon as `close` begins: the log may still be written and sealed.
-                if segment.state is SegmentState.RETIRED or self._closed:
-                    self._files.close(segment)
-        except OSError:
-            data = b""  # Does not match its checksums: damaged.
-        have[segment, missing.offset, missing.size] = data or b""
+        return await self._cold.ranges(ledger_id)
 
     def _info(self, ledger_id: int) -> LedgerInfo:
         info = self.ledgers.get(ledger_id)
@@ -492,6 +537,11 @@ class LedgerStore:
         """Not used on that file system. `OSError`."""
         return self._disk.free_bytes()
 
+    @property
+    def room_bytes(self) -> int:
+        """Free when it was last looked at, but for what is kept for a compaction."""
+        return max(0, self._spares.free_bytes - self._spares.held_bytes)
+
     # -- repair and numbers -----------------------------------------------------------------------
 
     def mark_repaired(self, done: Done) -> None:
@@ -504,11 +554,36 @@ class LedgerStore:
         self._appender.note([StateRecord(RecordKind.REPAIRED, value=value)], done)
         self._space_changed()
 
+    def lacking(self) -> dict[int, list[tuple[int, int]]]:
+        """Ledgers, and ranges (first, last) of entries of them, that were damaged here and of which
+        there is no other copy: another bookie's must be brought back. Adding them again heals."""
+        return self._quarantine.lacking()
+
     def stats(self) -> StorageStats:
         return collect_stats(
             self._catalogue, self._appender, self._collector, self._compactor, self._sealer,
-            self._reader, self._cache, self._files, self.writable,
+            self._reader, self._quarantine, self._scrubber, self._cache, self._files, self.writable,
         )  # fmt: skip
+
+    @property
+    def path(self) -> str:
+        return self._disk.path
+
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether all that was dropped stays dropped after a crash."""
+        return self._collector.deletions_logged
+
+    def directories(self) -> list[DirectoryState]:
+        """What has become of the data directory."""
+        state, reason = "writable", ""
+        if self._appender.failed is not None:
+            state, reason = "failed", str(self._appender.failed)
+        elif self._catalogue.negatives_unknown:
+            state, reason = "read-only", "something that was in it is lost"
+        elif not self._spares.space:
+            state, reason = "read-only", self._spares.error
+        return [DirectoryState(self.path, state, reason, self.room_bytes, len(self.ledgers))]
 
     def usage(self) -> list[SegmentUsage]:
         """Each segment, oldest first."""

@@ -53,14 +53,24 @@ class BookieProcess(ServerProcess):
     """One `quire bookie`."""
 
     def __init__(
-        self, number: int, port: int, directory: Path, uri: str, arguments: Sequence[str]
+        self,
+        number: int,
+        port: int,
+        directory: Path,
+        uri: str,
+        arguments: Sequence[str],
+        data_directories: int = 1,
     ) -> None:
         self.port = port
         self.id = f"{LOOPBACK}:{port}"
         self.directory = directory / f"bookie-{number}"
+        more = [directory / f"bookie-{number}.{disk}" for disk in range(2, data_directories + 1)]
+        self.directories = [self.directory, *more]
+        """All of its data directories."""
+        named = [word for one in self.directories for word in ("--dir", str(one))]
         command = quire_command(
-            "bookie", "--metadata", uri, "--dir", str(self.directory), "--port", str(port),
-            "--advertise", LOOPBACK, *arguments,
+            "bookie", "--metadata", uri, *named, "--port", str(port), "--advertise", LOOPBACK,
+            *arguments,
         )  # fmt: skip
         super().__init__(f"bookie {self.id}", command, directory / f"bookie-{number}.log")
 
@@ -78,6 +88,8 @@ class _State:
     metadata: str
     bookie_ports: list[int] = field(default_factory=list)
     zookeeper_port: int = 0
+    data_directories: int = 1
+    """Of each bookie."""
 
 
 class LocalCluster:
@@ -85,7 +97,8 @@ class LocalCluster:
 
     `directory` None: a temporary one, removed at the end. `bookies` None: as many as the directory
     had, else three. `zookeeper` None: what the directory had, else SQLite. `bookie_args` are
-    further arguments of each `quire bookie`, for example `["--set", "gc_interval_s=1"]`. Setting
+    further arguments of each `quire bookie`, for example `["--set", "gc_interval_s=1"]`.
+    `data_directories` of each bookie: what the directory had at least, else one. Setting
     `stopping`, from a signal handler perhaps, ends a `start` that is under way with StoppedError.
     """
 
@@ -97,6 +110,7 @@ class LocalCluster:
         bookie_args: Sequence[str] = (),
         *,
         base_port: int | None = None,
+        data_directories: int = 1,
         start_timeout_s: float = START_TIMEOUT_S,
         stopping: threading.Event | None = None,
     ) -> None:
@@ -111,6 +125,7 @@ class LocalCluster:
         self._wanted = bookies
         self._with_zookeeper = zookeeper
         self._base_port = base_port
+        self._data_directories = data_directories
         self._arguments = tuple(bookie_args)
         self._timeout_s = start_timeout_s
         self._stopping = stopping
@@ -191,6 +206,7 @@ class LocalCluster:
                     f"the bookies of {self.directory} have ports from {state.bookie_ports[0]} on",
                     remedy="Leave --base-port out, or use another directory",
                 )
+        state.data_directories = max(state.data_directories, self._data_directories)
         wanted = self._wanted or len(state.bookie_ports) or DEFAULT_BOOKIES
         missing = wanted - len(state.bookie_ports)
         if missing > 0:
@@ -218,7 +234,9 @@ class LocalCluster:
         self.zookeeper.wait_ready(deadline, self._stopping)
 
     def _bookie(self, number: int, port: int) -> BookieProcess:
-        return BookieProcess(number, port, self.directory, self.uri, self._arguments)
+        return BookieProcess(
+            number, port, self.directory, self.uri, self._arguments, self._state.data_directories
+        )
 
     def add_bookie(self) -> BookieProcess:
         """One more bookie, started; the directory keeps it."""

@@ -1,0 +1,140 @@
+"""What a received chunk of adds costs a bookie, from its bytes to its answers, without disk and
+network, and what part of that is measuring.
+
+    python bench/micro/chunk.py
+
+Microseconds of CPU. The same bookie runs blocks of chunks in turn with and without its clock and
+its histograms; the ratio is that of the medians, which a machine that does other things leaves
+alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import statistics
+import tempfile
+import time
+from typing import Any
+from unittest import mock
+
+from storage import KEY, InlineWorker, NoTimer, NullDisk, frame
+
+from quire.bookie.connection import Connection
+from quire.bookie.service import BookieService
+from quire.clock import SystemClock
+from quire.config import BookieConfig
+from quire.metrics import Histogram
+from quire.net.network import AsyncioNetwork
+from quire.storage.config import StorageConfig
+from quire.storage.directory import ensure_directory
+from quire.storage.store import LedgerStore
+
+SHAPES = {
+    "1 add of 100 B, alone": (1, 1, 100, 1),
+    "1 add of 100 B, 16 together": (1, 1, 100, 16),
+    "64 adds of 1 KB, alone": (64, 1, 1024, 1),
+    "64 adds of 1 KB, 4 together": (64, 1, 1024, 4),
+    "64 adds to 64 ledgers, alone": (64, 64, 100, 1),
+}
+"""Adds in a chunk, ledgers they go to, bytes of payload, chunks in a group of the log (while one
+group is synced the next gathers, so that a busy bookie has more than one)."""
+BLOCK = 48
+"""Chunks."""
+BLOCKS = 300
+
+
+class Transport:
+    def __init__(self) -> None:
+        self.answered_bytes = 0
+
+    def write(self, data: bytes) -> None:
+        self.answered_bytes += len(data)
+
+    def get_extra_info(self, name: str) -> Any:
+        return None
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+
+def stopped() -> float:
+    return 0.0
+
+
+def without_observing(self: Histogram, seconds: float, count: int = 1) -> None: ...
+
+
+async def measure(
+    adds: int, ledgers: int, payload_bytes: int, together: int
+) -> tuple[float, float]:
+    """Microseconds a chunk without measuring, and what measuring adds."""
+    with tempfile.TemporaryDirectory() as path:
+        disk = NullDisk(path)
+        ensure_directory(disk, os.urandom)
+        log, maintenance = InlineWorker(), InlineWorker()
+        clock = SystemClock()
+        store = LedgerStore(
+            disk, log, maintenance, StorageConfig(max_runs_per_segment=10**9), clock,
+            schedule=lambda delay, callback: NoTimer(),
+        )  # fmt: skip
+        store.recover()
+        store.start()
+        maintenance.run()
+        service = BookieService(
+            store, BookieConfig(), clock, AsyncioNetwork(), lambda event, **fields: None
+        )
+        peer, transport = Connection(service), Transport()
+        peer.connection_made(transport)  # type: ignore[arg-type]
+        for ledger_id in range(1, ledgers + 1):
+            store.create_ledger(ledger_id, KEY)
+        results: tuple[list[float], list[float]] = [], []
+        for block in range(BLOCKS):
+            chunks = [
+                b"".join(
+                    frame(1 + k % ledgers, n * (adds // ledgers) + k // ledgers, payload_bytes)
+                    for k in range(adds)
+                )
+                for n in range(block * BLOCK, (block + 1) * BLOCK)
+            ]
+            gc.collect()
+            gc.disable()
+            if block % 2:
+                with (
+                    mock.patch.object(Histogram, "observe", without_observing),
+                    mock.patch.object(SystemClock, "monotonic", staticmethod(stopped)),
+                ):
+                    took_s = run(chunks, peer, log, together)
+            else:
+                took_s = run(chunks, peer, log, together)
+            gc.enable()
+            results[block % 2].append(took_s * 1e6 / BLOCK)
+            maintenance.run()
+        assert transport.answered_bytes == BLOCKS * BLOCK * adds * 28
+        # What one block takes more than its neighbour: what else the machine does hits both.
+        more = [measured - without for measured, without in zip(*results)]
+        return statistics.median(results[1]), statistics.median(more)
+
+
+def run(chunks: list[bytes], peer: Connection, log: InlineWorker, together: int) -> float:
+    started = time.thread_time()
+    for at in range(0, len(chunks), together):
+        for chunk in chunks[at : at + together]:
+            peer.data_received(chunk)
+        log.run()
+        peer._send_out()
+    return time.thread_time() - started
+
+
+def main() -> None:
+    for name, shape in SHAPES.items():
+        without, more = asyncio.run(measure(*shape))
+        print(
+            f"{name:28} {without:8.2f} us a chunk, measuring adds {more:6.2f} us "
+            f"({more / without * 100:.2f} %)",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()

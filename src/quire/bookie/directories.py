@@ -1,0 +1,296 @@
+"""Which data directories a bookie has: those that its cookie lists, against those that are named.
+
+- All that the cookie lists must be named; one that cannot be used is put aside, and the others go
+  on. An empty one in the place of one that held data cannot be used either: it may not be mounted.
+- One that is not listed is new: it must be empty, and is added to the cookie.
+- The cookie in the metadata store decides; that of a directory may be older, and is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from quire.bookie.identity import (
+    COOKIE_FILE,
+    check_identity,
+    check_local,
+    cookie_of,
+    known_cookie,
+    repair,
+    stored_cookie,
+    tell_differences,
+)
+from quire.codec.cookie import Cookie, decode, differences, encode, split_directories
+from quire.errors import (
+    CookieError,
+    KeyExistsError,
+    QuireError,
+    StartError,
+    StorageError,
+    VersionConflictError,
+)
+from quire.metadata.base import MetadataStore
+from quire.storage.directory import (
+    ensure_directory,
+    read_identity,
+    read_small_file,
+    write_small_file,
+)
+from quire.storage.seams import Disk
+
+
+@dataclass(slots=True)
+class Found:
+    """Of one directory."""
+
+    disk: Disk
+    cookie: Cookie | None = None
+    formatted: bool = False
+    begun: bool = False
+    """A log was begun in it."""
+    locked: bool = False
+    """False: it does not exist, or `error` says why."""
+    error: StorageError | None = None
+    """Why it cannot be used."""
+
+
+@dataclass(slots=True)
+class Checked:
+    instance_id: str
+    put_aside: dict[str, StorageError] = field(default_factory=dict)
+    """By path, and why."""
+    added: list[str] = field(default_factory=list)
+
+
+def look_at(disks: Sequence[Disk], uri: str) -> list[Found]:
+    """Lock each directory and read what it says of itself. `StartError`: another bookie has one."""
+    return [_look(disk, uri) for disk in disks]
+
+
+def _look(disk: Disk, uri: str) -> Found:
+    found = Found(disk)
+    try:
+        disk.lock()
+        found.locked = True
+        found.cookie = stored_cookie(disk, uri)
+        identity = read_identity(disk)
+    except BlockingIOError:
+        raise StartError(
+            f"{disk.path} is in use by another bookie",
+            remedy="Stop it, or use another directory",
+        ) from None
+    except FileNotFoundError:
+        pass
+    except (OSError, QuireError) as error:
+        found.error = StorageError(f"{disk.path} cannot be read: {error}")
+    else:
+        found.formatted = identity is not None
+        found.begun = identity is not None and identity.log_begun
+    return found
+
+
+async def check_directories(
+    found: Sequence[Found],
+    metadata: MetadataStore,
+    bookie_id: str,
+    random_bytes: Callable[[int], bytes],
+) -> Checked:
+    """Tie empty directories to this bookie id, or check that they are tied to it. `CookieError`,
+    `StorageError`: it must not start; nothing was changed then. Hold the locks."""
+    known = await known_cookie(metadata, bookie_id)
+    listed = _listed(known, single=len(found) == 1)
+    if len(found) == 1 and len(listed) <= 1:
+        if found[0].error is not None and not found[0].locked:
+            raise found[0].error
+        return Checked(await check_identity(found[0].disk, metadata, bookie_id, random_bytes))
+    instance_id = await metadata.instance_id()
+    paths = [one.disk.path for one in found]
+    if len(set(paths)) < len(paths):
+        raise StartError("one data directory is named twice")
+    if known is None:
+        await _begin(found, metadata, bookie_id, instance_id, random_bytes)
+        return Checked(instance_id)
+    wrong = differences(cookie_of(bookie_id, listed, instance_id), decode(known))
+    if wrong:
+        raise CookieError(
+            f"the cluster at {metadata.uri} has a cookie of bookie {bookie_id} that is not its "
+            "own: " + tell_differences(wrong, "here", "in the cookie"),
+            remedy="Write it again: "
+            + repair(
+                "cookie", "update", *(w for p in paths for w in ("--dir", p)), uri=metadata.uri
+            ),
+        )
+    _none_is_left_out(listed, paths, bookie_id, metadata.uri)
+    checked = Checked(instance_id)
+    cookie = cookie_of(bookie_id, [*listed, *(p for p in paths if p not in listed)], instance_id)
+    for one in found:
+        if one.disk.path in listed:
+            error = _why_not(one, bookie_id, cookie, listed, metadata.uri)
+            if error is not None:
+                checked.put_aside[one.disk.path] = error
+        else:
+            _check_new(one, bookie_id, cookie, metadata.uri)
+            checked.added.append(one.disk.path)
+    if len(checked.put_aside) == len(found):
+        raise next(iter(checked.put_aside.values()))
+    usable = [one for one in found if one.disk.path not in checked.put_aside]
+    await _write(usable, checked, cookie, metadata, known, random_bytes)
+    return checked
+
+
+def _listed(known: bytes | None, *, single: bool) -> tuple[str, ...]:
+    if known is None:
+        return ()
+    try:
+        return split_directories(decode(known).ledger_dirs)
+    except CookieError:
+        if single:
+            return ()  # `check_identity` says what to do
+        raise
+
+
+def _none_is_left_out(
+    listed: Sequence[str], paths: Sequence[str], bookie_id: str, uri: str
+) -> None:
+    for path in listed:
+        if path not in paths:
+            raise CookieError(
+                f"bookie {bookie_id} has data in {path}, which is not named",
+                remedy=f"Start it with `--dir {path}` as well, even if that disk is broken: the "
+                "others go on without it. " + _without(path, listed, uri),
+            )
+
+
+def _without(path: str, listed: Sequence[str], uri: str) -> str:
+    """What to do when a directory is gone for good. The order matters: until its ledgers have all
+    their replicas elsewhere, nobody may be told that they are not here."""
+    others = [word for one in listed if one != path for word in ("--dir", one)]
+    return (
+        "If its data is gone, autorecovery copies what it held to other bookies. Once `quire "
+        "autorecovery list` is empty, take it out of the cookie: "
+        + repair("cookie", "update", *others, "--force", uri=uri)
+        + "; then an empty directory may be named in its place"
+    )
+
+
+def _why_not(
+    one: Found, bookie_id: str, cookie: Cookie, listed: Sequence[str], uri: str
+) -> StorageError | None:
+    """Of a directory that the cookie lists. `CookieError`: it is another bookie's."""
+    path = one.disk.path
+    if one.error is not None:
+        return one.error
+    if not one.locked:
+        return StorageError(
+            f"{path} does not exist, but held data of bookie {bookie_id}: it is not mounted",
+            remedy="Mount it, and start the bookie again. " + _without(path, listed, uri),
+        )
+    if one.cookie is None:
+        if one.formatted:
+            return StorageError(
+                f"{path}/{COOKIE_FILE} is missing, but the directory holds data",
+                remedy="Write it again: "
+                + repair("cookie", "create", bookie_id, "--dir", path, uri=uri),
+            )
+        return StorageError(
+            f"{path} is empty, but held data of bookie {bookie_id}: it is not mounted, or was "
+            "replaced",
+            remedy="Mount it, and start the bookie again. " + _without(path, listed, uri),
+        )
+    # Which directories there are the cluster's cookie says: this one may not have heard of all.
+    check_local(
+        cookie_of(bookie_id, split_directories(one.cookie.ledger_dirs), cookie.instance_id),
+        one.cookie, path, uri,
+    )  # fmt: skip
+    if not one.formatted:
+        return StorageError(f"{path} has a cookie, but its current/DIRECTORY is lost")
+    return None
+
+
+def _check_new(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> None:
+    path = one.disk.path
+    if one.error is not None:
+        raise one.error
+    if one.cookie is not None:
+        check_local(
+            cookie_of(bookie_id, split_directories(one.cookie.ledger_dirs), cookie.instance_id),
+            one.cookie, path, uri,
+        )  # fmt: skip
+    if one.begun:
+        raise CookieError(
+            f"{path} holds data, but the cookie of bookie {bookie_id} does not list it: it was "
+            "replaced, or belongs to another bookie",
+            remedy="Erase it, then it can be added: " + repair("format", "--dir", path),
+        )
+
+
+async def _begin(
+    found: Sequence[Found],
+    metadata: MetadataStore,
+    bookie_id: str,
+    instance_id: str,
+    random_bytes: Callable[[int], bytes],
+) -> None:
+    """Of a bookie that the cluster does not know: it begins with all its directories."""
+    cookie = cookie_of(bookie_id, [one.disk.path for one in found], instance_id)
+    for one in found:
+        _check_new(one, bookie_id, cookie, metadata.uri)
+    _format(found, cookie, random_bytes)
+    try:
+        await metadata.write_cookie(bookie_id, encode(cookie), None)
+    except KeyExistsError:
+        raise CookieError(
+            f"two bookies were started as {bookie_id} at the same time",
+            remedy="Stop the other one and start this one again",
+        ) from None
+
+
+async def _write(
+    usable: Sequence[Found],
+    checked: Checked,
+    cookie: Cookie,
+    metadata: MetadataStore,
+    known: bytes,
+    random_bytes: Callable[[int], bytes],
+) -> None:
+    """The directories first: one that the cluster lists and that has no cookie looks like lost
+    data. One that was formatted and is not listed is still new."""
+    data = encode(cookie)
+    if checked.added:
+        _format([one for one in usable if one.disk.path in checked.added], cookie, random_bytes)
+    for disk in (one.disk for one in usable):
+        try:
+            if read_small_file(disk, COOKIE_FILE) != data:
+                write_small_file(disk, COOKIE_FILE, data)
+        except OSError as error:
+            if disk.path in checked.added:
+                raise StorageError(f"{disk.path} cannot be written: {error}") from None
+            # It still says what it is: the next start writes it again.
+    if data != known:
+        found = await metadata.read_cookie(cookie.bookie_id)
+        try:
+            if found.value != known:
+                raise VersionConflictError(cookie.bookie_id)
+            await metadata.write_cookie(cookie.bookie_id, data, found.version)
+        except VersionConflictError:
+            raise CookieError(
+                f"the cookie of bookie {cookie.bookie_id} was changed by somebody else",
+                remedy="Start it again",
+            ) from None
+
+
+def _format(found: Sequence[Found], cookie: Cookie, random_bytes: Callable[[int], bytes]) -> None:
+    for one in found:
+        disk = one.disk
+        try:
+            if not one.locked:
+                disk.make_directory("")
+                disk.lock()
+                one.locked = True
+            ensure_directory(disk, random_bytes)
+            write_small_file(disk, COOKIE_FILE, encode(cookie))
+        except OSError as error:
+            raise StorageError(
+                f"{disk.path} cannot be used: {error}", remedy="Name another directory"
+            ) from None

@@ -1,0 +1,71 @@
+"""Sets of integers as ascending ranges (first, last) that neither touch nor overlap. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+
+Range = tuple[int, int]
+"""First and last, both included."""
+
+
+def merged(ranges: Iterable[Range]) -> list[Range]:
+    """The same numbers, from ranges in any order."""
+    found: list[Range] = []
+    for first, last in sorted(ranges):
+        if found and first <= found[-1][1] + 1:
+            found[-1] = (found[-1][0], max(last, found[-1][1]))
+        else:
+            found.append((first, last))
+    return found
+
+
+def without(ranges: Sequence[Range], others: Sequence[Range]) -> list[Range]:
+    """What is in `ranges` and not in `others`."""
+    left: list[Range] = []
+    at = 0
+    for first, last in ranges:
+        while at < len(others) and others[at][1] < first:
+            at += 1
+        # One of the others may reach into the next range, too: it is looked at again from here.
+        behind = at
+        while behind < len(others) and others[behind][0] <= last:
+            low, high = others[behind]
+            if first < low:
+                left.append((first, low - 1))
+            first = max(first, high + 1)
+            behind += 1
+        if first <= last:
+            left.append((first, last))
+    return left
+
+
+def touches(ranges: Sequence[Range], first: int, last: int) -> bool:
+    """Whether any number of first..last is in `ranges`."""
+    at = bisect_left(ranges, first, key=_last)
+    return at < len(ranges) and ranges[at][0] <= last
+
+
+def widened(ranges: Sequence[Range], most: int) -> list[Range]:
+    """At most so many ranges, which have all the numbers and, where there were more, others too:
+    those in the narrowest gaps."""
+    if len(ranges) <= most:
+        return list(ranges)
+    gaps = sorted(range(1, len(ranges)), key=lambda at: ranges[at][0] - ranges[at - 1][1])
+    closed = set(gaps[: len(ranges) - most])
+    found = [ranges[0]]
+    for at in range(1, len(ranges)):
+        if at in closed:
+            found[-1] = (found[-1][0], ranges[at][1])
+        else:
+            found.append(ranges[at])
+    return found
+
+
+def count(ranges: Iterable[Range]) -> int:
+    """How many numbers."""
+    return sum(last - first + 1 for first, last in ranges)
+
+
+def _last(one: Range) -> int:
+    return one[1]

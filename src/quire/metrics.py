@@ -1,0 +1,165 @@
+"""Numbers for monitoring: histograms of durations, and Prometheus' text format.
+
+Whoever counts keeps plain integers of its own; a `Metric` is made of them when somebody asks. Only
+durations need more than an integer: a `Histogram` is handed in, and takes a whole batch at a time.
+There is no registry, and nothing global.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+QUANTILES = (0.5, 0.75, 0.95, 0.99, 0.999, 0.9999, 1.0)
+"""Those of Apache's summaries."""
+WINDOW_S = 60.0
+"""Quantiles speak of the last one or two of these."""
+
+Kind = Literal["counter", "gauge", "histogram", "summary"]
+
+BOUNDS_S: tuple[float, ...] = (
+    *(base * 10.0**power for power in range(-5, 1) for base in (1.0, 1.5, 2.0, 3.0, 5.0, 7.0)),
+    10.0,
+)
+"""Upper bounds of the buckets: from ten microseconds to ten seconds, six in each tenfold."""
+EXPOSED_BOUNDS_S = BOUNDS_S[::3]
+"""Those that are shown: two in each tenfold."""
+
+
+class Histogram:
+    """Durations in seconds. Not for several threads at once."""
+
+    __slots__ = ("_before", "_since", "_since_s", "counts", "sum_s")
+
+    def __init__(self) -> None:
+        self.counts = [0] * (len(BOUNDS_S) + 1)
+        """Of each bucket; the last one is of those beyond all bounds."""
+        self.sum_s = 0.0
+        self._since = self._before = [0] * len(self.counts)
+        self._since_s = -math.inf
+
+    def observe(self, seconds: float, count: int = 1) -> None:
+        """`count` things took so long, each."""
+        self.counts[bisect_left(BOUNDS_S, seconds)] += count
+        self.sum_s += seconds * count
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def quantiles(self, now_s: float) -> list[float]:
+        """Of `QUANTILES`, in seconds, over the last minute or two, or since the last call where
+        that is longer; NaN where nothing happened. `now_s`: a monotonic clock's."""
+        if now_s - self._since_s >= WINDOW_S:
+            self._before, self._since, self._since_s = self._since, list(self.counts), now_s
+        recent = [now - then for now, then in zip(self.counts, self._before, strict=True)]
+        return [_quantile(recent, wanted) for wanted in QUANTILES]
+
+
+def _quantile(counts: Sequence[int], wanted: float) -> float:
+    """Between the bounds of its bucket in proportion, as Prometheus does it."""
+    rank = wanted * sum(counts)
+    if not rank:
+        return math.nan
+    passed = 0
+    for index, count in enumerate(counts):
+        if count and passed + count >= rank:
+            if index == len(BOUNDS_S):
+                return BOUNDS_S[-1]
+            low = BOUNDS_S[index - 1] if index else 0.0
+            return low + (BOUNDS_S[index] - low) * (rank - passed) / count
+        passed += count
+    return BOUNDS_S[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    value: float
+    labels: Mapping[str, str]
+    suffix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    name: str
+    kind: Kind
+    help: str
+    """One sentence, with the unit."""
+    samples: tuple[Sample, ...]
+
+
+def counter(name: str, help: str, value: float, **labels: str) -> Metric:
+    return Metric(name, "counter", help, (Sample(value, labels),))
+
+
+def gauge(name: str, help: str, value: float, **labels: str) -> Metric:
+    return Metric(name, "gauge", help, (Sample(value, labels),))
+
+
+def labelled(
+    name: str, kind: Kind, help: str, label: str, values: Iterable[tuple[str, float]]
+) -> Metric:
+    """One value for each value of a label."""
+    return Metric(name, kind, help, tuple(Sample(value, {label: text}) for text, value in values))
+
+
+def histogram(name: str, help: str, of: Histogram) -> Metric:
+    """Prometheus' kind, in seconds."""
+    samples, total = [], 0
+    shown = dict.fromkeys(EXPOSED_BOUNDS_S)
+    for bound, count in zip(BOUNDS_S, of.counts):
+        total += count
+        if bound in shown:
+            samples.append(Sample(total, {"le": _number(bound)}, "_bucket"))
+    total += of.counts[-1]
+    samples.append(Sample(total, {"le": "+Inf"}, "_bucket"))
+    samples.append(Sample(of.sum_s, {}, "_sum"))
+    samples.append(Sample(total, {}, "_count"))
+    return Metric(name, "histogram", help, tuple(samples))
+
+
+def summary_ms(
+    name: str, help: str, succeeded: Histogram, failed: Histogram | None, now_s: float
+) -> Metric:
+    """Apache's kind: quantiles in milliseconds, of what succeeded and of what failed."""
+    samples = []
+    for success, of in (("false", failed or Histogram()), ("true", succeeded)):
+        for wanted, value in zip(QUANTILES, of.quantiles(now_s)):
+            labels = {"success": success, "quantile": repr(wanted)}
+            samples.append(Sample(value * 1000, labels))
+        samples.append(Sample(of.count, {"success": success}, "_count"))
+        samples.append(Sample(of.sum_s * 1000, {"success": success}, "_sum"))
+    return Metric(name, "summary", help, tuple(samples))
+
+
+def exposition(metrics: Iterable[Metric]) -> str:
+    """Prometheus' text format, version 0.0.4."""
+    lines: list[str] = []
+    for metric in metrics:
+        lines.append(f"# HELP {metric.name} {_escaped(metric.help)}")
+        lines.append(f"# TYPE {metric.name} {metric.kind}")
+        for one in metric.samples:
+            labels = ",".join(f'{name}="{_quoted(text)}"' for name, text in one.labels.items())
+            braces = f"{{{labels}}}" if labels else ""
+            lines.append(f"{metric.name}{one.suffix}{braces} {_number(one.value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _number(value: float) -> str:
+    if value != value:
+        return "NaN"
+    if math.isinf(value):
+        return "+Inf" if value > 0 else "-Inf"
+    return str(int(value)) if value == int(value) else f"{value:.9g}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n")
+
+
+def _quoted(text: str) -> str:
+    return _escaped(text).replace('"', '\\"')

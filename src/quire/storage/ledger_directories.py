@@ -1,0 +1,443 @@
+"""Several data directories of one bookie: a store in each, with its own log, threads and space.
+
+Used like a `LedgerStore`. A ledger lives in one directory, with its entries, key, fence and
+explicit LAC: where it was first, for as long as it is here. No list says which: each store knows
+what it has. A new ledger goes to a directory that takes adds, in turn, by the room that each has.
+
+What was in a directory that failed is *lost* until it is back: not absent. A directory that failed
+while this process ran is known: what it did not hold goes on, and new ledgers are taken. Of one
+that could not be read at the start nobody knows what it holds, so every ledger that is not in the
+others may be lost. A lost ledger is never made anew in another directory: its fence may be where
+nobody can read it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from quire.codec.log_parts import Buffer
+from quire.errors import StorageError, UsageError
+from quire.storage.appender import Done
+from quire.storage.batch import Batch, Run
+from quire.storage.blocking import BlockingReader
+from quire.storage.compactor import Compaction
+from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
+from quire.storage.quarantine_record import SegmentDamage
+from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
+from quire.storage.recovery import RecoveryReport
+from quire.storage.seams import Disk, Worker
+from quire.storage.segment import LedgerInfo
+from quire.storage.signals import NoLedger
+from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
+from quire.storage.store import LedgerStore
+
+MAX_DIRECTORIES = 64
+"""Of one bookie: what is asked of each in turn must stay short."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """What a store needs of its own."""
+
+    disk: Disk
+    log_worker: Worker
+    maintenance_worker: Worker
+    reader: BlockingReader | None = None
+
+
+class LedgerDirectories:
+    """See the module. Used from the event loop's thread only. The calls of a `LedgerStore` mean
+    here what they mean there."""
+
+    def __init__(self, stores: Sequence[LedgerStore]) -> None:
+        if not 1 <= len(stores) <= MAX_DIRECTORIES:
+            raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
+        self._places = [Place(store) for store in stores]
+        self._serving = list(self._places)
+        self._ledgers = Ledgers()
+        self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
+        self._sync_ledgers()
+        for place in self._places:
+            store = place.store
+            store.on_failure = partial(self._failed_now, place)
+            store.on_writable_changed = partial(self._writable_changed, place)
+            store.on_compaction = self._compacted
+            store.on_damage = self._damaged
+            store.on_drained = self._drained
+        self.on_writable_changed: Callable[[bool], None] | None = None
+        """Called when any directory begins or ceases to take adds."""
+        self.on_failure: Callable[[StorageError], None] | None = None
+        """Called when no directory is left."""
+        self.on_directory_changed: Callable[[DirectoryState], None] | None = None
+        """Called with what has become of a directory, ahead of the other two."""
+        self.on_compaction: Callable[[Compaction], None] | None = None
+        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
+
+    # -- life -------------------------------------------------------------------------------------
+
+    def refuse(self, path: str, error: StorageError) -> None:
+        """Before `recover`: this directory cannot be used."""
+        for place in self._places:
+            if place.store.path == path:
+                self._put_aside(place, error)
+
+    def recover(self) -> RecoveryReport:
+        """Each directory; one that cannot be read is put aside. `StorageError`: none is left."""
+        reports = []
+        for place in list(self._serving):
+            try:
+                report = place.store.recover()
+                place.read = True
+                problems = tuple(f"{place.store.path}: {what}" for what in report.problems)
+                reports.append(replace(report, problems=problems))
+            except StorageError as error:
+                self._put_aside(place, error)
+        if not self._serving:
+            raise self._first_error()
+        self._look_for_disputes()
+        return joined(reports, self._problems())
+
+    def _problems(self) -> list[str]:
+        found = [f"{one.store.path} does not serve: {one.error}" for one in self._aside()]
+        disputed = sorted(self._ledgers.disputed)
+        found += [f"ledger {one} is in two directories" for one in disputed]
+        return found
+
+    def _look_for_disputes(self) -> None:
+        of = self._ledgers.of
+        for number, ledgers in enumerate(of):
+            before = of[:number]
+            self._ledgers.disputed.update(
+                one for one in ledgers if any(one in other for other in before)
+            )
+
+    def start(self) -> None:
+        for place in list(self._serving):
+            place.store.start()
+
+    async def close(self) -> None:
+        for place in self._places:
+            if place.read:
+                await place.store.close()
+
+    def _put_aside(self, place: Place, error: StorageError) -> None:
+        place.error = error
+        if place in self._serving:
+            self._serving.remove(place)
+        self._sync_ledgers()
+
+    def _sync_ledgers(self) -> None:
+        self._ledgers.of = [place.store.ledgers for place in self._serving]
+        self._homes = [(place.store.ledgers, place.store) for place in self._serving]
+
+    def _aside(self) -> list[Place]:
+        return [place for place in self._places if place.error is not None]
+
+    def _first_error(self) -> StorageError:
+        return next(place.error for place in self._places if place.error is not None)
+
+    # -- what becomes of a directory --------------------------------------------------------------
+
+    def _failed_now(self, place: Place, error: StorageError) -> None:
+        self._put_aside(place, error)
+        self._tell(place)
+        if not self._serving:
+            if self.on_failure is not None:
+                self.on_failure(error)
+            return
+        if self.on_writable_changed is not None:
+            self.on_writable_changed(self.writable)
+        self._drained()
+
+    def _writable_changed(self, place: Place, writable: bool) -> None:
+        place.writable = writable
+        if place.error is not None:
+            return
+        self._tell(place)
+        if self.on_writable_changed is not None:
+            self.on_writable_changed(self.writable)
+
+    def _tell(self, place: Place) -> None:
+        if self.on_directory_changed is not None:
+            self.on_directory_changed(state_of(place))
+
+    def _compacted(self, one: Compaction) -> None:
+        if self.on_compaction is not None:
+            self.on_compaction(one)
+
+    def _damaged(self, path: str, damage: SegmentDamage, healed: bool) -> None:
+        if self.on_damage is not None:
+            self.on_damage(path, damage, healed)
+
+    def _drained(self) -> None:
+        if self.on_drained is not None and not self.queue_full:
+            self.on_drained()
+
+    def directories(self) -> list[DirectoryState]:
+        """Each, in the order in which they were named."""
+        return [state_of(place) for place in self._places]
+
+    # -- where a ledger lives ---------------------------------------------------------------------
+
+    def _home(self, ledger_id: int) -> LedgerStore | None:
+        if ledger_id in self._ledgers.disputed:
+            return None
+        for ledgers, store in self._homes:
+            if ledger_id in ledgers:
+                return store
+        return None
+
+    def _home_of(self, ledger_id: int) -> LedgerStore:
+        home = self._home(ledger_id)
+        if home is None:
+            raise NoLedger
+        return home
+
+    def is_lost(self, ledger_id: int) -> bool:
+        """Whether the ledger may be where it cannot be read now: in a directory that failed."""
+        if self._home(ledger_id) is not None:
+            return False
+        if ledger_id in self._ledgers.disputed:
+            return True
+        return any(place.may_hold(ledger_id) for place in self._aside())
+
+    def absence_unknown(self, ledger_id: int) -> bool:
+        """Whether it is not known what there was of this ledger: not even that it is absent."""
+        home = self._home(ledger_id)
+        if home is not None:
+            return home.negatives_unknown
+        return self.is_lost(ledger_id) or any(p.store.negatives_unknown for p in self._serving)
+
+    @property
+    def negatives_unknown(self) -> bool:
+        """Something was lost, or a directory does not serve, or a ledger is disputed."""
+        return (
+            bool(self._ledgers.disputed)
+            or len(self._serving) < len(self._places)
+            or any(place.store.negatives_unknown for place in self._serving)
+        )
+
+    def takes(self, ledger_id: int) -> bool:
+        """Whether plain adds to this ledger should be taken."""
+        if ledger_id not in self._ledgers.disputed:
+            for place in self._serving:
+                if ledger_id in place.store.ledgers:
+                    return place.writable
+        return self.writable and not self.is_lost(ledger_id)
+
+    def _place_for(self, ledger_id: int) -> Place:
+        """For a ledger that is in no directory."""
+        serving = self._serving
+        for place in serving:
+            if place.is_leaving(ledger_id) or place.store.is_refused(ledger_id):
+                return place  # what is still known of it there must not be forgotten
+        for place in serving:
+            if place.lossy:
+                return place  # where it may have been
+        candidates = [place for place in serving if place.writable] or serving
+        room = 0
+        for place in candidates:
+            # In turn, and the more often the more room there is: disks that are equally empty work
+            # equally, and one that was added fills faster. It needs no draw, and no memory.
+            free = max(1, place.store.room_bytes)
+            place.turn_bytes += free
+            room += free
+        chosen = max(candidates, key=lambda place: place.turn_bytes)
+        chosen.turn_bytes -= room
+        return chosen
+
+    # -- ledgers ----------------------------------------------------------------------------------
+
+    def create_ledger(
+        self, ledger_id: int, master_key: bytes, *, again: bool = False
+    ) -> LedgerInfo:
+        """`StorageError` where it is lost."""
+        if ledger_id in self.ledgers:
+            raise UsageError(f"ledger {ledger_id} is in the store already")
+        if not self._serving:
+            raise self._first_error()
+        if self.is_lost(ledger_id):
+            raise StorageError(
+                f"ledger {ledger_id} may be in a data directory that failed",
+                remedy="Bring the directory back, or replace it",
+            )
+        return self._place_for(ledger_id).store.create_ledger(ledger_id, master_key, again=again)
+
+    def is_refused(self, ledger_id: int) -> bool:
+        return any(place.store.is_refused(ledger_id) for place in self._serving)
+
+    def fence(self, ledger_id: int, done: Done) -> None:
+        self._home_of(ledger_id).fence(ledger_id, done)
+
+    def write_explicit_lac(self, ledger_id: int, packet: bytes, done: Done) -> None:
+        self._home_of(ledger_id).write_explicit_lac(ledger_id, packet, done)
+
+    def force(self, ledger_id: int, done: Done) -> None:
+        """`done(error)` when all that was appended so far to this ledger is durable."""
+        home = self._home(ledger_id)
+        if home is not None:
+            home.force(ledger_id, done)
+        elif self.is_lost(ledger_id):
+            done(StorageError(f"ledger {ledger_id} is in a data directory that failed"))
+        else:
+            done(None)
+
+    def barrier(self, done: Done) -> None:
+        """`done(error)` when everything appended so far is durable, in every directory that
+        serves."""
+        stores = [place.store for place in self._serving]
+        last = last_of(len(stores), done)
+        for store in stores:
+            store.barrier(last)
+        if not stores:
+            done(self._first_error())
+
+    def ledger_ids(self) -> list[int]:
+        return sorted({*self.ledgers, *self._ledgers.disputed})
+
+    def drop_ledgers(self, ledger_ids: Iterable[int]) -> None:
+        """A lost ledger is not dropped: its directory, once it is back, finds out by itself."""
+        ids = list(ledger_ids)
+        for place in self._serving:
+            here = [one for one in ids if one in place.store.ledgers]
+            if here:
+                place.leave(here)
+                place.store.drop_ledgers(here)
+        self._ledgers.disputed.difference_update(ids)
+
+    # -- appending --------------------------------------------------------------------------------
+
+    def append(
+        self,
+        batch: Batch,
+        done: Callable[[Batch, StorageError | None], None],
+        *,
+        reserve: bool = False,
+    ) -> None:
+        """A batch for several directories is cut: `done` is called with each part, which says so
+        (`Batch.partial`), once that is durable or has failed."""
+        parts: dict[LedgerStore, list[Run]] = {}
+        for run in batch.runs:
+            home = self._home(run.ledger_id)
+            if home is None:
+                raise UsageError(f"ledger {run.ledger_id} is not in the store: create it first")
+            parts.setdefault(home, []).append(run)
+        if len(parts) == 1:
+            next(iter(parts)).append(batch, done, reserve=reserve)
+            return
+        assert batch.buffers is not None
+        buffers = batch.buffers
+        whole = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
+        for store, runs in parts.items():
+            part = cut(whole, runs, batch.received_s)
+            try:
+                store.append(part, done, reserve=reserve)
+            except StorageError as error:
+                done(part, error)
+            except UsageError as error:  # larger than a segment
+                done(part, StorageError(str(error)))
+
+    @property
+    def queued_bytes(self) -> int:
+        return sum(place.store.queued_bytes for place in self._serving)
+
+    @property
+    def queue_full(self) -> bool:
+        """Of any directory: a connection waits for the slowest disk that it writes to."""
+        return any(place.store.queue_full for place in self._serving)
+
+    @property
+    def failed(self) -> StorageError | None:
+        """Every directory has failed."""
+        return None if self._serving else self._first_error()
+
+    @property
+    def writable(self) -> bool:
+        """Whether adds to new ledgers should be taken."""
+        return all(place.read and not place.lossy for place in self._places) and any(
+            place.writable for place in self._serving
+        )
+
+    @property
+    def all_writable(self) -> bool:
+        """Whether adds to every ledger that is here should be taken."""
+        return all(place.writable for place in self._serving)
+
+    @property
+    def disk_full(self) -> bool:
+        """Of any directory."""
+        return any(place.store.disk_full for place in self._serving)
+
+    def check_space(self) -> None:
+        for place in list(self._serving):
+            place.store.check_space()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    def last_entry_id(self, ledger_id: int) -> int:
+        return self._home_of(ledger_id).last_entry_id(ledger_id)
+
+    def read(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
+    ) -> list[Buffer]:
+        home = self._home_of(ledger_id)
+        return home.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
+
+    async def read_blocking(
+        self,
+        ledger_id: int,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
+    ) -> list[Buffer]:
+        home = self._home_of(ledger_id)
+        return await home.read_blocking(ledger_id, first, max_count, max_bytes, overhead_bytes)
+
+    async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
+        return await self._home_of(ledger_id).entry_ranges(ledger_id)
+
+    # -- repair and numbers -----------------------------------------------------------------------
+
+    def total_bytes(self) -> int:
+        return sum(place.store.total_bytes() for place in self._serving)
+
+    def free_bytes(self) -> int:
+        return sum(place.store.free_bytes() for place in self._serving)
+
+    def mark_repaired(self, done: Done) -> None:
+        """Of the directories that serve."""
+        lossy = [p.store for p in self._serving if p.store.negatives_unknown]
+        last = last_of(len(lossy), done)
+        for store in lossy:
+            store.mark_repaired(last)
+        if not lossy:
+            done(None)
+
+    def lacking(self) -> dict[int, list[tuple[int, int]]]:
+        found: dict[int, list[tuple[int, int]]] = {}
+        for place in self._serving:
+            for ledger_id, ranges in place.store.lacking().items():
+                found.setdefault(ledger_id, []).extend(ranges)
+        return found
+
+    def stats(self) -> StorageStats:
+        """Sums over the directories that serve; over all that were read where none is left."""
+        places = self._serving or [place for place in self._places if place.read]
+        total = total_stats([place.store.stats() for place in places])
+        return replace(total, writable=self.writable, negatives_unknown=self.negatives_unknown)
+
+    def usage(self) -> list[SegmentUsage]:
+        return [one for place in self._serving for one in place.store.usage()]
+
+
+Store = LedgerStore | LedgerDirectories
+"""What a bookie has."""

@@ -1,0 +1,262 @@
+"""Damage on one bookie's disk, from the page that rots to the segment that is whole again: found by
+the scrub, marked by the bookie, healed by autorecovery, written anew. Nobody reads it meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.bookie.damage import DamageReports
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.errors import DamagedError
+from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
+from quire.storage import quarantine, salvage
+from quire.storage.copies import Newer
+from quire.storage.quarantine import Quarantine
+from quire.storage.quarantine_record import SUFFIX
+from quire.storage.reader import Reader
+from quire.storage.scrub import SegmentScrub
+from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.signals import NoEntry
+from quire.testing.clock import SimClock
+from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
+from tests.sim.mutants.mutant import edit
+
+SCRUBBING = replace(
+    BOOKIE_CONFIG,
+    segment_bytes=256 * 1024,
+    check_space_s=1.0,
+    scrub_interval_s=20.0,
+    scrub_bytes_per_s=64 * 1024,
+    damage_report_interval_s=2.0,
+)
+LEDGERS = 3
+ENTRIES = 1_500
+
+
+def payload(ledger: int, entry_id: int) -> bytes:
+    return b"%d/%d." % (ledger, entry_id) * (1 + (ledger + entry_id) % 40)
+
+
+class Scene:
+    def __init__(self, world: World, patience_s: float) -> None:
+        self.world = world
+        self.patience_s = patience_s
+        self.client = world.client("client")
+        self.locks = ReplicationLocks(self.client.metadata, "tester", SimClock(world.loop))
+        self.ledgers: list[int] = []
+        self.victim = ""
+
+    async def write(self, count: int = LEDGERS, *, entries: int = ENTRIES) -> None:
+        """Ledgers that lie mixed in the segments of three bookies."""
+        writers = [await self.client.create_ledger(password=b"pw") for _ in range(count)]
+        for start in range(0, entries, 50):
+            for writer in writers:
+                ids = range(start, start + 50)
+                await writer.append_many([payload(writer.ledger_id, n) for n in ids])
+        for writer in writers:
+            while writer._session.pipeline.unacked_bytes_max():
+                await asyncio.sleep(0.001)
+            await writer.close()
+        self.ledgers += [writer.ledger_id for writer in writers]
+
+    @property
+    def store(self) -> Any:
+        return self.world.bookies[self.victim].store
+
+    def rot(self, chance: random.Random, pages: int = 3) -> tuple[int, list[int]]:
+        """Some pages of a sealed segment, and the last one: its number, and theirs."""
+        sealed = [one.number for one in self.store.usage() if one.state == "sealed"]
+        number = chance.choice(sealed)
+        segment = self.store._catalogue.segments[number]
+        blocks = range(segment.groups_at // BLOCK_BYTES, segment.end // BLOCK_BYTES)
+        chosen = sorted({*chance.sample(blocks, pages), blocks[-1]})
+        for block in chosen:
+            offset = block * BLOCK_BYTES + chance.randrange(BLOCK_BYTES)
+            self.world.disks[self.victim].flip_bit(segment_name(number), offset)
+        return number, chosen
+
+    def refuses(self, lacking: dict[int, list[tuple[int, int]]]) -> None:
+        """What is damaged is told as damage, never as absence."""
+        for ledger_id, ranges in lacking.items():
+            for first, last in ranges:
+                for entry_id in (first, last):
+                    with pytest.raises(DamagedError):
+                        self.read(ledger_id, entry_id)
+
+    async def until(self, condition: Callable[[], Any], what: str) -> None:
+        try:
+            async with asyncio.timeout(self.patience_s):
+                while not condition():
+                    await asyncio.sleep(0.5)
+        except TimeoutError:
+            raise AssertionError(f"never: {what}") from None
+
+    async def unmarked(self) -> None:
+        async with asyncio.timeout(self.patience_s):
+            for ledger_id in self.ledgers:
+                while await self.locks.marked(ledger_id) is not None:
+                    await asyncio.sleep(0.5)
+
+    def check(self) -> None:
+        """The bookie that was damaged has every entry, and says so itself."""
+        for ledger_id in self.ledgers:
+            at = 0
+            while at < ENTRIES:
+                entries = self.read(ledger_id, at)
+                for entry in entries:
+                    assert bytes(entry).endswith(payload(ledger_id, at))
+                    at += 1
+
+    def read(self, ledger_id: int, first: int) -> list[Any]:
+        found: list[Any] = []
+
+        async def work() -> None:
+            found.extend(await self.store.read_blocking(ledger_id, first, ENTRIES, 1 << 20))
+
+        try:
+            work().send(None)
+        except StopIteration:
+            return found
+        raise AssertionError("it waits")
+
+
+async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
+    chance = world.loop.derive("scenario")
+    there = Scene(world, patience_s)
+    for name in world.disks:
+        await world.start(name, SCRUBBING)
+    await there.write()
+    metadata = await there.client.ledger_metadata(there.ledgers[0])
+    there.victim = metadata.segments[0].ensemble[0].partition(":")[0]
+    number, rotten = there.rot(chance)
+    await there.until(lambda: there.store.lacking(), "the scrub finds it")
+    lacking = there.store.lacking()
+    assert set(lacking) <= set(there.ledgers)
+    assert there.store.stats().damaged_reads == 0  # nobody but the scrub has looked
+    found = there.store._quarantine.records[number].blocks
+    assert [n for first, last in found for n in range(first, last + 1)] == rotten
+    there.refuses(lacking)
+    if restart:
+        # What was found is not forgotten; and it is not found anew, for no round is due.
+        await asyncio.sleep(30.0)
+        world.crash(there.victim)
+        patient = replace(SCRUBBING, scrub_interval_s=0.0)
+        await world.start(there.victim, patient)
+        await there.until(lambda: there.store.lacking() == lacking, "it is remembered")
+        there.refuses(lacking)
+    client = world.client("healer")
+    settings = AutorecoverySettings(backoff_s=1.0, poll_s=1.0)
+    healer = Autorecovery(
+        client, "healer", settings=settings, clock=client.clock, rng=world.loop.derive("healer")
+    )
+    healing = world.network.node("healer").node.create_task(healer.run())
+    marked = []
+    async with asyncio.timeout(patience_s):
+        while not marked:
+            marked = [n for n in lacking if await there.locks.marked(n) is not None]
+            await asyncio.sleep(0.2)
+        mark = await there.locks.marked(marked[0])
+    assert mark is None or mark.value.replicas == (bookie_id(there.victim),)
+    await there.until(lambda: not there.store.lacking(), "all is there once more")
+    there.check()
+    await there.until(lambda: not there.store.stats().damaged_segments, "it is written anew")
+    names = there.world.disks[there.victim].list(LOG_DIRECTORY)
+    assert not [name for name in names if name.endswith(SUFFIX)]
+    there.check()
+    await there.unmarked()
+    assert healer.stats.replicas_repaired >= sum(
+        last - first + 1 for ranges in lacking.values() for first, last in ranges
+    )
+    assert there.victim in {b.partition(":")[0] for b in metadata.segments[0].ensemble}
+    # What was left out is nowhere else: a start finds all of it.
+    world.crash(there.victim)
+    await world.start(there.victim, SCRUBBING)
+    assert there.store.usage()[0].number <= number
+    there.check()
+    healing.cancel()
+    await asyncio.wait([healing])
+    await client.close()
+    await there.client.close()
+    for bookie in list(world.bookies.values()):
+        await bookie.stop()
+
+
+def play(seed: int, *, restart: bool, patience_s: float = 900.0) -> None:
+    world = World.make(seed, 3)
+    world.loop.run(scenario(world, restart=restart, patience_s=patience_s))
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_damage_is_found_reported_healed_and_gone(seed: int) -> None:
+    play(seed, restart=bool(seed % 2))
+
+
+# -- defects that the scenario must notice ------------------------------------------------------
+
+
+def the_scrub_skips_the_last_block(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        SegmentScrub,
+        "_blocks",
+        ("found = block_checksums((data,))",
+         "found = block_checksums((data,))[: self._target.end // 4096 - 1 - number]"),
+        ("found.tolist() != list(expected)", "True"),
+    )  # fmt: skip
+
+
+def damage_is_not_reported(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, DamageReports, "_mark", ("if names(", "if False and names("))
+
+
+def damage_is_forgotten_on_restart(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Quarantine, "load", ("self._put(segment, record)", "pass"))
+
+
+def damage_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Quarantine, "_save", ("or not self._unsaved", "or True"))
+
+
+def what_is_damaged_counts_as_absent(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Reader, "_some", ("raise problem", "return []"))
+
+
+def a_segment_is_written_anew_too_early(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Quarantine, "ready", ("not self._alive(record)", "True"))
+    edit(patch, salvage, "healthy_extents", ("if left:", "if False:"))
+
+
+def what_is_healed_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(quarantine, "newer_copies", lambda *_: Newer((), ()))
+
+
+def what_is_healed_stays_in_quarantine(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Quarantine, "ready", ("yield segment", "yield from ()"))
+
+
+@pytest.mark.parametrize(
+    "defect",
+    [
+        the_scrub_skips_the_last_block,
+        damage_is_not_reported,
+        damage_is_forgotten_on_restart,
+        damage_is_not_written_down,
+        what_is_damaged_counts_as_absent,
+        a_segment_is_written_anew_too_early,
+        what_is_healed_is_not_noticed,
+        what_is_healed_stays_in_quarantine,
+    ],
+)
+def test_a_defect_is_noticed(
+    defect: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    defect(monkeypatch)
+    with pytest.raises((AssertionError, TimeoutError, NoEntry, pytest.fail.Exception)) as noticed:
+        play(1, restart=True, patience_s=120.0)
+    print(f"{defect.__name__}: {noticed.value!r:.200}")

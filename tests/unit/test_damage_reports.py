@@ -1,0 +1,164 @@
+"""What a bookie tells the cluster of its damage: what, how often, and what it keeps to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.bookie.damage import AGAIN_S, LEDGERS_PER_PASS, DamageReports, names
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.underreplication import Underreplicated, mark_path
+from quire.errors import CookieError, MetadataUnavailableError
+from quire.metadata.memory import MemoryStore
+from quire.metadata.tree import Delete
+from quire.metadata.uri import replication_root
+from tests.support.bookie import memory_metadata
+from tests.support.storage import HandClock
+
+ME, OTHER = "me:3181", "other:3181"
+
+
+class FakeStore:
+    def __init__(self) -> None:
+        self.damaged: dict[int, list[tuple[int, int]]] = {}
+        self.negatives_unknown = False
+
+    def absence_unknown(self, ledger_id: int) -> bool:
+        return self.negatives_unknown
+
+    def lacking(self) -> dict[int, list[tuple[int, int]]]:
+        return self.damaged
+
+
+class Scene:
+    def __init__(self) -> None:
+        self.metadata: MemoryStore = memory_metadata()
+        self.store = FakeStore()
+        self.clock = HandClock()
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    async def begin(self) -> DamageReports:
+        await self.metadata.initialise()
+        own = await self.metadata.instance_id()
+        assert own is not None
+        store: Any = self.store
+        return DamageReports(store, self.metadata, self.clock, ME, own)
+
+    def log(self, event: str, **fields: object) -> None:
+        self.events.append((event, fields))
+
+    async def ledger(self, ledger_id: int, *ensembles: tuple[str, ...]) -> None:
+        """Each ensemble has ten entries."""
+        segments = tuple(Segment(10 * n, one) for n, one in enumerate(ensembles))
+        size = len(ensembles[0])
+        await self.metadata.create_ledger(LedgerMetadata(size, size, size, segments), ledger_id)
+
+    async def marked(self, ledger_id: int) -> tuple[str, ...]:
+        path = mark_path(replication_root(self.metadata.uri), ledger_id)
+        if not await self.metadata.tree.exists(path):
+            return ()
+        return Underreplicated.decode((await self.metadata.tree.read(path)).value).replicas
+
+
+async def test_a_ledger_is_marked_once_and_again_while_it_lacks_entries() -> None:
+    there = Scene()
+    reports = await there.begin()
+    assert await reports.report(there.log) == 0
+    await there.ledger(1, (ME, OTHER))
+    there.store.damaged = {1: [(3, 5)]}
+    assert await reports.report(there.log) == 1
+    assert await there.marked(1) == (ME,)
+    assert there.events == [("damage_reported", {"ledgers": 1, "lacking": 1, "unknown": False})]
+    assert await reports.report(there.log) == 0
+    # Somebody took the mark away, and it lacks still.
+    path = mark_path(replication_root(there.metadata.uri), 1)
+    await there.metadata.tree.commit(Delete(path))
+    assert await reports.report(there.log) == 0
+    there.clock.ms += int(AGAIN_S * 1000)
+    assert await reports.report(there.log) == 1
+    assert await there.marked(1) == (ME,)
+    # Healed, and damaged again: that is news.
+    await there.metadata.tree.commit(Delete(path))
+    there.store.damaged = {}
+    assert await reports.report(there.log) == 0
+    there.store.damaged = {1: [(3, 3)]}
+    assert await reports.report(there.log) == 1
+
+
+async def test_nothing_is_marked_that_is_gone_or_not_ours() -> None:
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (OTHER,))
+    await there.ledger(2, (OTHER,), (ME,), (OTHER,))
+    await there.ledger(3, (OTHER,), (ME,), (OTHER,))
+    there.store.damaged = {1: [(0, 5)], 2: [(0, 9), (20, 30)], 3: [(5, 10)], 4: [(0, 0)]}
+    assert await reports.report(there.log) == 1
+    assert [await there.marked(n) for n in (1, 2, 3, 4)] == [(), (), (ME,), ()]
+
+
+async def test_another_cluster_is_told_nothing() -> None:
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (ME,))
+    reports._instance_id = "another"
+    there.store.damaged = {1: [(0, 0)]}
+    with pytest.raises(CookieError, match="nothing was marked"):
+        await reports.report(there.log)
+    assert await there.marked(1) == ()
+
+
+async def test_a_pass_is_bounded_and_the_next_goes_on() -> None:
+    there = Scene()
+    reports = await there.begin()
+    count = LEDGERS_PER_PASS + 30
+    for ledger_id in range(count):
+        await there.ledger(ledger_id, (ME, OTHER))
+    there.store.damaged = {ledger_id: [(0, 0)] for ledger_id in range(count)}
+    assert await reports.report(there.log) == LEDGERS_PER_PASS
+    assert await reports.report(there.log) == 30
+    assert await reports.report(there.log) == 0
+
+
+async def test_what_a_store_did_not_take_is_tried_again() -> None:
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (ME,))
+    there.store.damaged = {1: [(0, 0)]}
+    failing = [True]
+
+    async def hook(operation: str, done: bool) -> None:
+        if failing and operation == "read_ledger" and not done:
+            failing.clear()
+            raise MetadataUnavailableError("the store is away")
+
+    there.metadata._hook = hook
+    with pytest.raises(MetadataUnavailableError):
+        await reports.report(there.log)
+    assert not failing
+    assert await reports.report(there.log) == 1
+
+
+async def test_where_nobody_knows_what_was_lost_every_ledger_of_the_bookie_is_marked() -> None:
+    there = Scene()
+    reports = await there.begin()
+    count = LEDGERS_PER_PASS + 10
+    for ledger_id in range(count):
+        await there.ledger(ledger_id, (OTHER,), (ME,))
+    await there.ledger(count, (OTHER,))
+    there.store.negatives_unknown = True
+    passes = [await reports.report(there.log) for _ in range(4)]
+    assert passes == [LEDGERS_PER_PASS, 10, 0, 0]
+    assert await there.marked(count) == ()
+    there.store.negatives_unknown = False
+    assert await reports.report(there.log) == 0
+
+
+def test_which_entries_a_bookie_should_have() -> None:
+    segments = (Segment(0, (OTHER,)), Segment(10, (ME,)), Segment(20, (OTHER,)))
+    metadata = LedgerMetadata(1, 1, 1, segments)
+    assert names(metadata, ME, [(0, 3), (19, 19)])
+    assert names(metadata, ME, [(9, 10)])
+    assert not names(metadata, ME, [(0, 9), (20, 50)])
+    assert not names(metadata, ME, [])
+    assert names(LedgerMetadata(1, 1, 1, (Segment(0, (ME,)),)), ME, [(10**9, 10**9)])

@@ -1,0 +1,394 @@
+"""A bookie with several data directories: where ledgers go, and what becomes of them when a
+directory fails, fills, or is not there."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import shutil
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from quire.bookie.identity import COOKIE_FILE
+from quire.bookie.server import Bookie
+from quire.codec import frames, v3
+from quire.codec.cookie import decode, split_directories
+from quire.codec.digest import DigestType, master_key
+from quire.codec.entry import EntryCodec
+from quire.codec.frames import Code
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.underreplication import mark_path
+from quire.errors import CookieError, QuireError, StorageError
+from quire.metadata.base import MetadataStore
+from quire.metadata.uri import replication_root
+from quire.storage.batch import Batch
+from quire.storage.disk import RealDisk
+from quire.storage.ledger_directories import LedgerDirectories
+from tests.support.bookie import SMALL, memory_metadata, peer_of, running_bookie
+from tests.support.directories import DirectoriesOnDisks
+from tests.support.storage import key_of, make_batch
+
+KEY = master_key(b"")
+
+
+def ignore(*_: object) -> None:
+    pass
+
+
+# -- where a ledger goes ----------------------------------------------------------------------
+
+
+def test_new_ledgers_go_by_the_room_that_there_is() -> None:
+    box = DirectoriesOnDisks(2)
+    box.disks[0].capacity_bytes = 30_000_000
+    box.disks[1].capacity_bytes = 10_000_000
+    box.open()
+    for ledger_id in range(80):
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+    first, second = (len(store.ledgers) for store in box.stores)
+    assert first + second == 80
+    assert 2.7 < first / second < 3.3
+
+
+def test_a_full_directory_gets_no_new_ledger_and_the_other_goes_on() -> None:
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for ledger_id in (1, 2):
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+    box.idle()
+    box.disks[0].capacity_bytes -= box.disks[0].free_bytes()
+    full = next(iter(box.stores[0].ledgers))
+    other = next(iter(box.stores[1].ledgers))
+    entry = 0
+    while box.stores[0].writable:
+        box.store.append(make_batch([(full, entry, b"x" * 3000)]), ignore)
+        entry += 1
+        box.idle()
+    assert box.store.writable
+    assert not box.store.all_writable
+    assert not box.store.takes(full)
+    assert box.store.takes(other)
+    assert box.store.takes(99)
+    for ledger_id in range(10, 20):
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+    assert list(box.stores[0].ledgers) == [full]
+    state, good = box.store.directories()
+    assert (state.state, good.state) == ("read-only", "writable")
+    assert "no room" in state.reason
+    # One chunk for both: each part has its own answer.
+    answers: list[tuple[int, bool]] = []
+
+    def done(batch: Batch, error: StorageError | None) -> None:
+        answers.extend((one.ledger_id, error is None) for one in batch.runs)
+
+    box.store.append(make_batch([(full, entry, b"x"), (other, 0, b"y")]), done)
+    box.idle()
+    assert sorted(answers) == sorted([(full, False), (other, True)])
+
+
+def test_a_ledger_that_leaves_comes_back_to_its_directory() -> None:
+    """Its deletion is not durable: after a crash it would be in two."""
+    box = DirectoriesOnDisks(2)
+    box.open()
+    box.store.create_ledger(1, key_of(1))
+    box.store.append(make_batch([(1, 0, b"old")]), ignore)
+    box.idle()
+    home = next(n for n in range(2) if 1 in box.stores[n].ledgers)
+    box.store.drop_ledgers([1])
+    box.store.create_ledger(1, key_of(1), again=True)
+    box.store.append(make_batch([(1, 5, b"new")]), ignore)
+    other = 1 - home
+    box.pump([other])
+    box.crash()
+    box.open()
+    assert 1 not in box.stores[other].ledgers
+
+
+def test_a_ledger_that_was_fenced_and_dropped_comes_back_fenced() -> None:
+    for seed in range(4):
+        box = DirectoriesOnDisks(2, seed)
+        box.open()
+        for ledger_id in range(1, 2 + seed):
+            box.store.create_ledger(ledger_id, key_of(ledger_id))
+        box.store.fence(1, ignore)
+        box.idle()
+        box.store.drop_ledgers([1])
+        box.idle()
+        assert box.store.is_refused(1)
+        assert box.store.create_ledger(1, key_of(1), again=True).fenced
+
+
+def test_a_ledger_in_two_directories_is_no_ledger_until_it_is_dropped() -> None:
+    """Which of them is right, nobody can tell: somebody copied files."""
+    box = DirectoriesOnDisks(2)
+    box.open()
+    for ledger_id in (1, 2):
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+    for store in box.stores:
+        if 1 not in store.ledgers:
+            store.create_ledger(1, key_of(1))
+    box.idle()
+    box.kill()
+    report = box.open()
+    assert any("ledger 1 is in two directories" in problem for problem in report.problems)
+    assert 1 not in box.store.ledgers
+    assert len(box.store.ledgers) == 1
+    assert box.store.is_lost(1)
+    assert box.store.absence_unknown(1)
+    assert not box.store.absence_unknown(2)
+    assert 1 in box.store.ledger_ids()
+    box.store.drop_ledgers([1])
+    assert not box.store.is_lost(1)
+    assert all(1 not in store.ledgers for store in box.stores)
+
+
+def test_a_barrier_ends_once_for_all_directories() -> None:
+    box = DirectoriesOnDisks(3)
+    box.open()
+    for ledger_id in range(3):
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+        box.store.append(make_batch([(ledger_id, 0, b"x")]), ignore)
+    done: list[StorageError | None] = []
+    box.store.barrier(done.append)
+    box.pump([0, 1])
+    assert done == []
+    box.pump()
+    assert done == [None]
+
+
+# -- a bookie ---------------------------------------------------------------------------------
+
+
+class BreakableDisk(RealDisk):
+    """Every write fails once `broken` is set."""
+
+    broken = False
+
+    def create(self, name: str) -> Any:
+        return _File(super().create(name), self)
+
+    def open(self, name: str) -> Any:
+        return _File(super().open(name), self)
+
+
+class _File:
+    def __init__(self, file: Any, disk: BreakableDisk) -> None:
+        self._file, self._disk = file, disk
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("write", "sync") and self._disk.broken:
+            raise OSError(errno.EIO, "I/O error")
+        return getattr(self._file, name)
+
+
+def entry(ledger: int, entry_id: int) -> bytes:
+    codec = EntryCodec(ledger, DigestType.CRC32C, b"")
+    return codec.pack(entry_id, entry_id - 1, 5 * (entry_id + 1), b"hello")
+
+
+@pytest.fixture
+async def metadata() -> AsyncIterator[MetadataStore]:
+    store = memory_metadata()
+    await store.initialise()
+    yield store
+    await store.close()
+
+
+def start(tmp_path: Path, metadata: MetadataStore, *names: str) -> Any:
+    first, *others = [tmp_path / name for name in names]
+    more = [BreakableDisk(path, make=False) for path in others]
+    return running_bookie(first, SMALL, metadata, bookie_id="b", more=more)
+
+
+def homes(bookie: Bookie) -> list[int]:
+    """A ledger of each directory."""
+    assert isinstance(bookie.store, LedgerDirectories)
+    return [next(iter(place.store.ledgers)) for place in bookie.store._places]
+
+
+async def fill(bookie: Bookie) -> tuple[int, int]:
+    """An entry in each of two ledgers, in one chunk; the ledgers of both directories."""
+    async with peer_of(bookie) as peer:
+        peer.send(b"".join(frames.add_request(KEY, entry(n, 0)) for n in (1, 2)))
+        answers = {await peer.receive(), await peer.receive()}
+        assert answers == {frames.add_response(0, n, 0) for n in (1, 2)}
+    first, second = homes(bookie)
+    return first, second
+
+
+def listed(path: Path) -> tuple[str, ...]:
+    return split_directories(decode((path / COOKIE_FILE).read_bytes()).ledger_dirs)
+
+
+async def test_two_directories_and_again(tmp_path: Path, metadata: MetadataStore) -> None:
+    paths = (str(tmp_path / "one"), str(tmp_path / "two"))
+    async with start(tmp_path, metadata, "one", "two") as bookie:
+        assert set(await fill(bookie)) == {1, 2}
+        assert listed(tmp_path / "one") == listed(tmp_path / "two") == paths
+        assert decode((await metadata.read_cookie("b")).value).ledger_dirs.split("\t")[0] == "2"
+    async with start(tmp_path, metadata, "two", "one") as bookie, peer_of(bookie) as peer:
+        for ledger in (1, 2):
+            answer = await peer.ask(frames.read_request(ledger, 0))
+            assert answer == frames.read_response(0, ledger, 0, entry(ledger, 0))
+        assert listed(tmp_path / "one") == paths
+        assert await peer.ask(frames.read_request(3, 0)) == frames.read_response(
+            Code.NO_LEDGER, 3, 0
+        )
+
+
+async def test_a_directory_is_added(tmp_path: Path, metadata: MetadataStore) -> None:
+    async with start(tmp_path, metadata, "one") as bookie:
+        assert not isinstance(bookie.store, LedgerDirectories)
+    async with start(tmp_path, metadata, "one", "two") as bookie:
+        await fill(bookie)
+        assert bookie.store.all_writable
+    assert len(listed(tmp_path / "one")) == len(listed(tmp_path / "two")) == 2
+
+
+async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataStore) -> None:
+    async with start(tmp_path, metadata, "one", "two"):
+        pass
+    with pytest.raises(CookieError, match=r"has data in .*/two, which is not named") as caught:
+        async with start(tmp_path, metadata, "one"):
+            pass
+    assert f"quire bookie cookie update --dir {tmp_path / 'one'} " in caught.value.remedy
+    assert f"--dir {tmp_path / 'two'}" in caught.value.remedy
+
+
+async def test_a_directory_that_is_not_mounted(tmp_path: Path, metadata: MetadataStore) -> None:
+    """It may hold any ledger: what the other does not have is unknown, not absent."""
+    async with start(tmp_path, metadata, "one", "two") as bookie:
+        here, away = await fill(bookie)
+    for how in ("missing", "empty"):
+        (tmp_path / "two").rename(tmp_path / "kept")
+        if how == "empty":
+            (tmp_path / "two").mkdir()
+        async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
+            good = await peer.ask(frames.read_request(here, 0))
+            assert good == frames.read_response(0, here, 0, entry(here, 0))
+            for unknown in (away, 77):
+                lost = frames.read_response(Code.IO_ERROR, unknown, 0)
+                assert await peer.ask(frames.read_request(unknown, 0)) == lost
+                assert bookie.service.fence(unknown, KEY, ignore) == Code.IO_ERROR
+                refused = frames.add_response(Code.IO_ERROR, unknown, 1)
+                assert await peer.ask(frames.add_request(KEY, entry(unknown, 1))) == refused
+                assert unknown not in bookie.store.ledgers
+            goes_on = await peer.ask(frames.add_request(KEY, entry(here, 1)))
+            assert goes_on == frames.add_response(0, here, 1)
+            assert "b" in (await metadata.bookies()).readonly
+            state = bookie.store.directories()[1]
+            assert (state.state, state.ledgers) == ("failed", None)
+            assert "not mounted" in state.reason
+        assert not (tmp_path / "two" / "current").exists()
+        shutil.rmtree(tmp_path / "two", ignore_errors=True)
+        (tmp_path / "kept").rename(tmp_path / "two")
+    async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
+        back = await peer.ask(frames.read_request(away, 0))
+        assert back == frames.read_response(0, away, 0, entry(away, 0))
+        assert "b" in (await metadata.bookies()).writable
+
+
+async def test_what_is_in_a_failed_directory_is_reported(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
+    """Its ledgers are marked, so that they are copied to other bookies; the others are not."""
+    async with start(tmp_path, metadata, "one", "two") as bookie:
+        here, away = await fill(bookie)
+    for ledger_id in (1, 2, 3):
+        member = "b" if ledger_id < 3 else "c"
+        segments = (Segment(0, (member,)),)
+        await metadata.create_ledger(LedgerMetadata(1, 1, 1, segments), ledger_id)
+    (tmp_path / "two").rename(tmp_path / "kept")
+    async with start(tmp_path, metadata, "one", "two") as bookie:
+        await bookie.report_damage()
+    root = replication_root(metadata.uri)
+    marked = [n for n in (1, 2, 3) if await metadata.tree.exists(mark_path(root, n))]
+    assert marked == [away]
+    assert here not in marked
+
+
+async def test_nothing_is_left(tmp_path: Path, metadata: MetadataStore) -> None:
+    async with start(tmp_path, metadata, "one", "two"):
+        pass
+    for name in ("one", "two"):
+        shutil.rmtree(tmp_path / name)
+    with pytest.raises(QuireError, match="not mounted"):
+        async with start(tmp_path, metadata, "one", "two"):
+            pass
+
+
+async def test_the_directory_of_another_bookie(tmp_path: Path, metadata: MetadataStore) -> None:
+    async with running_bookie(tmp_path / "two", SMALL, metadata, bookie_id="other"):
+        pass
+    with pytest.raises(CookieError, match="belongs to bookie other"):
+        async with start(tmp_path, metadata, "one", "two"):
+            pass
+    assert not (tmp_path / "one" / "current").exists()
+
+
+async def test_a_disk_fails_and_the_other_goes_on(tmp_path: Path, metadata: MetadataStore) -> None:
+    async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
+        here, broken = await fill(bookie)
+        disk = bookie._disks[1]
+        assert isinstance(disk, BreakableDisk)
+        disk.broken = True
+        # One chunk for both, in each protocol: what is in the good directory is acknowledged.
+        peer.send(b"".join(frames.add_request(KEY, entry(n, 1)) for n in (1, 2)))
+        answers = {await peer.receive(), await peer.receive()}
+        assert answers == {
+            frames.add_response(0, here, 1),
+            frames.add_response(Code.IO_ERROR, broken, 1),
+        }
+        assert not bookie.failed.done()
+        lost = frames.read_response(Code.IO_ERROR, broken, 0)
+        assert await peer.ask(frames.read_request(broken, 0)) == lost
+        assert bookie.service.fence(broken, KEY, ignore) == Code.IO_ERROR
+        # What it did not hold is known: new ledgers are taken.
+        none = frames.read_response(Code.NO_LEDGER, 77, 0)
+        assert await peer.ask(frames.read_request(77, 0)) == none
+        added = await peer.ask(frames.add_request(KEY, entry(78, 0)))
+        assert added == frames.add_response(0, 78, 0)
+        assert "b" in (await metadata.bookies()).writable
+        assert bookie.store.directories()[1].state == "failed"
+        good = bookie._disks[0]
+        bookie.store._places[0].store._disk_failed(OSError(good.path))
+        async with asyncio.timeout(20):
+            await bookie.failed
+    async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
+        back = await peer.ask(frames.read_request(broken, 0))
+        assert back == frames.read_response(0, broken, 0, entry(broken, 0))
+
+
+async def test_deferred_adds_are_forced_where_they_are(
+    tmp_path: Path, metadata: MetadataStore
+) -> None:
+    """A force must not say yes because another directory is well."""
+    async with start(tmp_path, metadata, "one", "two") as bookie, peer_of(bookie) as peer:
+        here, broken = await fill(bookie)
+
+        def add(txn: int, ledger: int, entry_id: int, **how: bool) -> bytes:
+            return v3.add_request(txn, KEY, entry(ledger, entry_id), ledger, entry_id, **how)
+
+        async def codes(count: int) -> dict[int, int]:
+            found = {}
+            for _ in range(count):
+                answer = v3.parse_response((await peer.receive())[4:])
+                found[answer.header.txnId] = v3.status_of(answer, 0)
+            return found
+
+        bookie._disks[1].broken = True
+        peer.send(
+            add(1, broken, 1, deferred_sync=True)
+            + add(2, here, 1, deferred_sync=True)
+            + add(3, broken, 2)
+            + add(4, here, 2)
+        )
+        assert await codes(4) == {1: Code.OK, 2: Code.OK, 3: Code.IO_ERROR, 4: Code.OK}
+        peer.send(v3.force_request(5, broken) + v3.force_request(6, here))
+        assert await codes(2) == {5: Code.IO_ERROR, 6: Code.OK}
+        # Refused at once, beside one that is taken.
+        peer.send(add(7, broken, 3, deferred_sync=True) + add(8, here, 3, deferred_sync=True))
+        assert await codes(2) == {7: Code.IO_ERROR, 8: Code.OK}

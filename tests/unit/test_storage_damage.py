@@ -1,0 +1,760 @@
+"""The scrub and what becomes of what it finds: found in every block, remembered, healed, gone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from quire.codec.log_parts import BLOCK_BYTES, FormatError
+from quire.core.ranges import merged
+from quire.errors import DamagedError, StorageError
+from quire.storage.config import StorageConfig
+from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.quarantine_record import (
+    LEDGERS_MAX,
+    SUFFIX,
+    SegmentDamage,
+    decode_record,
+    encode_record,
+    limited,
+    record_name,
+)
+from quire.storage.scrub import Findings, SegmentScrub
+from quire.storage.scrub_report import DirectoryScrub
+from quire.storage.scrubber import SCRUB_NAME, Round, target_of
+from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
+from quire.storage.signals import NoEntry
+from quire.storage.space_report import look as look_at_space
+from quire.testing.disk import SimDisk
+from tests.support.storage import SMALL, StoreOnDisk, make_batch, sim_disk
+from tests.unit.test_storage_compaction import check, mixed, sealed
+
+EAGER = replace(
+    SMALL,
+    compact_minor_ratio=0.0,
+    compact_major_ratio=0.0,
+    scrub_interval_s=5.0,
+    scrub_bytes_per_s=0,
+)
+"""Scrubs whenever it is asked to look."""
+ON_SUSPICION = replace(EAGER, scrub_interval_s=0.0)
+
+
+class Box(StoreOnDisk):
+    """A store whose damage is noted."""
+
+    def __init__(self, disk: SimDisk, config: StorageConfig) -> None:
+        super().__init__(disk, config)
+        self.events: list[tuple[int, bool]] = []
+        self.failures: list[StorageError] = []
+        self.disk: SimDisk = disk
+
+    def open(self) -> Any:
+        report = super().open()
+        self.store.on_damage = lambda path, damage, healed: self.events.append(
+            (damage.number, healed)
+        )
+        self.store.on_failure = self.failures.append
+        return report
+
+    def later(self, times: int = 4) -> None:
+        """Time passes: whatever is due is done."""
+        for _ in range(times):
+            self.clock.ms += 61_000
+            self.store.check_space()
+            self.pump()
+            for _ in range(500):
+                if not self.timers.fire():
+                    break
+                self.pump()
+            else:
+                raise AssertionError("it comes to no end")
+
+    def segment(self, number: int) -> Segment:
+        return self.store._catalogue.segments[number]
+
+    def flip(self, number: int, block: int, at: int = 100) -> None:
+        self.disk.flip_bit(segment_name(number), block * BLOCK_BYTES + at)
+
+    def unreadable(self) -> dict[int, list[tuple[int, int]]]:
+        """By asking for every entry: damaged, never absent, never wrong."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        for (ledger_id, entry_id), entry in self.acknowledged.items():
+            try:
+                assert self.read(ledger_id, entry_id) == [entry]
+            except DamagedError:
+                found.setdefault(ledger_id, []).append((entry_id, entry_id))
+        return {ledger_id: merged(ranges) for ledger_id, ranges in sorted(found.items())}
+
+    def heal(self, lacking: dict[int, list[tuple[int, int]]]) -> None:
+        """As a worker does it."""
+        for ledger_id, ranges in lacking.items():
+            for first, last in ranges:
+                entries = range(first, last + 1)
+                self.append(
+                    [(ledger_id, n, self.written[ledger_id, n][32:]) for n in entries], reserve=True
+                )
+        self.idle()
+
+    def records(self) -> list[str]:
+        return [name for name in self.disk.list(LOG_DIRECTORY) if name.endswith(SUFFIX)]
+
+
+def filled(config: StorageConfig = EAGER, segments: int = 2) -> Box:
+    box = Box(sim_disk(1, cold_read_probability=0.0), config)
+    box.open()
+    box.idle()
+    mixed(box, segments=segments)
+    return box
+
+
+def look(box: Box, number: int) -> Findings:
+    segment = box.segment(number)
+    file = box.disk.open(segment.name)
+    scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
+    while scrub.step():
+        pass
+    file.close()
+    return scrub.found
+
+
+def blocks_of(box: Box, number: int) -> Iterator[int]:
+    size = box.segment(number).file_bytes
+    return iter(range(-(-size // BLOCK_BYTES)))
+
+
+# -- finding ----------------------------------------------------------------------------------
+
+
+def test_what_is_whole_is_clean() -> None:
+    box = filled()
+    box.later()
+    assert box.store.stats().scrub_rounds > 0
+    assert box.store.stats().scrubbed_bytes > sum(one.file_bytes for one in box.store.usage()) / 2
+    assert box.events == []
+    assert box.store.lacking() == {}
+    assert box.records() == []
+
+
+def test_one_bit_in_any_block_is_found_and_just_what_it_hits_is_lacking() -> None:
+    """Header, groups, footer, up to the last byte; and what the scrub says lacks is just what
+    reads refuse."""
+    box = filled()
+    [number, *_] = sealed(box)
+    segment = box.segment(number)
+    assert look(box, number).clean
+    hit = 0
+    for block in blocks_of(box, number):
+        at = min(block * BLOCK_BYTES + 1_200, segment.file_bytes - 1)
+        box.disk.flip_bit(segment_name(number), at, 3)
+        found = look(box, number)
+        in_groups = segment.groups_at <= at < segment.end
+        assert found.header == (at < segment.groups_at)
+        assert found.blocks == ([(block, block)] if in_groups else [])
+        if at >= segment.end:
+            assert found.index
+        if in_groups:
+            assert found.ledgers == box.unreadable()
+            hit += bool(found.ledgers)
+        box.disk.flip_bit(segment_name(number), at, 3)
+        assert look(box, number).clean
+    assert hit > 5
+    last = segment.file_bytes - 1
+    box.disk.flip_bit(segment_name(number), last, 0)
+    assert "trailer" in look(box, number).index
+
+
+def test_a_segment_that_is_still_written_is_checked_as_far_as_it_is_synced() -> None:
+    box = filled()
+    for n in range(5):
+        box.append([(50, n * 3 + k, b"x" * 700) for k in range(3)])
+        box.pump()
+    current = box.store.usage()[-1].number
+    box.append([(50, 15, b"queued")])
+    block = (box.segment(current).end - BLOCK_BYTES) // BLOCK_BYTES
+    box.flip(current, block, 800)
+    found = look(box, current)
+    assert found.blocks == [(block, block)]
+    box.idle()
+    box.later()
+    assert box.store.lacking() == box.unreadable() != {}
+
+
+def test_frames_that_are_not_what_their_run_says_are_found_though_all_checksums_are_right() -> None:
+    box = filled()
+    batch = make_batch([(60, n, b"abc") for n in range(3)])
+    box.store.create_ledger(60, b"k" * 20)
+    batch.runs[0].first = 7  # as a defect would have it
+    box.store.append(batch, lambda batch, error: None)
+    box.idle()
+    box.later()
+    assert box.store.lacking() == {60: [(7, 9)]}
+
+
+def test_an_index_that_names_what_no_group_has_is_found() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    segment = box.segment(number)
+    file = box.disk.open(segment.name)
+    scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
+    while size := scrub.step():
+        if scrub._summary is not None and scrub._starts and size:
+            scrub._firsts[len(scrub._firsts) // 2] += 1  # what a table says, but for the index
+            break
+    while scrub.step():
+        pass
+    assert "names entries" in scrub.found.index
+
+
+def test_a_read_that_meets_damage_has_the_segment_looked_at() -> None:
+    box = filled(ON_SUSPICION)
+    box.later()
+    assert box.store.stats().scrubbed_segments == 0
+    [number, *_] = sealed(box)
+    box.flip(number, 5)
+    box.later()
+    assert box.store.lacking() == {}  # nobody has looked
+    unreadable = box.unreadable()
+    box.later(1)
+    assert box.events == [(number, False)]
+    assert box.store.lacking() == unreadable
+    # Reads that meet it again and again cost no scrub each.
+    before = box.store.stats().scrubbed_segments
+    for _ in range(5):
+        assert box.unreadable() == unreadable
+        box.store.check_space()
+        box.idle()
+    assert box.store.stats().scrubbed_segments <= before + 1
+
+
+def test_what_a_start_finds_damaged_is_looked_at() -> None:
+    box = filled(ON_SUSPICION, segments=1)
+    box.append([(70, n, b"y" * 300) for n in range(20)])
+    box.idle()
+    current = box.store.usage()[-1].number
+    box.disk.kill()
+    box.flip(current, box.segment(current).end // BLOCK_BYTES - 2, 50)
+    assert box.open().damaged_blocks == 1
+    box.idle()
+    box.later()
+    assert box.events == [(current, False)]
+    assert box.store.lacking() == box.unreadable() == {70: box.unreadable()[70]}
+
+
+def test_a_device_that_refuses_for_a_while_is_damage_for_a_while() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.disk.fail_reads(segment_name(number), 6 * BLOCK_BYTES, BLOCK_BYTES)
+    box.later()
+    assert box.events == [(number, False)]
+    assert box.store.lacking() == box.unreadable() != {}
+    box.disk.mend_reads(segment_name(number))
+    box.later()
+    assert box.events == [(number, False), (number, True)]
+    assert box.store.lacking() == {}
+    assert box.records() == []
+    assert box.store.failed is None
+
+
+def test_a_segment_that_cannot_be_read_at_all_lacks_everything() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.disk.fail_reads(segment_name(number))
+    box.later()
+    assert box.store.lacking() == box.unreadable() != {}
+
+
+# -- remembered -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("end", ["kill", "crash", "close"])
+def test_it_is_remembered_without_being_found_again(end: str) -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = box.store.lacking()
+    assert lacking == box.unreadable() != {}
+    if end == "close":
+        box.close()
+    elif end == "crash":
+        box.disk.crash()
+    else:
+        box.disk.kill()
+    box.config = ON_SUSPICION
+    box.open()
+    assert next(iter(box.store.usage())).why.startswith("quarantined: 1 blocks are damaged")
+    box.later(1)
+    assert box.store.lacking() == lacking
+    assert box.store.stats().scrubbed_segments == 0
+
+
+def test_a_record_that_rots_is_made_again() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = box.store.lacking()
+    box.close()
+    box.disk.flip_bit(record_name(number), 60)
+    box.config = ON_SUSPICION
+    box.open()
+    box.later()
+    assert box.store.lacking() == lacking
+    assert box.store.stats().scrubbed_segments == 1
+    file = box.disk.open(record_name(number))
+    assert decode_record(file.read(0, file.size()) or b"", number).blocks == ((4, 4),)
+
+
+def test_on_a_full_disk_it_is_written_later() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    room, box.disk.capacity_bytes = box.disk.capacity_bytes, 0
+    box.flip(number, 4)
+    box.later()
+    assert box.store.lacking() == box.unreadable() != {}
+    assert box.store.failed is None
+    box.disk.capacity_bytes = room
+    box.later(1)
+    assert box.records() == [record_name(number).rpartition("/")[2]]
+
+
+@pytest.mark.parametrize("name", ["record", "round"])
+def test_a_sync_that_fails_is_fatal(name: str) -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    if name == "record":
+        box.flip(number, 4)
+        box.disk.fail_sync_once(f"{record_name(number)}.new")
+    else:
+        box.disk.fail_sync_once(f"{SCRUB_NAME}.new")
+    box.later()
+    assert len(box.failures) == 1
+    assert "the disk under" in str(box.failures[0])
+    assert box.store.failed is box.failures[0]
+
+
+def test_a_round_goes_on_where_it_was() -> None:
+    config = replace(EAGER, scrub_interval_s=10_000.0, scrub_bytes_per_s=1)
+    box = filled(config, segments=4)
+    first = sealed(box)[0]
+    steps = 0
+    box.clock.ms += 700_000
+    box.store.check_space()
+    box.pump()
+    while box.store._scrubber.upcoming <= first + 1:
+        box.clock.ms += 61_000
+        box.timers.fire()
+        box.pump()
+        steps += 1
+        assert steps < 500
+    upcoming = box.store._scrubber.upcoming
+    began_ms = box.store._scrubber.round_began_ms
+    box.disk.crash()
+    box.open()
+    assert box.store._scrubber.upcoming == upcoming
+    assert box.store._scrubber.round_began_ms == began_ms > 0
+    box.config = replace(config, scrub_bytes_per_s=0)
+    box.disk.kill()
+    box.open()
+    box.clock.ms += 700_000
+    box.later(1)
+    assert 0 < box.store.stats().scrubbed_segments < len(box.store.usage())
+    assert box.store.stats().scrub_rounds == 1
+    # The next one when its time has come, and of everything.
+    box.later(1)
+    assert box.store.stats().scrub_rounds == 1
+    box.clock.ms += 10_000_000
+    box.later(1)
+    assert box.store.stats().scrub_rounds == 2
+
+
+def test_a_note_of_the_round_that_makes_no_sense_is_none() -> None:
+    assert Round.decode(Round(5, 7).encode()) == Round(5, 7)
+    for data in (b"", b"format: 2\nbegan_ms: 1\nnext: 1\n", b"format: 1\nnext: x\n", b"\xff"):
+        assert Round.decode(data) is None
+
+
+def test_the_pace_is_bounded() -> None:
+    box = filled(replace(EAGER, scrub_bytes_per_s=1_000))
+    delays: list[float] = []
+    schedule = box.store._scrubber._schedule
+
+    def noted(delay: float, callback: Any) -> Any:
+        delays.append(delay)
+        return schedule(delay, callback)
+
+    box.store._scrubber._schedule = noted
+    box.later(1)
+    stats = box.store.stats()
+    assert stats.scrubbed_segments == len(box.store.usage())
+    assert sum(delays) >= 0.9 * stats.scrubbed_bytes / 1_000
+    assert max(delays) <= (SMALL.max_group_bytes + 4 * BLOCK_BYTES) / 1_000
+
+
+# -- healed and gone --------------------------------------------------------------------------
+
+
+def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    for block in (3, 4, 9):
+        box.flip(number, block)
+    box.later()
+    lacking = box.store.lacking()
+    assert lacking == box.unreadable() != {}
+    # One after the other: only when all of it is there once more may any of it go.
+    for ledger_id in list(lacking)[:-1]:
+        box.heal({ledger_id: lacking.pop(ledger_id)})
+        box.later()
+        assert box.store.lacking() == lacking == box.unreadable()
+        assert box.store.stats().damaged_segments == 1
+        assert box.store.stats().compactions == 0
+    box.heal(lacking)
+    box.later()
+    assert box.store.lacking() == {}
+    assert box.store.stats().damaged_segments == 0
+    assert box.store.stats().compactions == 1
+    assert box.records() == []
+    assert box.events == [(number, False), (number, True)]
+    assert look(box, number).clean
+    check(box)
+    for end in (box.disk.crash, box.disk.kill):
+        end()
+        assert box.open().problems == ()
+        check(box)
+        assert look(box, number).clean
+
+
+def test_what_is_queued_does_not_count() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = box.store.lacking()
+    for ledger_id, ranges in lacking.items():
+        for first, last in ranges:
+            ids = range(first, last + 1)
+            box.append([(ledger_id, n, box.written[ledger_id, n][32:]) for n in ids])
+    box.clock.ms += 61_000
+    box.store.check_space()
+    while box.maintenance.run():  # the log does nothing
+        pass
+    assert box.store.lacking() == lacking
+    assert box.store.stats().compactions == 0
+    box.disk.crash()
+    box.open()
+    assert box.unreadable() == lacking
+
+
+def test_a_newer_copy_in_the_same_segment_heals() -> None:
+    """The page rotted while the segment was still written."""
+    box = filled(segments=1)
+    box.append([(80, n, b"z" * 900) for n in range(12)])
+    box.idle()
+    current = box.store.usage()[-1].number
+    box.flip(current, box.segment(current).groups_at // BLOCK_BYTES + 2)
+    box.later()
+    lacking = box.store.lacking()
+    assert list(lacking) == [80]
+    box.heal(lacking)
+    box.later()
+    assert box.store.lacking() == {} == box.unreadable()
+    assert box.store.stats().damaged_segments == 1  # it is written still
+    while box.store.usage()[-1].number == current:
+        box.append([(81, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
+        box.pump()
+    box.idle()
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert box.unreadable() == {}
+    box.disk.crash()
+    box.open()
+    assert box.unreadable() == {}
+
+
+def test_entries_of_which_nothing_is_left_in_the_segment_stay_known() -> None:
+    """A ledger whose only entry there was damaged: its newer copy is not lost with the rewrite."""
+    box = filled(segments=1)
+    box.append([(90, 0, b"only" * 200)])
+    while box.store.usage()[-1].state != "sealed" and len(sealed(box)) < 2:
+        box.append([(91, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
+        box.pump()
+    box.idle()
+    number = next(n for n in sealed(box) if box.store.ledgers[90].lives_in(n))
+    [first] = [run for run in look_runs(box, number) if run[0] == 90]
+    box.flip(number, first[1] // BLOCK_BYTES, first[1] % BLOCK_BYTES + 60)
+    box.later()
+    assert box.store.lacking()[90] == [(0, 0)]
+    box.heal(box.store.lacking())
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert not box.store.ledgers[90].lives_in(number)
+    assert box.read(90, 0) == [box.written[90, 0]]
+    live = [one.live_ledgers for one in box.store.usage()]
+    box.drop([90])
+    box.idle()
+    assert [one.live_ledgers for one in box.store.usage()] != live
+    box.disk.crash()
+    box.open()
+    assert 90 not in box.store.ledgers
+    assert box.unreadable() == {}
+
+
+def look_runs(box: Box, number: int) -> list[tuple[int, int]]:
+    """(ledger, offset) of all runs of a segment."""
+    segment = box.segment(number)
+    file = box.disk.open(segment.name)
+    scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
+    while scrub.step():
+        pass
+    file.close()
+    return list(zip(scrub._ledgers, scrub._starts, strict=True))
+
+
+@pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
+def test_a_damaged_index_is_made_again_from_the_groups(part: str) -> None:
+    box = filled(segments=1)
+    box.fence(2)
+    box.append([(95, n, b"old life") for n in range(9)])
+    box.idle()
+    box.drop([95])
+    box.append([(95, n, b"new") for n in range(2)])
+    while len(sealed(box)) < 2:
+        box.append([(97, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
+        box.pump()
+    box.idle()
+    number = next(n for n in sealed(box) if box.store.ledgers[95].lives_in(n))
+    trailer = box.segment(number).trailer
+    assert trailer is not None
+    at = {
+        "rows": trailer.footer_at + 3,
+        "records": trailer.records_at + 3,
+        "checksums": trailer.checksums_at + 3,
+        "summary": trailer.summary_at + 3,
+        "trailer": trailer.trailer_at + 30,
+    }[part]
+    box.disk.flip_bit(segment_name(number), at)
+    box.later(2)
+    assert box.events == [(number, False), (number, True)]
+    assert box.store.stats().damaged_segments == 0
+    for _ in range(2):
+        assert box.unreadable() == {}
+        with pytest.raises(NoEntry):
+            box.read(95, 2)
+        assert box.store.ledgers[2].fenced
+        box.disk.crash()
+        assert box.open().problems == ()
+
+
+def test_index_and_page_damaged_together_are_healed_from_the_groups() -> None:
+    box = filled(segments=1)
+    box.append([(85, n, b"z" * 900) for n in range(12)])
+    box.pump()
+    number = box.store.usage()[-1].number
+    block = (box.segment(number).end - 2 * BLOCK_BYTES) // BLOCK_BYTES
+    mixed(box, segments=1)
+    segment = box.segment(number)
+    box.flip(number, block)
+    assert segment.trailer is not None
+    box.disk.flip_bit(segment_name(number), segment.trailer.summary_at + 3)
+    box.store._cache._values.clear()
+    box.later()
+    lacking = box.store.lacking()
+    assert list(lacking) == [85]
+    box.heal(lacking)
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert box.unreadable() == {}
+    assert look(box, number).clean
+
+
+def test_where_index_and_tables_are_damaged_everything_may_be_lost() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    segment = box.segment(number)
+    assert segment.trailer is not None
+    box.flip(number, segment.groups_at // BLOCK_BYTES + 1, 90)  # the table of a group
+    box.disk.flip_bit(segment_name(number), segment.trailer.summary_at + 3)
+    box.store._cache._values.clear()
+    box.later()
+    whole = {
+        ledger_id: [(row[0], row[1])]
+        for ledger_id, info in sorted(box.store.ledgers.items())
+        for row in [bounds(info, number)]
+    }
+    assert box.store.lacking() == whole
+    box.heal({
+        ledger_id: [(first, last)] for ledger_id, [(first, last)] in whole.items()
+    })  # fmt: skip
+    box.later()
+    assert box.store.lacking() == {}
+    assert box.unreadable() == {}
+    assert box.store.stats().damaged_segments == 1  # until its ledgers are deleted
+    ledgers = sorted({ledger_id for ledger_id, _ in box.acknowledged})
+    box.drop(ledgers)
+    box.idle()
+    box.later()
+
+
+def bounds(info: Any, number: int) -> tuple[int, int]:
+    from quire.storage.sealed_rows import unpack
+
+    return next((row[1], row[2]) for row in unpack(info.sealed) if row[0] == number)
+
+
+def test_a_damaged_header_is_kept_until_nothing_lives_there() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.disk.flip_bit(segment_name(number), 20)
+    box.later()
+    assert box.events == [(number, False)]
+    assert box.store.lacking() == {} == box.unreadable()
+    assert "its header is damaged" in box.store.usage()[0].why
+    box.drop(sorted(box.store.ledgers))
+    box.idle()
+    box.later()
+    assert number not in [one.number for one in box.store.usage()]
+    assert box.records() == []
+    assert box.events[-1] == (number, True)
+
+
+def test_ledgers_that_are_deleted_need_no_healing() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = box.store.lacking()
+    box.drop(lacking)
+    box.idle()
+    assert box.store.lacking() == {}
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    check(box)
+
+
+def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    box.heal(box.store.lacking())
+    box.config = ON_SUSPICION
+    box.close()
+    box.open()
+    box.flip(number, 8)  # behind the last look
+    box.later()
+    lacking = box.store.lacking()
+    assert lacking == box.unreadable() != {}
+    box.heal(lacking)
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    check(box)
+
+
+def test_a_record_that_outlived_its_segment_spoils_nothing() -> None:
+    """A crash came between the rewriting and the removal of the record."""
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    file = box.disk.open(record_name(number))
+    left = bytes(file.read(0, file.size()) or b"")
+    box.heal(box.store.lacking())
+    box.later()
+    assert box.records() == []
+    box.close()
+    file = box.disk.create(record_name(number))
+    file.write([left], 0)
+    file.sync()
+    box.disk.sync_directory(LOG_DIRECTORY)
+    box.open()
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert box.records() == []
+    check(box)
+
+
+def test_several_directories_tell_of_theirs() -> None:
+    boxes = [filled(), filled()]
+    both = LedgerDirectories([box.store for box in boxes])
+    told: list[tuple[str, int, bool]] = []
+    both.on_damage = lambda path, damage, healed: told.append((path, damage.number, healed))
+    boxes[1].drop([1, 2])  # a ledger is in one directory
+    boxes[0].drop([3, 4, 5, 6])
+    for box, block in zip(boxes, (4, 7), strict=True):
+        box.idle()
+        box.flip(sealed(box)[0], block)
+        box.later()
+    lacking = [box.store.lacking() for box in boxes]
+    assert all(lacking)
+    assert both.lacking() == {**lacking[0], **lacking[1]}
+    assert told == [(box.disk.path, sealed(box)[0], False) for box in boxes]
+
+
+# -- records ----------------------------------------------------------------------------------
+
+
+def test_records_are_read_as_they_were_written_and_bounded() -> None:
+    many = {n: [(k * 3, k * 3) for k in (0, 5, 99)] for n in range(LEDGERS_MAX + 5)}
+    ledgers, more = limited(many)
+    assert more
+    assert len(ledgers) == LEDGERS_MAX
+    for ranges in ledgers.values():
+        assert ranges[0][0] == 0
+        assert ranges[-1][1] == 297
+    damage = SegmentDamage(7, 123, ((1, 2), (5, 5)), True, "why", 2, False, ledgers, more)
+    data = encode_record(damage)
+    assert len(data) < 1024 * 1024
+    assert decode_record(data, 7) == damage
+    for bad in (b"", data[:-3], data.replace(b"why", b"who"), b"crc: 00000000\n{}\n"):
+        with pytest.raises(FormatError):
+            decode_record(bad, 7)
+    with pytest.raises(FormatError):
+        decode_record(data, 8)
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+def test_the_report_of_a_directory_agrees_with_its_bookie() -> None:
+    box = filled(segments=3)
+    numbers = sealed(box)
+    assert [one.clean for one in DirectoryScrub(box.disk).segments()] == [True] * (len(numbers) + 1)
+    box.flip(numbers[0], 4)
+    trailer = box.segment(numbers[1]).trailer
+    assert trailer is not None
+    box.disk.flip_bit(segment_name(numbers[1]), trailer.summary_at + 3)
+    box.disk.flip_bit(segment_name(numbers[2]), trailer.footer_at // 2)
+    sizes: list[int] = []
+    found = {one.number: one for one in DirectoryScrub(box.disk).segments(sizes.append)}
+    assert sum(sizes) >= 0.9 * DirectoryScrub(box.disk).total_bytes - SMALL.segment_bytes
+    assert [one.clean for one in found.values()] == [False, False, False, True]
+    assert "footer does not check" in found[numbers[1]].index
+    assert found[numbers[1]].lacking == {}
+    box.store._cache._values.clear()
+    lacking: dict[int, list[tuple[int, int]]] = {}
+    for one in found.values():
+        for ledger_id, ranges in one.lacking.items():
+            lacking.setdefault(ledger_id, []).extend(ranges)
+    box.later()
+    assert {k: sorted(v) for k, v in box.store.lacking().items()} == lacking
+    box.heal(box.store.lacking())
+    box.disk.kill()
+    healed = {one.number: one for one in DirectoryScrub(box.disk).segments()}
+    assert healed[numbers[0]].damaged == found[numbers[0]].damaged
+    assert healed[numbers[0]].lacking == {}
+
+
+def test_explain_space_tells_what_a_scrub_has_found() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    one = look_at_space(box.disk, box.config).segments[0]
+    assert (one.number, one.state, one.damaged_blocks) == (number, "damaged", 1)
+    assert one.lacking_ledgers == len(box.store.lacking())
+    assert one.why.startswith("quarantined: 1 blocks are damaged, ")
