@@ -123,8 +123,15 @@ def test_a_directory_of_another_bookie(tmp_path: Path) -> None:
         with quire.start(*arguments, other) as second:
             start_error(second, str(tmp_path / "data"), "in use")
         assert bookie.end(signal.SIGTERM).status == 0
-    with quire.start(*arguments, other) as bookie:
+    with quire.start(*arguments, other, "--bookie-id", f"127.0.0.1:{other}") as bookie:
         start_error(bookie, str(tmp_path / "data"), f"127.0.0.1:{one}")
+    with quire.start(*arguments, other) as bookie:
+        assert bookie.line() == f"127.0.0.1:{one}"
+        listed = quire("cluster", "bookies").ok().decode()
+        assert listed == f"127.0.0.1:{one} writable 127.0.0.1:{other}\n"
+        done = bookie.end(signal.SIGTERM)
+    (kept,) = [json.loads(line) for line in done.err.splitlines() if '"id_kept"' in line]
+    assert (kept["bookie"], kept["address"]) == (f"127.0.0.1:{one}", f"127.0.0.1:{other}")
 
 
 def test_a_directory_that_is_something_else(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ EXIT_INTERRUPTED = 130
 T = TypeVar("T")
 Command = TypeVar("Command", bound=Callable[..., Any])
 
+CONFIG_VARIABLE = "QUIRE_CONFIG"
 METADATA_VARIABLE = "QUIRE_METADATA"
+WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}"
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
@@ -34,15 +36,20 @@ def _uri(context: click.Context, parameter: click.Parameter, value: str | None) 
     from quire.errors import MetadataURIError
     from quire.metadata.uri import parse_uri
 
+    value = value or _configured_uri()
     if not value:
-        raise click.UsageError(
-            f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}", context
-        )
+        raise click.UsageError(WHICH_CLUSTER, context)
     try:
         parse_uri(value)
     except MetadataURIError as error:
         raise click.UsageError(str(error), context) from None
     return value
+
+
+def _configured_uri() -> str:
+    from quire.admin.configuration import configured
+
+    return configured().metadata
 
 
 def size_or_time(kind: Literal["size", "time"]) -> Any:
@@ -70,6 +77,20 @@ def metadata_option(command: Command) -> Command:
         help=f"The cluster: sqlite:///FILE or zk+hierarchical://HOST:PORT/ledgers. "
         f"[default: {METADATA_VARIABLE}]",
     )(command)
+
+
+def optional_metadata_option(help_text: str) -> Callable[[Command], Command]:
+    """For commands that can do without a cluster: `uri` is None then."""
+    return click.option(
+        "--metadata",
+        "uri",
+        metavar="URI",
+        envvar=METADATA_VARIABLE,
+        callback=lambda context, parameter, value: (
+            _uri(context, parameter, value) if value or _configured_uri() else None
+        ),
+        help=f"{help_text} [default: {METADATA_VARIABLE}]",
+    )
 
 
 def ledger_manager_option(command: Command) -> Command:

@@ -1,0 +1,286 @@
+"""`quire bookie cookie`: what ties directories to a bookie of a cluster, looked at and mended."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.admin.bookie_identity import (
+    absolute,
+    check_not_needed,
+    check_not_registered,
+    cookie_as_json,
+    errors_of,
+    opened_metadata,
+)
+from quire.admin.groups import EXIT_ERROR, LazyGroup, say
+from quire.admin.options import (
+    WHICH_CLUSTER,
+    json_option,
+    metadata_option,
+    optional_metadata_option,
+    run_async,
+)
+from quire.admin.output import print_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from quire.codec.cookie import Cookie
+
+_COMMANDS = {
+    "show": ("quire.admin.bookie_cookie:show", "Show the cookies of a bookie, and compare them."),
+    "create": (
+        "quire.admin.bookie_cookie_write:create",
+        "Write the cookie where it is lost: in the directory, or in the cluster.",
+    ),
+    "update": (
+        "quire.admin.bookie_cookie_write:update",
+        "Write both cookies anew: the bookie's directories have other names now.",
+    ),
+    "delete": ("quire.admin.bookie_cookie:delete", "Remove a bookie from the cluster."),
+    "generate": ("quire.admin.bookie_cookie:generate", "Print a cookie, for --from."),
+}
+FIELDS = ("bookie", "journal directories", "ledger directories", "index directories", "instance id")
+UNNAMED = "-"
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def cookie() -> None:
+    """The cookies that tie directories to a bookie of a cluster.
+
+    One is in each directory (current/VERSION), one in the cluster. They have Apache BookKeeper's
+    form: those of Apache's bookies are shown and written as well.
+    """
+
+
+# -- show -------------------------------------------------------------------------------------
+
+
+@click.command()
+@optional_metadata_option("The bookie's cluster; without it only a directory is looked at.")
+@click.argument("bookie", required=False, default="")
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(exists=True, file_okay=False),
+    help="A data directory of the bookie, whether it runs or not.",
+)
+@json_option("One JSON object a bookie.")
+def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> int:
+    """Show the cookie of BOOKIE in the cluster, and with --dir the directory's beside it.
+
+    Without either, the cookies of all bookies of the cluster. Exit status 1: one of the two is
+    missing, cannot be understood, or differs.
+    """
+    from quire.errors import CookieError, UsageError
+
+    if directory is None and uri is None:
+        raise click.UsageError(f"{WHICH_CLUSTER}; or --dir DIR")
+    here: Cookie | None = None
+    problems: list[str] = []
+    if directory is not None:
+        try:
+            here = _directory_s(directory)
+        except CookieError as error:
+            problems.append(str(error))
+        else:
+            if here is None:
+                problems.append(f"{directory} has no cookie")
+        bookie = bookie or (here.bookie_id if here else "")
+    if uri is None or (directory is not None and not bookie):
+        return _print_shown([_Shown(bookie, here, None, directory, False, problems)], as_json)
+    found = run_async(_cluster_s(uri, bookie))
+    if bookie and bookie not in found:
+        problems.append(f"the cluster has no cookie of bookie {bookie}")
+        found = {bookie: b""}
+    shown = []
+    for name, data in sorted(found.items()):
+        one = _Shown(name, here, None, directory, True, list(problems))
+        one.read(data)
+        shown.append(one)
+    if not shown:
+        raise UsageError(f"the cluster at {uri} knows no bookies")
+    return _print_shown(shown, as_json)
+
+
+class _Shown:
+    def __init__(
+        self, bookie: str, here: Cookie | None, cluster: Cookie | None, directory: str | None,
+        asked: bool, problems: list[str],
+    ) -> None:  # fmt: skip
+        self.bookie = bookie
+        self.here = here
+        self.cluster = cluster
+        self.directory = directory
+        self.asked = asked
+        """Whether the cluster was."""
+        self.problems = problems
+
+    def read(self, data: bytes) -> None:
+        """What the cluster has; b"": nothing."""
+        from quire.bookie.identity import tell_differences
+        from quire.codec.cookie import decode, differences
+        from quire.errors import CookieError
+
+        try:
+            self.cluster = decode(data) if data else None
+        except CookieError as error:
+            self.problems.append(f"in the cluster: {error}")
+        if self.here is not None and self.cluster is not None:
+            found = differences(self.here, self.cluster)
+            if found:
+                told = tell_differences(found, "in the directory", "in the cluster")
+                self.problems.append(f"they differ: {told}")
+
+    def as_json(self) -> dict[str, Any]:
+        described: dict[str, Any] = {"bookie": self.bookie or None}
+        if self.directory is not None:
+            described["directory"] = cookie_as_json(self.here)
+        if self.asked:
+            described["cluster"] = cookie_as_json(self.cluster)
+        return {**described, "problems": self.problems}
+
+    def lines(self) -> list[str]:
+        places = [("in the directory", self.here), ("in the cluster", self.cluster)]
+        lines = []
+        for place, one in places:
+            if one is not None:
+                lines.append(f"{place}:")
+                lines += [f"  {name:20} {value}" for name, value in _fields(one)]
+        return lines
+
+
+def _fields(one: Cookie) -> list[tuple[str, str]]:
+    described = cookie_as_json(one) or {}
+
+    def text(value: Any) -> str:
+        return ", ".join(value) if isinstance(value, list) else str(value or UNNAMED)
+
+    return [(name, text(described[name.replace(" ", "_")])) for name in FIELDS]
+
+
+def _print_shown(shown: Sequence[_Shown], as_json: bool) -> int:
+    for at, one in enumerate(shown):
+        if as_json:
+            print_json(one.as_json())
+            continue
+        lines = one.lines()
+        if lines:
+            click.echo("\n".join(([""] if at else []) + lines))
+        for problem in one.problems:
+            say(problem)
+    return EXIT_ERROR if any(one.problems for one in shown) else 0
+
+
+def _directory_s(directory: str) -> Cookie | None:
+    from quire.bookie.identity import stored_cookie
+    from quire.storage.disk import RealDisk
+
+    with errors_of(directory):
+        return stored_cookie(RealDisk(directory, read_only=True))
+
+
+async def _cluster_s(uri: str, bookie: str) -> dict[str, bytes]:
+    """Of this bookie, or ('') of all."""
+    from quire.bookie.identity import known_cookie
+
+    async with opened_metadata(uri) as store:
+        names = [bookie] if bookie else await store.list_cookies()
+        found = {name: await known_cookie(store, name) for name in names}
+    return {name: data for name, data in found.items() if data is not None}
+
+
+# -- delete -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@click.argument("bookie")
+@click.option(
+    "--force", is_flag=True, help="Also where ledgers name the bookie: these copies are given up."
+)
+@click.option("--dry-run", is_flag=True, help="Only say whether it would be removed.")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
+    """Remove the cookie of BOOKIE from the cluster, which then knows it no more.
+
+    Its directories are left as they are, and refused by then. What it holds is not copied: see
+    `quire bookie decommission`. Asks first where standard input is a terminal.
+    """
+
+    async def work() -> int:
+        from quire.errors import CookieError, NoSuchKeyError
+
+        async with opened_metadata(uri) as store:
+            try:
+                known = await store.read_cookie(bookie)
+            except NoSuchKeyError:
+                raise CookieError(
+                    f"the cluster at {uri} has no cookie of bookie {bookie}",
+                    remedy="`quire bookie cookie show` lists those that there are",
+                ) from None
+            await check_not_registered(store, bookie)
+            if not force:
+                await check_not_needed(store, bookie, shown=True)
+            ask = not (dry_run or yes) and sys.stdin.isatty()
+            if ask and not click.confirm(f"Remove bookie {bookie} from the cluster?", err=True):
+                say("nothing was removed")
+                return EXIT_ERROR
+            if not dry_run:
+                await store.delete_cookie(bookie, known.version)
+            done = "would be removed" if dry_run else "is removed"
+            say(f"the cluster's cookie of bookie {bookie} {done}")
+            return 0
+
+    return run_async(work())
+
+
+# -- generate ---------------------------------------------------------------------------------
+
+
+@click.command()
+@optional_metadata_option("The cluster whose instance id it gets.")
+@click.argument("bookie")
+@click.option("--dir", "directories", multiple=True, required=True, help="A data directory.")
+@click.option(
+    "--journal-dir",
+    "journals",
+    multiple=True,
+    help="A journal directory, of an Apache bookie. [default: the data directories]",
+)
+@click.option("--index-dir", "indexes", multiple=True, help="An index directory, of an Apache one.")
+@click.option("--instance-id", help="The cluster's. [default: what the cluster says]")
+@click.option(
+    "-o", "--output", type=click.File("wb"), default="-", help="[default: standard output]"
+)
+def generate(
+    uri: str | None,
+    bookie: str,
+    directories: tuple[str, ...],
+    journals: tuple[str, ...],
+    indexes: tuple[str, ...],
+    instance_id: str | None,
+    output: Any,
+) -> None:
+    """Print the cookie that a bookie with these directories has. Nothing is changed."""
+    from quire.codec.cookie import Cookie, encode
+    from quire.codec.registration import check_bookie_id
+
+    check_bookie_id(bookie)
+    if instance_id is None:
+        if uri is None:
+            raise click.UsageError(f"{WHICH_CLUSTER}; or --instance-id ID")
+        instance_id = run_async(_instance_id(uri))
+    data = absolute(directories)
+    made = Cookie.of(
+        bookie, absolute(journals) or data, data, instance_id, absolute(indexes) or None
+    )
+    output.write(encode(made))
+
+
+async def _instance_id(uri: str) -> str:
+    async with opened_metadata(uri) as store:
+        return await store.instance_id()

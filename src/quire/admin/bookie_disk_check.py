@@ -1,0 +1,136 @@
+"""`quire bookie disk check` and `rebuild-index`."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.admin.bookie_disk import directory_argument, looked_at
+from quire.admin.bookie_identity import held
+from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.options import json_option
+from quire.admin.output import print_json
+from quire.admin.progress import Progress
+
+if TYPE_CHECKING:
+    from quire.storage.check import Checked, Survey
+    from quire.storage.disk import RealDisk
+    from quire.storage.rebuild import Rebuilt
+
+
+@click.command()
+@directory_argument
+@json_option("One JSON object a segment, and one in the end.")
+def check(directory: str, as_json: bool) -> int:
+    """Check that a data directory holds together: every block, every run, every index.
+
+    Reads all of it. Exit status 1 where something is missing or damaged. Beside a bookie that runs
+    segments may go meanwhile, which is told and no error.
+    """
+    from quire.storage.check import check_segments, survey
+
+    counts = {"sealed": 0, "open": 0, "gone": 0}
+    bad = 0
+    with looked_at(directory) as place:
+        found = survey(place)
+        with Progress(
+            "check", total=found.size_bytes, in_bytes=True, shown=not as_json, counted="segments"
+        ) as progress:
+            for one in check_segments(place, found, lambda size: progress.advance(0, size)):
+                progress.advance(1, 0)
+                counts[one.state] += 1
+                bad += bool(one.problems)
+                _tell(one, as_json)
+    _total(directory, found, counts, bad, as_json)
+    return EXIT_ERROR if bad or found.problems else 0
+
+
+def _tell(one: Checked, as_json: bool) -> None:
+    if as_json:
+        print_json({
+            "segment": one.number, "state": one.state, "bytes": one.size_bytes,
+            "problems": list(one.problems),
+        })  # fmt: skip
+        return
+    if one.state == "gone":
+        click.echo(f"segment {one.number} went meanwhile")
+    for problem in one.problems:
+        click.echo(f"segment {one.number}: {problem}")
+
+
+def _total(directory: str, found: Survey, counts: dict[str, int], bad: int, as_json: bool) -> None:
+    if as_json:
+        print_json({
+            **counts, "bytes": found.size_bytes, "ledgers": len(found.ledgers),
+            "damaged_segments": bad, "torn_group": found.torn_group,
+            "problems": list(found.problems), "ok": not bad and not found.problems,
+        })  # fmt: skip
+        return
+    for problem in found.problems:
+        click.echo(problem)
+    if found.torn_group is not None:
+        click.echo(
+            f"group {found.torn_group}, the last, is not whole: it is being written, or nobody was "
+            "told that it is stored"
+        )
+    if bad or found.problems:
+        say(
+            "an index is made again by `quire bookie disk rebuild-index`, with the bookie stopped; "
+            "entries come back from other replicas: see `quire explain ledger`"
+        )
+    what = "no damage" if not bad and not found.problems else f"{bad} segments are damaged"
+    click.echo(
+        f"{directory}: {counts['sealed']} sealed and {counts['open']} open segments, "
+        f"{len(found.ledgers)} ledgers, {found.size_bytes / 1e6:.1f} MB: {what}"
+    )
+
+
+@click.command("rebuild-index")
+@directory_argument
+@click.option("--dry-run", is_flag=True, help="Only say what would be made again.")
+@json_option("One JSON object a segment.")
+def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
+    """Make the index of segments again from what they hold, where it does not check.
+
+    The bookie must not run, unless with --dry-run. An index that is right is left alone, and so is
+    a segment whose groups are not all there. Exit status 1 where an index could not be made.
+    """
+    from quire.storage.rebuild import Outcome, plan, rebuild
+
+    bad = made = 0
+    with ExitStack() as stack:
+        place: RealDisk
+        looked = stack.enter_context(looked_at(directory))
+        place = looked if dry_run else stack.enter_context(held(directory))
+        todo = plan(place)
+        total = sum(one.size_bytes for one in todo)
+        with Progress(
+            "look", total=total, in_bytes=True, shown=not as_json, counted="segments"
+        ) as progress:
+            advance = progress.advance
+            for one in rebuild(place, todo, lambda size: advance(0, size), dry_run=dry_run):
+                advance(1, 0)
+                bad += one.outcome is Outcome.INCOMPLETE
+                made += one.outcome is Outcome.REBUILT
+                _tell_rebuilt(one, dry_run, as_json)
+    if not as_json:
+        done = "would be made" if dry_run else "were made"
+        say(f"{len(todo)} segments: the index of {made} {done} again")
+    return EXIT_ERROR if bad else 0
+
+
+def _tell_rebuilt(one: Rebuilt, dry_run: bool, as_json: bool) -> None:
+    from quire.storage.rebuild import Outcome
+
+    if as_json:
+        print_json({
+            "segment": one.number, "outcome": one.outcome.value, "why": one.why or None,
+            "dry_run": dry_run,
+        })  # fmt: skip
+    elif one.outcome is Outcome.REBUILT:
+        done = "would be made" if dry_run else "is made"
+        click.echo(f"segment {one.number}: its index {done} again: {one.why}")
+    elif one.outcome is not Outcome.GOOD:
+        click.echo(f"segment {one.number}: {one.outcome.value}: {one.why or 'it went meanwhile'}")

@@ -1,0 +1,147 @@
+"""What the commands about a bookie's identity share: its directories, its cookies, and who still
+needs it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.admin.job_progress import JobBar
+    from quire.codec.cookie import Cookie
+    from quire.metadata.base import MetadataStore
+    from quire.storage.disk import RealDisk
+
+NAMED_MAX = 5
+"""Ledgers that are named where a bookie is still needed."""
+LEDGERS_PER_LOOK = 256
+
+
+@asynccontextmanager
+async def opened_metadata(uri: str, *, create: bool = False) -> AsyncIterator[MetadataStore]:
+    from quire.metadata import open_metadata
+
+    store = await open_metadata(uri, create=create)
+    try:
+        yield store
+    finally:
+        await store.close()
+
+
+@contextmanager
+def held(directory: str) -> Iterator[RealDisk]:
+    """The directory, which nobody else uses meanwhile. `StartError` where a bookie runs on it."""
+    from quire.errors import StartError
+    from quire.storage.disk import RealDisk
+
+    with errors_of(directory):
+        disk = RealDisk(directory)
+        try:
+            disk.lock()
+        except BlockingIOError:
+            raise StartError(
+                f"a bookie runs on {directory}: nothing was changed", remedy="Stop it first"
+            ) from None
+        try:
+            yield disk
+        finally:
+            disk.close()
+
+
+@contextmanager
+def errors_of(directory: str) -> Iterator[None]:
+    """What the system says about files, in the words of a directory."""
+    from quire.errors import StorageError
+
+    try:
+        yield
+    except BrokenPipeError:
+        raise  # whoever reads the output has enough of it
+    except OSError as error:
+        raise StorageError(
+            f"{directory} cannot be used: {error.strerror or error}",
+            remedy="Run this as the user of the bookie",
+        ) from None
+
+
+def absolute(directories: Sequence[str]) -> list[str]:
+    """As the bookie writes them into its cookie."""
+    return [os.path.abspath(one) for one in directories]
+
+
+def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
+    from quire.codec.cookie import split_directories
+
+    if cookie is None:
+        return None
+    return {
+        "bookie": cookie.bookie_id,
+        "journal_directories": cookie.journal_dirs.split(","),
+        "ledger_directories": list(split_directories(cookie.ledger_dirs)),
+        "index_directories": list(split_directories(cookie.index_dirs))
+        if cookie.index_dirs
+        else None,
+        "instance_id": cookie.instance_id,
+        "layout_version": cookie.layout_version,
+    }
+
+
+async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:
+    """Some of the ledgers whose metadata names the bookie: the first page with any. Looks at all
+    of them where there is none. MetadataError."""
+    from quire.errors import NoSuchLedgerError
+    from quire.tasks import each, pages
+
+    async def names_it(ledger_id: int) -> int | None:
+        try:
+            metadata = (await store.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            return None
+        return ledger_id if any(bookie_id in s.ensemble for s in metadata.segments) else None
+
+    async def ids() -> AsyncIterator[int]:
+        async for found in store.list_ledgers():
+            for ledger_id in found.ledger_ids:
+                yield ledger_id
+
+    progress.begin("looking at ledgers", 0, 0)
+    async for page in pages(ids(), LEDGERS_PER_LOOK):
+        found = [one for one in await each(page, names_it) if one is not None]
+        if found:
+            return found
+        progress.done(len(page), 0)
+    return []
+
+
+async def check_not_registered(store: MetadataStore, bookie_id: str) -> None:
+    """`UsageError` where the bookie runs."""
+    from quire.errors import UsageError
+
+    address = (await store.bookies()).find(bookie_id)
+    if address is not None:
+        raise UsageError(
+            f"bookie {bookie_id} is registered at {address.host}:{address.port}: nothing was "
+            "changed",
+            remedy="Stop it first; one that was killed stays registered for its session time-out",
+        )
+
+
+async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
+    """`UsageError` where ledgers name the bookie. `shown`: with progress."""
+    from quire.admin.job_progress import JobBar
+    from quire.bookie.identity import repair
+    from quire.errors import UsageError
+
+    with JobBar(shown=shown) as progress:
+        needing = await ledgers_naming(store, bookie_id, progress)
+    if needing:
+        some = ", ".join(map(str, needing[:NAMED_MAX]))
+        more = ", ..." if len(needing) > NAMED_MAX else ""
+        raise UsageError(
+            f"ledgers name bookie {bookie_id} ({some}{more}): nothing was changed",
+            remedy="Replicate them and free the id: "
+            + repair("decommission", bookie_id, uri=store.uri)
+            + "; --force gives these copies up",
+        )

@@ -1,0 +1,679 @@
+"""`quire bookie disk`: what it shows of directories, checks in them, and makes again."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from quire.admin.main import cli
+from quire.codec.log_footer import TRAILER_BYTES
+from quire.codec.log_parts import BLOCK_BYTES, FormatError
+from quire.storage import sealer
+from quire.storage.batch import Batch, Run
+from quire.storage.check import Checked, check_segments, survey
+from quire.storage.disk import RealDisk
+from quire.storage.inspect import (
+    SegmentDump,
+    end_of_log,
+    ledger_facts,
+    list_files,
+    number_of,
+    open_segment,
+    segment_numbers,
+)
+from quire.storage.looking import with_log
+from quire.storage.rebuild import Outcome, Rebuilt, plan, rebuild
+from quire.storage.sealing import Sealed, SealInput, write_footer
+from quire.storage.seams import Disk
+from quire.storage.segment import segment_name
+from quire.testing.disk import PowerLossError, SimDisk
+from tests.support.storage import StoreOnDisk, make_entry, sim_disk
+
+LEDGERS = (1, 2, 3, 4)
+CRASH_SEEDS = 4
+"""How often each operation is the last: what was not synced is kept in other parts each time."""
+
+
+def filled(disk: Disk, sealed: int = 3) -> StoreOnDisk:
+    """Ledgers 1 to 4 in turn, over several segments; 2 is fenced."""
+    box = StoreOnDisk(disk)
+    box.open()
+    turn = 0
+    while box.store.stats().sealed_segments < sealed:
+        box.append([(ledger_id, turn, bytes(300)) for ledger_id in LEDGERS])
+        box.pump()
+        turn += 1
+    box.fence(2)
+    box.idle()
+    return box
+
+
+def checked(disk: Disk) -> tuple[list[Checked], tuple[str, ...]]:
+    found = survey(disk)
+    return list(check_segments(disk, found, lambda _: None)), found.problems
+
+
+def problems_of(disk: Disk) -> list[str]:
+    segments, problems = checked(disk)
+    return [*problems, *(what for one in segments for what in one.problems)]
+
+
+def rebuilt(disk: Disk, *, dry_run: bool = False) -> dict[int, Rebuilt]:
+    found = rebuild(disk, plan(disk), lambda _: None, dry_run=dry_run)
+    return {one.number: one for one in found}
+
+
+def flip(disk: Disk, number: int, at: int) -> None:
+    """One bit of a segment's file."""
+    file = disk.open(segment_name(number))
+    (old,) = bytes(file.read(at, 1) or b"")
+    file.write([bytes([old ^ 4])], at)
+    file.sync()
+    file.close()
+
+
+def forgetful(seal: SealInput) -> Sealed:
+    """Writes an index that does not name ledger 3."""
+    kept = [one for one in seal.ledgers if one[0] != 3]
+    return write_footer(SealInput(seal.directory_id, seal.segment, kept, seal.records))
+
+
+def sealed_numbers(disk: Disk) -> list[int]:
+    found = []
+    for number in segment_numbers(disk):
+        with open_segment(disk, number) as one:
+            if one.facts.state == "sealed":
+                found.append(number)
+    return found
+
+
+def contents(disk: Disk) -> dict[str, bytes]:
+    found = {}
+    for one in list_files(disk):
+        file = disk.open(one.name)
+        found[one.name] = bytes(file.read(0, file.size()) or b"")
+        file.close()
+    return found
+
+
+# -- looking ----------------------------------------------------------------------------------
+
+
+def test_files_are_told_apart() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    found = {one.name: one for one in list_files(disk)}
+    states = [one.segment.state for one in found.values() if one.segment is not None]
+    assert states == ["sealed"] * 3 + ["open"] + ["prepared"] * (len(states) - 4)
+    usage = {one.number: one for one in box.store.usage()}
+    for one in found.values():
+        if one.segment is not None and one.segment.state == "sealed":
+            assert one.size_bytes == usage[one.segment.number].file_bytes
+            assert one.segment.trailer is not None
+            assert one.segment.trailer.ledgers == len(LEDGERS)
+    assert found["current/DIRECTORY"].segment is None
+    assert "LOCK" not in found
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [
+        (segment_name(26), 26), ("log/000000000000001A.seg", None), ("log/1a.seg", None),
+        ("current/VERSION", None), (segment_name(26) + ".new", None), ("1a.seg", None),
+    ],
+)  # fmt: skip
+def test_names_of_segments(name: str, number: int | None) -> None:
+    assert number_of(name) == number
+
+
+def test_a_ledger_s_runs_are_where_its_entries_are() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    box.append([(1, 5, bytes(300))])  # once more
+    box.idle()
+    for ledger_id in LEDGERS:
+        found = ledger_facts(disk, ledger_id)
+        assert found is not None
+        last = box.store.last_entry_id(ledger_id)
+        assert found.entries == [(0, last)]
+        assert (found.last_entry_id, found.fenced) == (last, ledger_id == 2)
+        assert found.has_master_key
+        assert [part.sealed for part in found.parts] == [True, True, True, False]
+        for part in found.parts:
+            with open_segment(disk, part.segment) as dump:
+                file = dump._file
+                for run in part.runs:
+                    frame = bytes(file.read(run.offset, run.size_bytes) or b"")
+                    assert frame.count(make_entry(ledger_id, run.first, bytes(300))) == 1
+    one = ledger_facts(disk, 1)
+    assert one is not None
+    assert sum(run.count for part in one.parts for run in part.runs) == one.last_entry_id + 2
+    assert ledger_facts(disk, 77) is None
+
+
+def test_what_the_last_group_says_counts() -> None:
+    """After a kill, before the start that writes it again: its entries, keys and fences."""
+    disk = sim_disk()
+    box = StoreOnDisk(disk)
+    box.open()
+    box.append([(1, 0, b"first")])
+    box.pump()
+    box.append([(7, 0, b"last")])
+    box.pump()
+    box.fence(7)
+    box.pump()
+    disk.kill()
+    found = ledger_facts(disk, 7)
+    assert found is not None
+    assert (found.fenced, found.has_master_key, found.entries) == (True, True, [(0, 0)])
+    end = end_of_log(disk)
+    assert end.unsure_group is not None
+    assert end.last_group == end.unsure_group - 1
+    assert not end.clean
+    assert problems_of(disk) == []
+
+
+def test_a_ledger_that_was_deleted() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    box.drop([2, 3])
+    box.idle()
+    fenced = ledger_facts(disk, 2)
+    assert fenced is not None
+    assert fenced.refused_until_ms is not None
+    assert fenced.parts == ()
+    assert ledger_facts(disk, 3) is None
+    assert problems_of(disk) == []
+
+
+def test_where_the_log_ends() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    for _ in range(3):
+        box.append([(1, 1000 + _, b"x")])
+        box.pump()
+    before = end_of_log(disk)
+    assert before.unsure_group is not None
+    box.close()
+    end = end_of_log(disk)
+    assert (end.clean, end.unsure_group, end.torn_group, end.problems) == (True, None, None, ())
+    assert end.last_group is not None
+    assert end.last_group >= before.unsure_group
+    with open_segment(disk, end.segment) as dump:
+        groups = list(dump.groups())
+        assert groups[-1].header.number == end.last_group
+        assert groups[-1].header.end == end.offset_bytes
+
+
+def test_looking_and_checking_change_nothing() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    flip(disk, sealed_numbers(disk)[0], 3 * BLOCK_BYTES + 77)
+    operations = 0
+
+    def operate() -> None:
+        nonlocal operations
+        operations += 1
+
+    real, disk._operate = disk._operate, operate  # type: ignore[method-assign]
+    before = contents(disk)
+    assert problems_of(disk)
+    ledger_facts(disk, 1)
+    end_of_log(disk)
+    rebuilt(disk, dry_run=True)
+    assert (contents(disk), operations) == (before, 0)
+    disk._operate = real  # type: ignore[method-assign]
+    box.append([(1, 100_000, b"goes on")])
+    box.idle()
+
+
+def at_open(disk: SimDisk, moment: int, box: StoreOnDisk) -> None:
+    """All ledgers are dropped, and segments removed, before this open."""
+    seen = 0
+
+    def opened(name: str) -> Any:
+        nonlocal seen
+        seen += 1
+        if seen == moment:
+            box.drop(LEDGERS)
+            box.idle()
+        return SimDisk.open(disk, name)
+
+    disk.open = opened  # type: ignore[method-assign]
+
+
+def test_files_that_go_meanwhile_are_told_as_gone() -> None:
+    """The store removes what nothing lives in, between two opens of whatever is looked at."""
+    for moment in range(1, 20):
+        disk = sim_disk()
+        box = filled(disk)
+        at_open(disk, moment, box)
+        segments, problems = checked(disk)
+        assert (problems, [one.problems for one in segments if one.problems]) == ((), [])
+        assert all(one.state in ("sealed", "open", "gone") for one in segments)
+        list(list_files(disk))
+        ledger_facts(disk, 1)
+
+
+def test_a_log_that_goes_on_meanwhile_is_no_damage() -> None:
+    """The newest segment is rolled when it has been read, and the next not yet."""
+    disk = sim_disk()
+    box = filled(disk)
+    turn, writing = 10_000, False
+
+    def opened(name: str) -> Any:
+        nonlocal turn, writing
+        numbers = [one.number for one in box.store.usage() if one.state == "current"]
+        if not writing and name == segment_name(numbers[0] + 1):
+            writing = True
+            for _ in range(20):
+                box.append([(ledger_id, turn, bytes(300)) for ledger_id in LEDGERS])
+                box.pump()
+                turn += 1
+            writing = False
+        return SimDisk.open(disk, name)
+
+    disk.open = opened  # type: ignore[method-assign]
+    looked = with_log(disk, lambda recovered, _: recovered.problems)
+    assert "lost" in looked[0]
+    for _ in range(5):
+        assert problems_of(disk) == []
+
+
+def test_what_is_being_sealed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = sim_disk()
+    filled(disk)
+    looks = [True]
+    monkeypatch.setattr(SegmentDump, "has_remains", lambda *_: bool(looks and looks.pop()))
+    assert problems_of(disk) == []
+    assert not looks
+
+
+# -- damage -----------------------------------------------------------------------------------
+
+
+def test_every_flipped_bit_of_a_segment_is_found() -> None:
+    """One in each block of groups, in each part of the index, in the header."""
+    disk = sim_disk()
+    box = filled(disk)
+    box.close()
+    number = sealed_numbers(disk)[1]
+    with open_segment(disk, number) as one:
+        trailer = one.facts.trailer
+    assert trailer is not None
+    places = [10, *range(trailer.groups_at + 99, trailer.footer_at, BLOCK_BYTES)]
+    places += [
+        trailer.footer_at + 3, trailer.records_at + 3, trailer.checksums_at + 3,
+        trailer.summary_at + 3, trailer.trailer_at + 30,
+    ]  # fmt: skip
+    assert problems_of(disk) == []
+    for at in places:
+        flip(disk, number, at)
+        segments, problems = checked(disk)
+        told = [one.number for one in segments if one.problems]
+        assert told == [number] or (problems and str(number) in problems[0]), at
+        flip(disk, number, at)
+    assert problems_of(disk) == []
+
+
+def test_a_segment_that_is_missing_is_found() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    box.close()
+    number = sealed_numbers(disk)[0]
+    disk.remove(segment_name(number))
+    (told,) = problems_of(disk)
+    assert told == f"{segment_name(number)} is missing"
+
+
+def test_an_index_that_does_not_name_what_is_there_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Checksums are right then: only the groups tell."""
+    disk = sim_disk()
+    with monkeypatch.context() as patch:
+        patch.setattr(sealer, "write_footer", forgetful)
+        box = filled(disk)
+    told = problems_of(disk)
+    assert len(told) == 3
+    assert all("does not name entries" in one and "of ledger 3" in one for one in told)
+    # Rightly so, once the ledger is deleted: nobody knows it any more, whether the log says why...
+    box.drop([3])
+    box.idle()
+    with monkeypatch.context() as patch:
+        patch.setattr("quire.storage.check._was_deleted", lambda *_: False)
+        assert problems_of(disk) == []
+    # ... or it was made again since, and the log says that it was another one before.
+    box.append([(3, 0, b"anew")])
+    box.idle()
+    assert problems_of(disk) == []
+
+
+def test_each_part_of_an_index_is_told_by_itself() -> None:
+    disk = sim_disk()
+    filled(disk).close()
+    number = sealed_numbers(disk)[0]
+    spoilt(disk, number, "records")
+    with open_segment(disk, number) as one:
+        assert one.facts.trailer is not None
+        assert one.facts.trailer.records
+        assert "state records" in one.problem
+        assert one.summary is not None
+        assert one.rows(1)
+    spoilt(disk, number, "records")
+    spoilt(disk, number, "rows")
+    with open_segment(disk, number) as one:
+        assert one.problem == ""
+        with pytest.raises(FormatError, match="ledger 1 does not match"):
+            one.rows(1)
+        assert one.rows(4)
+    found = ledger_facts(disk, 1)
+    assert found is not None
+    assert [bool(part.problem) for part in found.parts] == [True, False, False, False]
+
+
+def test_what_only_looks_cannot_write(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    filled(disk).close()
+    file = RealDisk(tmp_path, read_only=True).open(segment_name(1))
+    assert file.read(0, 8) == b"QSEGMENT"
+    with pytest.raises(OSError, match="descriptor"):
+        file.write([b"x"], 0)
+    file.close()
+    disk.close()
+    RealDisk(tmp_path / "missing", read_only=True)
+    assert not (tmp_path / "missing").exists()
+
+
+# -- making the index again -------------------------------------------------------------------
+
+
+def spoilt(disk: Disk, number: int, part: str) -> None:
+    with open_segment(disk, number) as one:
+        trailer = one.facts.trailer
+    assert trailer is not None
+    places = {
+        "rows": trailer.footer_at + 3, "records": trailer.records_at + 3,
+        "checksums": trailer.checksums_at + 3, "summary": trailer.summary_at + 3,
+        "trailer": trailer.file_bytes - TRAILER_BYTES + 30,
+    }  # fmt: skip
+    flip(disk, number, places[part])
+
+
+@pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
+def test_an_index_is_made_again_as_it_was(part: str) -> None:
+    """The footer is what it was, byte for byte, and the store finds everything. (Of a ledger's LAC
+    a lower bound is known, where the summary is gone.)"""
+    disk = sim_disk()
+    box = filled(disk)
+    box.close()
+    before = contents(disk)
+    number = sealed_numbers(disk)[1]
+    spoilt(disk, number, part)
+    assert problems_of(disk)
+    dry = rebuilt(disk, dry_run=True)
+    done = rebuilt(disk)
+    assert dry == done
+    assert [one for one in done.values() if one.outcome is not Outcome.GOOD] == [done[number]]
+    assert done[number].outcome is Outcome.REBUILT
+    assert done[number].why
+    disk.crash()
+    after = contents(disk)
+    changed = [name for name in before if before[name] != after[name]]
+    if part in ("summary", "trailer"):
+        assert changed == [segment_name(number)]
+        with open_segment(disk, number) as one:
+            assert one.facts.trailer is not None
+            end = one.facts.trailer.summary_at
+        assert before[changed[0]][:end] == after[changed[0]][:end]
+    else:
+        assert changed == []
+    assert problems_of(disk) == []
+    report = box.open()
+    assert report.problems == ()
+    for (ledger_id, entry_id), entry in box.acknowledged.items():
+        assert box.read(ledger_id, entry_id) == [entry]
+
+
+@pytest.mark.parametrize("part", ["rows", "trailer"])
+def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
+    """Their frames are in the groups still."""
+    disk = sim_disk()
+    box = StoreOnDisk(disk)
+    box.open()
+    box.append([(4, entry, bytes(300)) for entry in range(5)])
+    box.pump()
+    box.drop([4])
+    filled_up = 0
+    while not box.store.stats().sealed_segments:
+        box.append([(1, filled_up, bytes(300))])
+        box.pump()
+        filled_up += 1
+    box.close()
+    (number, *_) = sealed_numbers(disk)
+    spoilt(disk, number, part)
+    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    assert problems_of(disk) == []
+    box.open()
+    assert sorted(box.store.ledgers) == [1]
+
+
+def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    disk = sim_disk()
+    with monkeypatch.context() as patch:
+        patch.setattr(sealer, "write_footer", forgetful)
+        filled(disk).close()
+    (number, *_) = sealed_numbers(disk)
+    spoilt(disk, number, "rows")
+    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    with open_segment(disk, number) as one:
+        assert one.summary is not None
+        assert list(one.summary.ledger_ids) == [1, 2, 4]
+
+
+def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
+    disk = sim_disk()
+    box = filled(disk)
+    box.close()
+    number = sealed_numbers(disk)[1]
+    with open_segment(disk, number) as one:
+        start = one.facts.groups_at
+    flip(disk, number, start + 50)  # the header of the first group
+    spoilt(disk, number, "rows")
+    before = contents(disk)
+    found = rebuilt(disk)[number]
+    assert (found.outcome, "lost" in found.why) == (Outcome.INCOMPLETE, True)
+    assert contents(disk) == before
+
+
+def test_damage_in_entries_stays_damage() -> None:
+    """A new index does not make a bad block good."""
+    disk = sim_disk()
+    box = filled(disk)
+    box.close()
+    number = sealed_numbers(disk)[1]
+    with open_segment(disk, number) as one:
+        group = next(one.groups())
+    block = group.header.payload_offset // BLOCK_BYTES * BLOCK_BYTES
+    flip(disk, number, group.header.payload_offset + 100)
+    spoilt(disk, number, "checksums")
+    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    told = problems_of(disk)
+    assert any(f"bytes {block} to" in one for one in told)
+    assert not any("index" in one for one in told)
+
+
+def test_a_compacted_segment_gets_its_index_again() -> None:
+    disk = sim_disk()
+    box = filled(disk, sealed=6)
+    box.drop([1, 3, 4])
+    box.clock.ms += 100 * 24 * 3600 * 1000
+    for _ in range(20):
+        box.store.check_space()
+        box.idle()
+        box.clock.ms += 24 * 3600 * 1000
+    assert box.store.stats().compactions
+    box.close()
+    compacted = []
+    for number in sealed_numbers(disk):
+        with open_segment(disk, number) as one:
+            if one.facts.header is not None and one.facts.header.compacted:
+                compacted.append(number)
+    assert compacted
+    assert problems_of(disk) == []
+    before = contents(disk)
+    for number in compacted:
+        for part in ("rows", "checksums", "records"):
+            spoilt(disk, number, part)
+            assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+            assert contents(disk) == before
+
+
+def boastful(seal: SealInput) -> Sealed:
+    """Writes an index that names an entry of ledger 0, which is nowhere."""
+    batch = Batch((), ())
+    batch.file_offset = 2 * BLOCK_BYTES
+    run = Run(0, 0, 1, 0, 360)
+    run.batch = batch
+    ledgers = [(0, [run], -1, -1), *seal.ledgers]
+    return write_footer(SealInput(seal.directory_id, seal.segment, ledgers, seal.records))
+
+
+def test_a_crash_while_an_index_is_made_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At every operation. The new index lies otherwise than the old one, so that no mix of the two
+    may pass for one of them."""
+    points: set[int] = set()
+    begun = sim_disk()
+    with monkeypatch.context() as patch:
+        patch.setattr(sealer, "write_footer", boastful)
+        before = filled(begun, sealed=1)
+        before.close()
+    for seed in range(CRASH_SEEDS):
+        at, finished = 0, False
+        while not finished:
+            at += 1
+            points.add(at)
+            disk = deepcopy(begun)
+            disk._rng = random.Random(100 * seed + at)
+            disk.crash_after(at, disk.crash)
+            try:
+                done = rebuilt(disk)
+                assert all(one.outcome is Outcome.REBUILT for one in done.values())
+                finished = True
+            except PowerLossError:
+                pass
+            else:
+                disk.crash()
+            box = StoreOnDisk(disk)
+            assert not box.open().negatives_unknown
+            for (ledger_id, entry_id), entry in before.acknowledged.items():
+                assert box.read(ledger_id, entry_id) == [entry]
+            box.close()
+            rebuilt(disk)
+            assert problems_of(disk) == []
+    assert len(points) > 8
+
+
+# -- the commands -----------------------------------------------------------------------------
+
+
+def quire(*words: str) -> Result:
+    return CliRunner().invoke(cli, ["bookie", "disk", *words])
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    disk = RealDisk(tmp_path)
+    disk.lock()
+    filled(disk).close()
+    disk.close()
+    return tmp_path
+
+
+def lines(result: Result, status: int = 0) -> list[dict[str, Any]]:
+    assert result.exit_code == status, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_the_commands_that_look(directory: Path) -> None:
+    place = str(directory)
+    kinds = {one["name"]: one["kind"] for one in lines(quire("files", place, "--json"))}
+    assert kinds["log/CLEAN"] == "mark of a clean stop"
+    number = next(
+        one["segment"]
+        for one in lines(quire("files", place, "--json"))
+        if one["kind"] == "segment" and one["state"] == "sealed"
+    )
+    head, *rest = lines(quire("segment", place, str(number), "--runs", "--json"))
+    assert (head["segment"], head["state"]) == (number, "sealed")
+    groups = [one for one in rest if one["what"] == "group"]
+    index = [one for one in rest if one["what"] == "index"]
+    assert [one["ledger_id"] for one in index] == list(LEDGERS)
+    rows = [row for one in groups for row in one["rows"]]
+    assert sum(row["count"] for row in rows) == sum(one["entries"] for one in groups)
+    named = quire("segment", place, segment_name(number)).stdout
+    assert named == quire("segment", place, str(number)).stdout
+    assert "master key of ledger 1" in named
+    assert "key  " not in named
+    assert quire("segment", place, "nine").exit_code == 2
+    gone = quire("segment", place, "12345")
+    assert (gone.exit_code, gone.stderr.count("\n")) == (1, 1)
+    (ledger,) = lines(quire("ledger", place, "2", "--json"))
+    assert (ledger["fenced"], ledger["entries"][0][0]) == (True, 0)
+    assert "ledger 2: fenced" in quire("ledger", place, "2", "--runs").stdout
+    nothing = quire("ledger", place, "99")
+    assert (nothing.exit_code, "nothing of ledger 99" in nothing.stderr) == (1, True)
+    (end,) = lines(quire("last-mark", place, "--json"))
+    assert (end["clean"], end["problems"]) == (True, [])
+    assert f"byte {end['offset']}, behind group {end['group']}" in quire("last-mark", place).stdout
+    assert f" {number} sealed" in quire("files", place).stdout
+
+
+def test_the_commands_that_check_and_mend(directory: Path) -> None:
+    place = str(directory)
+    *segments, total = lines(quire("check", place, "--json"))
+    assert (total["ok"], total["sealed"], len(segments)) == (True, 4, 4)
+    assert "no damage" in quire("check", place).stdout
+    disk = RealDisk(directory)
+    number = sealed_numbers(disk)[0]
+    spoilt(disk, number, "summary")
+    bad = quire("check", place)
+    assert bad.exit_code == 1
+    assert f"segment {number}: its index is" in bad.stdout
+    assert lines(quire("check", place, "--json"), 1)[-1]["damaged_segments"] == 1
+    assert quire("segment", place, str(number)).exit_code == 1
+    disk.lock()
+    refused = quire("rebuild-index", place)
+    assert (refused.exit_code, "a bookie runs on" in refused.stderr) == (1, True)
+    planned = lines(quire("rebuild-index", place, "--dry-run", "--json"))
+    disk.close()
+    assert quire("check", place).exit_code == 1
+    done = lines(quire("rebuild-index", place, "--json"))
+    assert [one["outcome"] for one in done] == [one["outcome"] for one in planned]
+    assert [one["segment"] for one in done if one["outcome"] == "rebuilt"] == [number]
+    assert quire("check", place).exit_code == 0
+    flip(disk, number, 2 * BLOCK_BYTES)
+    assert quire("segment", place, str(number)).exit_code == 1
+
+
+def test_nothing_is_made_where_nothing_is(tmp_path: Path) -> None:
+    commands: list[Callable[[str], Result]] = [
+        lambda place: quire("files", place), lambda place: quire("segment", place, "1"),
+        lambda place: quire("ledger", place, "1"), lambda place: quire("check", place),
+        lambda place: quire("last-mark", place), lambda place: quire("rebuild-index", place),
+    ]  # fmt: skip
+    for command in commands:
+        done = command(str(tmp_path))
+        assert (done.exit_code, done.stderr.count("\n")) == (1, 1)
+        assert "holds no data" in done.stderr
+        assert list(tmp_path.iterdir()) == []
+        assert command(str(tmp_path / "missing")).exit_code == 2
