@@ -14,7 +14,11 @@ from quire.codec.ledger_metadata import LedgerState
 from quire.core.fragments import stored_by
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks, why_not
 from quire.replication import fragment as fragment_module
+from quire.replication import worker as worker_module
+from quire.replication.explain import explain_ledger
 from quire.replication.marks import Marks
+from quire.replication.scan import Scan, scan
+from quire.replication.status import overview
 from quire.testing.clock import SimClock
 from quire.testing.loop import SimTask
 from quire.testing.simulation.world import World, bookie_id
@@ -88,13 +92,19 @@ class Scene:
                 await asyncio.sleep(0.5)
             while await self.locks.marked(ledger_id) is not None:
                 await asyncio.sleep(0.5)
-        for segment in metadata.segments:
-            end = metadata.segment_end(segment, metadata.last_entry_id)
-            for index, bookie in enumerate(segment.ensemble):
-                if wanted := set(stored_by(metadata, index, segment.first_entry_id, end)):
-                    ranges = await self.client.list_entries(bookie, ledger_id)
-                    have = {n for low, high in ranges for n in range(low, high + 1)}
-                    assert wanted <= have
+        await has_all(self.client, ledger_id)
+
+
+async def has_all(client: Client, ledger_id: int) -> None:
+    """Each member of each segment says that it has its part."""
+    metadata = await client.ledger_metadata(ledger_id)
+    for segment in metadata.segments:
+        end = metadata.segment_end(segment, metadata.last_entry_id)
+        for index, bookie in enumerate(segment.ensemble):
+            if wanted := set(stored_by(metadata, index, segment.first_entry_id, end)):
+                ranges = await client.list_entries(bookie, ledger_id)
+                have = {n for low, high in ranges for n in range(low, high + 1)}
+                assert wanted <= have
 
 
 async def settled(writer: Any) -> None:
@@ -253,6 +263,59 @@ def test_a_living_writer_is_left_alone_and_a_dead_one_is_fenced() -> None:
     scene(play)
 
 
+def test_another_loss_gives_a_writer_time_again() -> None:
+    """A worker remembered a ledger from a loss that was over, and fenced its writer at once when it
+    had lost another bookie (found by the simulator, seed 243 of that time)."""
+
+    async def play(there: Scene) -> None:
+        idle = there.world.client("idle")
+        ledger_id = (await idle.create_ledger(password=b"pw")).ledger_id
+        await idle.close()
+        first, second, _ = await there.ensemble(ledger_id)
+        healers = [there.begin("one", ledger_check_interval_s=0)]
+        await asyncio.sleep(5.0)
+        there.world.kill(name_of(first))
+        await asyncio.sleep(5.0)  # the worker gives the writer time
+        assert await why_not(there.client.metadata, ledger_id) is not None
+        await there.world.start(name_of(first))
+        # Another worker sees that nothing is missing any more.
+        healers.append(there.begin("two", ledger_check_interval_s=0))
+        async with asyncio.timeout(PATIENCE_S):
+            while await there.locks.marked(ledger_id) is not None:
+                await asyncio.sleep(0.1)
+        await asyncio.sleep(1.0)
+        assert healers[1].stats.ledgers_done == 1
+        await asyncio.sleep(20.0)
+        there.world.kill(name_of(second))
+        await asyncio.sleep(8.0)
+        assert (await there.client.ledger_metadata(ledger_id)).state is LedgerState.OPEN
+        await there.whole(ledger_id, second)  # nothing happens to it: then it is fenced
+        await asyncio.sleep(1.0)
+        assert sum(one.stats.ledgers_fenced for one in healers) == 1
+
+    scene(play)
+
+
+def test_what_is_left_of_a_mark_is_removed() -> None:
+    """Whoever removed a mark died, or was not answered, before it had removed its parents; of the
+    lowest of them nobody took notice any more (found by the simulator, seed 238 of that time)."""
+
+    async def play(there: Scene) -> None:
+        root = f"{there.marks.root}/ledgers"
+        for left in ("0001/0002/0003/0004", "0001/0005/0006", "0001/0007", "0008"):
+            await there.client.metadata.tree.make_path(f"{root}/{left}")
+        ledger_id = (await there.ledger()).ledger_id
+        lost = (await there.ensemble(ledger_id))[0]
+        there.world.crash(name_of(lost))
+        there.begin("one")
+        await there.whole(ledger_id, lost)
+        async with asyncio.timeout(PATIENCE_S):
+            while await there.client.metadata.tree.children(root):
+                await asyncio.sleep(0.5)
+
+    scene(play)
+
+
 def test_what_cannot_be_repaired_says_why_and_is_repaired_when_a_bookie_comes() -> None:
     async def play(there: Scene) -> None:
         ledger_id = (await there.ledger((4, 4, 2))).ledger_id
@@ -269,6 +332,14 @@ def test_what_cannot_be_repaired_says_why_and_is_repaired_when_a_bookie_comes() 
         assert "writable" in why.sentence()
         assert why.failure.next_attempt_ms - why.failure.at_ms > 4_000  # it has doubled
         assert why.lock_owner is None
+        status = await overview(there.client.metadata)
+        assert (status.marked, status.failing) == (1, 1)
+        assert status.failures[0].failure == why.failure
+        told = await explain_ledger(there.client, ledger_id)
+        assert f"{ensemble[0]} does not answer" in told.verdict.sentence
+        assert "no writable bookie that is not in the ensemble" in told.verdict.sentence
+        assert told.mark is not None
+        assert told.mark.failure == why.failure
         began_s = there.world.loop.time()
         await there.world.start(name_of(spare))
         await there.whole(ledger_id, ensemble[0])
@@ -294,6 +365,44 @@ def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
         assert damaged in await there.ensemble(ledger_id)
         await there.whole(ledger_id, "nobody")
         assert healer.stats.replicas_repaired == ENTRIES
+
+    scene(play)
+
+
+def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mark was taken away though the ledger was closed behind what the worker had read, and the
+    bookie lacked the end (found by the simulator, of the workload `autorecovery`)."""
+
+    async def play(there: Scene) -> None:
+        writer = await there.ledger(close=False)
+        await writer.append(payload(ENTRIES))  # it tells how far the others are confirmed
+        await settled(writer)
+        lacking = (await there.ensemble(writer.ledger_id))[2]
+        closed = asyncio.Event()
+
+        async def closed_meanwhile(*arguments: Any, **options: Any) -> Scan:
+            result = await scan(*arguments, **options)
+            if not closed.is_set():
+                closed.set()
+                there.world.network.partition("client", name_of(lacking))
+                await writer.append(payload(ENTRIES + 1))
+                await writer.close()
+            return result
+
+        monkeypatch.setattr(worker_module, "scan", closed_meanwhile)
+        await there.locks.mark(writer.ledger_id, [lacking])
+        there.begin("one")
+        other = there.world.client("other")
+        async with asyncio.timeout(PATIENCE_S):
+            while await there.locks.marked(writer.ledger_id) is not None:
+                await asyncio.sleep(0.1)
+        assert closed.is_set()
+        assert lacking in await there.ensemble(writer.ledger_id)
+        await has_all(other, writer.ledger_id)
+        there.world.network.heal()
+        await other.close()
 
     scene(play)
 

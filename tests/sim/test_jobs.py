@@ -17,9 +17,11 @@ from quire.codec.frames import Code, Flag
 from quire.codec.ledger_metadata import LedgerState
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
 from quire.metadata.bookie_orders import What, order_path, read_order
+from quire.metadata.memory import MemoryStore
 from quire.replication import ReplicationLocks
 from quire.replication.decommission import Decommissioned, decommission, take_back
 from quire.replication.explain import explain_ledger
+from quire.replication.ledger import Work, take_out
 from quire.replication.move import MoveOptions, OpenLedgers, recover_bookie
 from quire.replication.rebalance import RebalanceOptions, rebalance
 from quire.testing.simulation import simulate
@@ -433,6 +435,46 @@ def test_a_copy_that_is_being_made_is_not_dropped() -> None:
         assert ledger_id not in bookie.store.ledgers
         assert await audited(client, [ledger_id]) == []
         await client.close()
+
+    simulated(scenario)
+
+
+def test_a_copy_that_was_dropped_before_it_was_named_is_made_again() -> None:
+    """Whoever made it has lost its session, and the lock with it, and stood still for two passes
+    before it named the bookie: which lacked all that it should have."""
+
+    async def scenario(world: World) -> None:
+        for number in range(4):
+            await world.start(f"bookie-{number}", BY_HAND)
+        client, other = world.client("client"), world.client("other")
+        ledger_id = (await write(client, 200)).ledger_id
+        ensemble = (await client.ledger_metadata(ledger_id)).segments[0].ensemble
+        spare = next(b for b in map(bookie_id, world.bookies) if b not in ensemble)
+        bookie, locks = world.bookies[name_of(spare)], locks_of(world, client)
+        store = client.metadata
+        assert isinstance(store, MemoryStore)
+        write_ledger, late = store.write_ledger, 0
+
+        async def write_late(*arguments: Any) -> Any:
+            nonlocal late
+            late += 1
+            if late == 1:
+                store.expire_session()
+                for _ in range(3):
+                    await bookie.collect_over_replicated()
+                assert ledger_id not in bookie.store.ledgers
+            return await write_ledger(*arguments)
+
+        store.write_ledger = write_late  # type: ignore[method-assign]
+        world.crash(name_of(ensemble[0]))
+        done = await take_out(client, locks, ledger_id, [ensemble[0]])
+        assert done.work is Work.DONE
+        assert spare in (await other.ledger_metadata(ledger_id)).segments[0].ensemble
+        assert await has(other, ledger_id, spare) == list(range(200))
+        assert await audited(other, [ledger_id]) == []
+        assert late == 2
+        await client.close()
+        await other.close()
 
     simulated(scenario)
 

@@ -10,6 +10,9 @@ import pytest
 from quire.config import PlacementConfig
 from quire.core.placement import RackAware
 from quire.errors import NotEnoughBookiesError, ReadError
+from quire.replication import Autorecovery, AutorecoverySettings
+from quire.replication.settings import AutorecoveryStats
+from quire.replication.status import overview
 from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 
@@ -186,3 +189,76 @@ async def a_rack_is_missing(world: World) -> None:
 def test_a_writer_ends_where_a_second_rack_is_gone() -> None:
     world = World.make(2)
     world.loop.run(a_rack_is_missing(world))
+
+
+async def moved_when_it_is_wrong(world: World, movable: bool) -> None:
+    """A bookie comes to stand in the rack of another. It is counted; with `repair_placement` one of
+    the two is replaced, if there is a bookie that helps."""
+    racks = {f"bookie-{n}": rack for n, rack in enumerate(("/a", "/b", "/c", "/d"))}
+    for name in racks:
+        await world.start(name)
+    placement = PlacementConfig(locations=racks, min_racks=3, enforce_racks=True)
+    clients = [world.client(n, replace(CLIENT_CONFIG, placement=placement)) for n in ("one", "two")]
+    writer = await clients[0].create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+    await writer.append_many([b"%d" % number for number in range(ENTRIES)])
+    await writer.close()
+    before = (await clients[0].ledger_metadata(writer.ledger_id)).segments[0].ensemble
+    named = [bookie.partition(":")[0] for bookie in before]
+    [spare] = set(racks) - set(named)
+    elsewhere = {**racks, named[0]: racks[named[1]]}
+    if not movable:
+        elsewhere[spare] = racks[named[2]]
+    for client in clients:
+        client.placement.relocate(elsewhere)
+    store = clients[0].metadata
+
+    async def checked(repair: bool) -> AutorecoveryStats:
+        """What a process says that has done some checks."""
+        settings = AutorecoverySettings(
+            placement_check_interval_s=5, repair_placement=repair, ledger_check_interval_s=0,
+            poll_s=1, backoff_s=1,
+        )  # fmt: skip
+        healer = Autorecovery(
+            clients[1], "healer", settings=settings, clock=clients[1].clock,
+            rng=world.loop.derive("healer"),
+        )  # fmt: skip
+        running = asyncio.ensure_future(healer.run())
+        await asyncio.sleep(60)
+        running.cancel()
+        await asyncio.wait([running])
+        return healer.stats
+
+    async with asyncio.timeout(PATIENCE_S):
+        counted = await checked(repair=False)
+        assert (counted.ledgers_misplaced, counted.ledgers_marked) == (1, 0)
+        told = (await overview(store)).placement
+        assert told is not None
+        assert (told.ledgers, told.misplaced, told.first) == (1, 1, (writer.ledger_id,))
+        repaired = await checked(repair=True)
+    after = (await clients[0].ledger_metadata(writer.ledger_id)).segments[0].ensemble
+    told = (await overview(store)).placement
+    assert told is not None
+    if movable:
+        assert repaired.fragments_moved == 1
+        assert {racks[named[2]], elsewhere[spare]} < {elsewhere[b.partition(":")[0]] for b in after}
+        assert sum(old != new for old, new in zip(before, after)) == 1
+        assert repaired.entries_copied == ENTRIES
+        assert repaired.replicas_read == 0  # the bookie that was named is no member any more
+        assert told.misplaced == 0
+    else:
+        assert (repaired.ledgers_marked, repaired.entries_copied) == (0, 0)
+        assert after == before
+        assert told.misplaced == 1
+    reader = await clients[0].open_ledger(writer.ledger_id)
+    read = [entry.payload async for entry in reader.read(0, ENTRIES - 1)]
+    assert read == [b"%d" % number for number in range(ENTRIES)]
+    for client in clients:
+        await client.close()
+    for bookie in list(world.bookies.values()):
+        await bookie.stop()
+
+
+@pytest.mark.parametrize("movable", [True, False])
+def test_a_ledger_that_lies_wrong_is_counted_and_moved_where_that_is_wanted(movable: bool) -> None:
+    world = World.make(4, bookies=4)
+    world.loop.run(moved_when_it_is_wrong(world, movable))

@@ -307,6 +307,10 @@ def test_replicators_that_meet_crash_and_run_again_lose_nothing(
             finally:
                 await own.close()
 
+        before = {
+            ledger: set((await client.ledger_metadata(ledger)).segments[0].ensemble)
+            for ledger in ids
+        }
         swap = fragment_module._name
         victim = ""
 
@@ -317,7 +321,9 @@ def test_replicators_that_meet_crash_and_run_again_lose_nothing(
             done = await swap(*arguments)
             if done and not victim and chance.random() < 0.5:
                 # Power loss on a new bookie in the moment in which it is named.
-                victim = name_of(chance.choice(sorted(arguments[-1].values())))
+                _, ledger_id, _, named = arguments
+                new = {bookie for s in named.segments for bookie in s.ensemble} - before[ledger_id]
+                victim = name_of(chance.choice(sorted(new)))
                 world.crash(victim)
             return done
 

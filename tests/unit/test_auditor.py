@@ -303,6 +303,18 @@ def test_a_check_finds_what_is_missing_and_keeps_its_time() -> None:
     office(scenario, ledger_check_interval_s=100, replicas_check_interval_s=50)
 
 
+def test_a_bookie_that_is_away_makes_no_ledger_misplaced() -> None:
+    """Where it stood is not known: its ledgers are left to the look for lost bookies."""
+
+    async def scenario(there: Office) -> None:
+        await there.ledger(bookie_id("bookie-0"), "away:3181")
+        await asyncio.sleep(60.0)
+        assert there.stats.placement_checks > 0
+        assert there.stats.ledgers_misplaced == 0
+
+    office(scenario, lambda metadata: False, placement_check_interval_s=50)
+
+
 def test_misplaced_ledgers_are_counted() -> None:
     def adheres(metadata: LedgerMetadata) -> bool | None:
         return {1: None, 2: True, 3: False}[metadata.ensemble_size]

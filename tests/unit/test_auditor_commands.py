@@ -18,7 +18,7 @@ from quire.metadata import open_metadata
 from quire.metadata.base import MetadataStore
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
-from quire.replication.status import LastFailure, note_failure
+from quire.replication.status import LastFailure, PlacementCheck, note_failure, note_placement
 
 
 @pytest.fixture(autouse=True)
@@ -127,3 +127,16 @@ def test_what_cannot_be_is_a_usage_error(uri: str, words: list[str], named: str)
 
 def test_a_process_has_a_name_that_java_takes_for_a_bookie() -> None:
     assert is_bookie_id(default_name())
+
+
+def test_the_status_tells_what_the_check_of_placement_has_found(uri: str) -> None:
+    assert json.loads(autorecovery(uri, "status", "--json").stdout)["placement"] is None
+
+    async def note(store: MetadataStore) -> None:
+        await note_placement(store, PlacementCheck(1_700_000_000_000, 10, 2, (3, 5)))
+
+    in_store(uri, note)
+    [*_, line] = autorecovery(uri, "status").stdout.splitlines()
+    assert line.startswith("placement: 2 of 10 ledgers lie otherwise than they should, as of 2023")
+    found = json.loads(autorecovery(uri, "status", "--json").stdout)["placement"]
+    assert (found["misplaced"], found["first"]) == (2, [3, 5])

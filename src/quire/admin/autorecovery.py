@@ -4,67 +4,40 @@ from __future__ import annotations
 
 import asyncio
 import os
-import signal
 import socket
 from collections.abc import Callable, Coroutine
-from dataclasses import fields, replace
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire.admin.groups import say
-from quire.admin.options import Command, json_option, metadata_option, run_async
+from quire.admin.http import given_options, http_options, stop_event
+from quire.admin.options import (
+    Command,
+    json_option,
+    metadata_option,
+    placement_option,
+    run_async,
+)
 from quire.admin.output import print_json, time_text
 from quire.admin.tls import client_config, connect, tls_options
 
 if TYPE_CHECKING:
     import quire
+    from quire.http.security import HttpOptions
     from quire.replication.settings import AutorecoverySettings
     from quire.replication.status import Overview, WhyNot
-
-UNLIMITED = "none"
 
 
 def _settings(
     context: click.Context, parameter: click.Parameter, values: tuple[str, ...]
 ) -> AutorecoverySettings:
-    """The defaults with NAME=VALUE applied."""
-    from quire.replication.settings import AutorecoverySettings
+    """What is configured, with NAME=VALUE applied."""
+    from quire.admin.configuration import assignments_layer, configured
 
-    settings = AutorecoverySettings()
-    known = {item.name: getattr(settings, item.name) for item in fields(settings)}
-    changes: dict[str, Any] = {}
-    for given in values:
-        name, equals, text = given.partition("=")
-        if name not in known or not equals:
-            raise click.UsageError(
-                f"{given}: use NAME=VALUE with one of {', '.join(sorted(known))}", context
-            )
-        changes[name] = _value(context, given, name, text, known[name])
-    return replace(settings, **changes)
-
-
-def _value(context: click.Context, given: str, name: str, text: str, default: object) -> Any:
-    if name == "bytes_per_s":
-        if text == UNLIMITED:
-            return None
-        from quire.spark.options import parse_size
-
-        try:
-            found = float(parse_size(text))
-        except ValueError as error:
-            raise click.UsageError(f"{given}: {error}", context) from None
-        if found > 0:
-            return found
-    else:
-        try:
-            value: float = int(text) if isinstance(default, int) else float(text)
-        except ValueError:
-            value = -1
-        least = 1 if name == "ledgers_at_once" else 0
-        if least <= value < float("inf"):
-            return value
-    raise click.UsageError(f"{given}: {text!r} cannot be the value of {name}", context)
+    flag = parameter.opts[0]
+    return configured(assignments_layer(flag, "autorecovery", values)).autorecovery()
 
 
 def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[[Command], Command]:
@@ -74,14 +47,15 @@ def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[
         metavar="NAME=VALUE",
         multiple=True,
         callback=_settings,
-        help="One of the settings of quire.replication.AutorecoverySettings, e.g. "
-        "open_grace_s=60 or bytes_per_s=64m. May be repeated.",
+        help="A key of the table [autorecovery] of the configuration, e.g. open_grace_s=60 or "
+        "bytes_per_s=64m. May be repeated.",
     )
 
 
 @click.command()
 @metadata_option
 @tls_options
+@placement_option
 @click.option("--auditor-only", is_flag=True, help="Look for what is missing; repair nothing.")
 @click.option("--worker-only", is_flag=True, help="Repair what others have found.")
 @click.option(
@@ -91,6 +65,7 @@ def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[
     help="How locks and votes name this process. [default: HOST.PID]",
 )
 @settings_option("--set", "settings")
+@http_options("--http")
 def start(
     uri: str, auditor_only: bool, worker_only: bool, name: str, settings: AutorecoverySettings
 ) -> None:
@@ -101,9 +76,10 @@ def start(
     """
     if auditor_only and worker_only:
         raise click.UsageError("--auditor-only and --worker-only together leave nothing to do")
-    name = name or default_name()
+    name, http = name or default_name(), given_options()
+    parts = {"auditor": not worker_only, "worker": not auditor_only}
     try:
-        run_async(_start(uri, name, settings, auditor=not worker_only, worker=not auditor_only))
+        run_async(_start(uri, name, settings, http, **parts))
     except KeyboardInterrupt:
         pass
 
@@ -115,18 +91,30 @@ def default_name() -> str:
 
 
 async def _start(
-    uri: str, name: str, settings: AutorecoverySettings, *, auditor: bool, worker: bool
+    uri: str,
+    name: str,
+    settings: AutorecoverySettings,
+    http: HttpOptions | None,
+    *,
+    auditor: bool,
+    worker: bool,
 ) -> None:
     from quire.bookie.main import log_event
     from quire.replication.autorecovery import Autorecovery
 
-    loop, stopping = asyncio.get_running_loop(), asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
-    async with connect(uri) as client:
+    stopping = stop_event()
+    async with connect(uri) as client, AsyncExitStack() as around:
         autorecovery = Autorecovery(
             client, name, settings=settings, auditor=auditor, worker=worker, log=log_event
         )
+        if http is not None:
+            import quire
+            from quire.http.run import serve_cluster
+
+            config, stats = client_config(), autorecovery.stats
+            served = serve_cluster(http, uri, config, quire.__version__, log_event,
+                                   owner=name, autorecovery=stats)  # fmt: skip
+            await around.enter_async_context(served)
         async with asyncio.TaskGroup() as group:
             running = group.create_task(autorecovery.run())
             click.echo(name)
@@ -170,6 +158,11 @@ def status(uri: str, as_json: bool) -> None:
         f"ledgers: {found.marked} lack replicas, {found.locked} are worked on, "
         f"the last attempt failed with {found.failing}"
     )
+    if (check := found.placement) is not None:
+        click.echo(
+            f"placement: {check.misplaced} of {check.ledgers} ledgers lie otherwise than they "
+            f"should, as of {time_text(check.at_ms)}"
+        )
 
 
 async def _status(uri: str) -> Overview:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -10,6 +11,7 @@ import click
 from quire.admin.options import wanted_placement
 
 if TYPE_CHECKING:
+    from quire.admin.configuration import Configuration, Layer
     from quire.client.client import connect as Connecting
     from quire.config import ClientConfig
 
@@ -72,6 +74,7 @@ def server_tls_options(command: Command) -> Command:
 
 
 def server_tls(
+    configured: Configuration,
     tls_cert: str | None,
     tls_key: str | None,
     tls_key_password_file: str | None,
@@ -79,11 +82,12 @@ def server_tls(
     tls_client_certs: Any,
     tls_only: bool,
     roles: tuple[str, ...],
-) -> dict[str, Any]:
-    """The fields of BookieConfig that they stand for; `click.UsageError` if they make no sense."""
-    from quire.config import TlsServerConfig
+) -> Layer:
+    """The keys of the configuration that they stand for; `click.UsageError` if they make no sense
+    with what is `configured` without them."""
+    from quire.admin.configuration import options_layer
 
-    if tls_cert is None:
+    if tls_cert is None and "bookie.tls" not in configured.tables:
         for given, name in [
             (tls_key, "--tls-key"),
             (tls_key_password_file, "--tls-key-password-file"),
@@ -94,16 +98,24 @@ def server_tls(
         ]:
             if given:
                 raise click.UsageError(f"{name} needs --tls-cert")
-        return {}
-    wanted: Any = tls_client_certs or ("required" if tls_ca is not None else "none")
-    if wanted != "none" and tls_ca is None:
+    authorities = tls_ca or configured.values["bookie.tls.ca"]
+    default = configured.values["bookie.tls.client_certificates"] if tls_ca is None else "required"
+    wanted = tls_client_certs or default
+    if wanted != "none" and authorities is None:
         raise click.UsageError(f"--tls-client-certs {wanted} needs --tls-ca")
     if roles and wanted == "none":
         raise click.UsageError("--tls-authorized-role needs --tls-ca, and certificates of clients")
-    config = TlsServerConfig(
-        tls_cert, tls_key, tls_key_password_file, ca=tls_ca, client_certificates=wanted
+    return options_layer(
+        {
+            "bookie.tls.certificate": (tls_cert, "--tls-cert"),
+            "bookie.tls.private_key": (tls_key, "--tls-key"),
+            "bookie.tls.key_password_file": (tls_key_password_file, "--tls-key-password-file"),
+            "bookie.tls.ca": (tls_ca, "--tls-ca"),
+            "bookie.tls.client_certificates": (tls_client_certs, "--tls-client-certs"),
+            "bookie.tls_required": (tls_only or None, "--tls-only"),
+            "bookie.authorized_roles": (roles, "--tls-authorized-role"),
+        }
     )
-    return {"tls": config, "tls_required": tls_only or bool(roles), "authorized_roles": roles}
 
 
 # -- of commands that talk to bookies ---------------------------------------------------------
@@ -171,27 +183,30 @@ def tls_options(command: Command) -> Command:
 def client_config(**limits: Any) -> ClientConfig:
     """The configuration of a client, as the options of the command at hand want it; with other
     limits than the usual ones where the command wants it."""
-    from quire.config import ClientConfig, TlsClientConfig
+    from quire.admin.configuration import Given, configured, options_layer
 
     context = click.get_current_context()
     given = context.meta.get(_CLIENT, {})
     authorities = given.get("tls_ca")
     if (placement := wanted_placement(context)) is not None:
         limits["placement"] = placement
-    if not authorities:
-        if given.get("tls_cert") or given.get("tls_key"):
-            raise click.UsageError("--tls-cert and --tls-key need --tls-ca", context)
-        return ClientConfig(**limits)
-    return ClientConfig(
-        **limits,
-        tls=TlsClientConfig(
-            ca=None if authorities == SYSTEM else authorities,
-            certificate=given.get("tls_cert"),
-            private_key=given.get("tls_key"),
-            key_password_file=given.get("tls_key_password_file"),
-            verify_host_name=not given.get("tls_any_host_name"),
-        ),
+    shown = given.get("tls_cert") or given.get("tls_key")
+    if shown and not authorities and "client.tls" not in configured().tables:
+        raise click.UsageError("--tls-cert and --tls-key need --tls-ca", context)
+    options = options_layer(
+        {
+            "client.tls.ca": ("" if authorities == SYSTEM else authorities or None, "--tls-ca"),
+            "client.tls.certificate": (given.get("tls_cert"), "--tls-cert"),
+            "client.tls.private_key": (given.get("tls_key"), "--tls-key"),
+            "client.tls.key_password_file": (
+                given.get("tls_key_password_file"),
+                "--tls-key-password-file",
+            ),
+        }
     )
+    if given.get("tls_any_host_name") and "client.tls" in configured(options).tables:
+        options.given["client.tls.verify_host_name"] = Given(False, "--tls-any-host-name")
+    return replace(configured(options).client(), **limits)
 
 
 def connect(uri: str, **limits: Any) -> Connecting:

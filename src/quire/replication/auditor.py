@@ -15,6 +15,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 
 from quire.client import Client
 from quire.clock import Clock
@@ -26,8 +27,10 @@ from quire.replication.auditor_checks import Lacking, check_ends, check_replicas
 from quire.replication.locks import ReplicationLocks
 from quire.replication.lost_bookies import LostBookies
 from quire.replication.marks import Marks
+from quire.replication.misplaced import keeps_to_policy, to_move
 from quire.replication.replica_reader import answers
 from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.status import MISPLACED_TOLD_MAX, PlacementCheck, note_placement
 from quire.tasks import each
 
 PAGE_LEDGERS = 256
@@ -74,7 +77,7 @@ class Auditor:
         self._stats = stats
         self._clock = clock
         self._rng = rng
-        self._adheres = adheres
+        self._adheres = adheres or partial(keeps_to_policy, client)
         self._log = log
         self._lost = LostBookies()
         self._delay_version: int | None = None
@@ -270,7 +273,7 @@ class Auditor:
             _Check(
                 "placement",
                 CHECKED_PLACEMENT,
-                settings.placement_check_interval_s if self._adheres is not None else 0,
+                settings.placement_check_interval_s,
                 self._placement,
             ),
         ]
@@ -338,17 +341,34 @@ class Auditor:
         return missing
 
     async def _placement(self) -> None:
-        misplaced = 0
-        adheres = self._adheres
-        assert adheres is not None
+        """Count the closed ledgers that lie otherwise than they should. Those that name a bookie
+        that is not registered are left to the look for lost ones."""
+        looked_at = marked = 0
+        found: list[int] = []
+        loop, wait_s = asyncio.get_running_loop(), self._client.config.bookies_wait_s
         async for page in self._pages():
-            for metadata in await each(page, self._metadata):
-                if metadata is not None and metadata.closed:
-                    misplaced += adheres(metadata) is False
-        self._stats.ledgers_misplaced = misplaced
+            stored = dict(zip(page, await each(page, self._metadata)))
+            registered = await self._registered()
+            await self._client.placement.settle(loop.time() + wait_s)
+            movable: dict[int, list[str]] = {}
+            for ledger_id, metadata in stored.items():
+                if metadata is None or not metadata.closed:
+                    continue
+                if any(not registered.issuperset(one.ensemble) for one in metadata.segments):
+                    continue
+                looked_at += 1
+                if self._adheres(metadata) is False:
+                    found.append(ledger_id)
+                    if self._settings.repair_placement:
+                        movable[ledger_id] = to_move(self._client, metadata)
+                        await asyncio.sleep(0)  # it looks at many choices
+            marked += await self._mark(movable)
+        self._stats.ledgers_misplaced = len(found)
         self._stats.placement_checks += 1
-        if misplaced:
-            self._log("ledgers_misplaced", ledgers=misplaced)
+        now_ms, told = self._clock.now_ms(), tuple(found[:MISPLACED_TOLD_MAX])
+        await note_placement(self._store, PlacementCheck(now_ms, looked_at, len(found), told))
+        if found:
+            self._log("ledgers_misplaced", ledgers=len(found), ledgers_marked=marked)
 
 
 def _never(at_s: float | None) -> float:

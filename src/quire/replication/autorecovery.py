@@ -42,7 +42,7 @@ class Autorecovery:
         log: Log = _silent,
     ) -> None:
         """`owner`: how votes and locks name this process, in the form of a bookie's id. `adheres`
-        says of a ledger whether it lies where the placement policy wants it."""
+        says of a ledger whether it lies where it should, in the place of the client's policy."""
         self.stats = AutorecoveryStats()
         self._client = client
         self._store = client.metadata

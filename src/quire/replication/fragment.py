@@ -4,6 +4,10 @@ it is durable there, then name them in the metadata (replication spec, 12.4).
 Each new bookie gets what its place should hold and nothing else: striping is respected. Before the
 compare-and-swap nothing changes for readers, so that a copy may be given up, or done twice, at any
 moment; what was copied in vain is garbage that the bookie collects.
+
+Before it drops such a copy the bookie writes the metadata, as it is (`bookie.over_replicated`). So
+what is named must rest on the version that was read before the copy was begun: after a conflict the
+copy may be gone, whoever has made the change, and is made again.
 """
 
 from __future__ import annotations
@@ -18,8 +22,7 @@ from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, entry_bytes, stored_by, with_members
 from quire.core.placement import Wanted
 from quire.core.replicas import Copies
-from quire.errors import UsageError
-from quire.metadata.update import update_ledger
+from quire.errors import UsageError, VersionConflictError
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
 from quire.replication.recovery_adds import RecoveryAdds
@@ -34,7 +37,7 @@ COPY_WINDOW_ENTRIES = 256
 class Outcome(enum.StrEnum):
     DONE = "done"
     CONFLICT = "conflict"
-    """Somebody else changed the segment: look again. What was copied is garbage."""
+    """Somebody else changed the ledger: look again. What was copied is garbage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,10 @@ async def replicate_fragment(
             "what is complete can be copied"
         )
     old = {index: fragment.ensemble[index] for index in replacements}
+    stored = await client.metadata.read_ledger(ledger.ledger_id)
+    wanted = _with(stored.value, fragment, replacements)
+    if wanted is None:
+        return Copied(Outcome.CONFLICT)
     source = Source(client, ledger, last=() if living else tuple(old.values()))
     entries = size_bytes = 0
     if not fragment.empty:
@@ -101,7 +108,7 @@ async def replicate_fragment(
             await _copy(ledger, fragment, source, adds)
         entries = sum(one.entries for one in adds.values())
         size_bytes = sum(one.size_bytes for one in adds.values())
-    done = await _name(client, ledger, fragment, old, replacements)
+    done = await _name(client, ledger.ledger_id, stored.version, wanted)
     return Copied(Outcome.DONE if done else Outcome.CONFLICT, entries, size_bytes)
 
 
@@ -139,32 +146,26 @@ def part_of(copies: Copies, ids: Sequence[int]) -> Copies:
     return Copies(ids, [copies.payloads[n] for n in rows], [copies.lengths[n] for n in rows])
 
 
-async def _name(
-    client: Client,
-    ledger: OpenedLedger,
-    fragment: Fragment,
-    old: Mapping[int, str],
-    new: Mapping[int, str],
-) -> bool:
-    """Whether all replacements stand in the metadata now."""
-    changes = {index: (old[index], new[index]) for index in new}
-
-    def change(now: LedgerMetadata) -> LedgerMetadata | None:
-        # What was copied is the whole segment only if that has not changed its end meanwhile.
-        end = fragments_end(now, fragment)
-        return None if end != fragment.last else with_members(now, fragment.segment_first, changes)
-
-    stored = await update_ledger(client.metadata, ledger.ledger_id, ledger.stored, change)
-    for segment in stored.value.segments:
-        if segment.first_entry_id == fragment.segment_first:
-            return all(segment.ensemble[index] == bookie for index, bookie in new.items())
-    return False
+def _with(
+    now: LedgerMetadata, fragment: Fragment, replacements: Mapping[int, str]
+) -> LedgerMetadata | None:
+    """The metadata with these bookies; None where the segment is not what it was."""
+    first = fragment.segment_first
+    there = next((one for one in now.segments if one.first_entry_id == first), None)
+    if there is None or there.ensemble != fragment.ensemble:
+        return None
+    # What is copied is the whole segment only if that has not changed its end meanwhile.
+    if now.segment_end(there, now.last_entry_id if now.closed else fragment.last) != fragment.last:
+        return None
+    changes = {index: (fragment.ensemble[index], new) for index, new in replacements.items()}
+    return with_members(now, first, changes)
 
 
-def fragments_end(metadata: LedgerMetadata, fragment: Fragment) -> int:
-    """Where the fragment's segment ends by this metadata."""
-    for segment in metadata.segments:
-        if segment.first_entry_id == fragment.segment_first:
-            known = metadata.last_entry_id if metadata.closed else fragment.last
-            return metadata.segment_end(segment, known)
-    return -1
+async def _name(client: Client, ledger_id: int, version: int, wanted: LedgerMetadata) -> bool:
+    """Whether this stands in the metadata now."""
+    try:
+        await client.metadata.write_ledger(ledger_id, wanted, version)
+    except VersionConflictError:
+        # Our own write may be in the way, if its answer was lost.
+        return (await client.metadata.read_ledger(ledger_id)).value == wanted
+    return True

@@ -25,7 +25,7 @@ from quire.codec.underreplication import (
     ledger_of,
     locked_ledger,
 )
-from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
+from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError, NotEmptyError
 from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.locks import MARK_DEPTH, replication_root
@@ -56,10 +56,13 @@ class Marks:
 
     # -- marked ledgers -----------------------------------------------------------------------
 
-    async def walk(self, rng: random.Random | None = None) -> AsyncIterator[int]:
+    async def walk(
+        self, rng: random.Random | None = None, *, prune: bool = False
+    ) -> AsyncIterator[int]:
         """The ids of marked ledgers: in random order, or ascending without `rng`. In memory are the
         names below one node of each level. An id may turn out not to be marked: its mark was
-        removed meanwhile, or only its parents are left."""
+        removed meanwhile, or only its parents are left. Parents without anything below them are
+        what is left of removing a mark, where that was interrupted: `prune` removes them."""
         waiting: list[list[str]] = [await self._names((), rng)]
         groups: list[str] = []
         while waiting:
@@ -76,7 +79,16 @@ class Marks:
                     yield ledger_id
                 continue
             groups.append(name)
-            waiting.append(await self._names(groups, rng))
+            names = await self._names(groups, rng)
+            if prune and not names:
+                await self._prune(groups)
+            waiting.append(names)
+
+    async def _prune(self, groups: list[str]) -> None:
+        try:
+            await self._tree.commit(Delete("/".join((self.root, LEDGERS, *groups))))
+        except (NoSuchKeyError, NotEmptyError):
+            pass  # others were here
 
     async def _names(self, groups: list[str] | tuple[()], rng: random.Random | None) -> list[str]:
         """To be taken from the end."""

@@ -28,6 +28,8 @@ class AutorecoverySettings:
     """Between two checks of which entries bookies say that they have."""
     placement_check_interval_s: float = 0.0
     """Between two counts of ledgers whose placement is not what the policy wants."""
+    repair_placement: bool = False
+    """Auditors mark what they find by that, where other bookies would do, and workers move it."""
     open_grace_s: float = 30.0
     """How long the writer of an open ledger has to replace a lost bookie by itself. A ledger to
     which nothing happens in that time is fenced and closed."""
@@ -35,6 +37,7 @@ class AutorecoverySettings:
     """After a failure with a ledger, or of the metadata store. It doubles with each one in a row,
     up to `backoff_max_s`."""
     backoff_max_s: float = 300.0
+    """The longest wait between two attempts."""
     poll_s: float = 5.0
     """Between two looks for marked ledgers where nothing was to do."""
     ledgers_at_once: int = 2
@@ -65,6 +68,8 @@ class AutorecoveryStats:
     """Entries that bookies lacked, of the last check of replicas."""
     ledgers_misplaced: int = 0
     """Of the last check of placement."""
+    fragments_moved: int = 0
+    """To where the placement policy wants them."""
     ledgers_done: int = 0
     """Marked ledgers that lack nothing any more."""
     ledgers_failed: int = 0

@@ -21,9 +21,12 @@ from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 
+MISPLACED_TOLD_MAX = 20
+"""Of what a check of placement has found."""
 FAILURES_TOLD_MAX = 100
 """In an overview."""
 _KEY = ("autorecovery", "failures")
+_PLACEMENT = ("autorecovery", "placement")
 _ATTEMPTS = 5
 """Of noting one failure, against others that note theirs."""
 
@@ -115,6 +118,19 @@ async def marked_ledgers(
 
 
 @dataclass(frozen=True, slots=True)
+class PlacementCheck:
+    """What the last check of placement has found."""
+
+    at_ms: int
+    ledgers: int
+    """That were looked at."""
+    misplaced: int
+    """Those that lie otherwise than the policy of the auditor wants."""
+    first: tuple[int, ...]
+    """Some of these."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """Of a cluster's autorecovery."""
 
@@ -130,6 +146,8 @@ class Overview:
     """Of the marked ones: those whose last attempt failed."""
     failures: tuple[WhyNot, ...] = ()
     """The first of these."""
+    placement: PlacementCheck | None = None
+    """None: it was never checked by one of ours."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -159,6 +177,7 @@ async def overview(store: MetadataStore, *, clock: Clock | None = None) -> Overv
         locked=len(await marks.locked()),
         failing=failed,
         failures=tuple(told),
+        placement=await last_placement(store),
     )
 
 
@@ -175,8 +194,10 @@ async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | No
 
 async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
     """The last one counts. It is only told: no decision about data rests on it."""
-    key = (*_KEY, str(ledger_id))
-    value = json.dumps(asdict(failure)).encode()
+    await _write(store, (*_KEY, str(ledger_id)), json.dumps(asdict(failure)).encode())
+
+
+async def _write(store: MetadataStore, key: tuple[str, ...], value: bytes) -> None:
     for _ in range(_ATTEMPTS):
         version: int | None = None
         try:
@@ -188,6 +209,19 @@ async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailur
             return
         except (KeyExistsError, NoSuchKeyError, VersionConflictError):
             continue
+
+
+async def last_placement(store: MetadataStore) -> PlacementCheck | None:
+    try:
+        found = json.loads((await store.read_value(_PLACEMENT)).value)
+        return PlacementCheck(**{**found, "first": tuple(found["first"])})
+    except (NoSuchKeyError, ValueError, TypeError, KeyError):
+        return None
+
+
+async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
+    """The last one counts."""
+    await _write(store, _PLACEMENT, json.dumps(asdict(found)).encode())
 
 
 async def forget_failure(store: MetadataStore, ledger_id: int) -> None:

@@ -22,15 +22,24 @@ from dataclasses import dataclass, replace
 
 from quire.client import Client
 from quire.clock import Clock
-from quire.core.fragments import members
+from quire.codec.underreplication import Underreplicated
+from quire.core.fragments import Fragment, members
 from quire.core.replicas import Finding
 from quire.errors import MetadataError, NoSuchLedgerError
-from quire.metadata.base import Bookies
+from quire.metadata.base import Bookies, Versioned
 from quire.replication.auditor import Log
 from quire.replication.budget import Budget
-from quire.replication.ledger import LedgerWork, Seen, Work, take_out_locked
+from quire.replication.ledger import (
+    CONFLICTS_MAX,
+    REASON_CHARS_MAX,
+    LedgerWork,
+    Seen,
+    Work,
+    take_out_locked,
+)
 from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
 from quire.replication.marks import Marks
+from quire.replication.misplaced import put_right
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.repair import repair_locked
 from quire.replication.replica_reader import answers
@@ -50,13 +59,22 @@ FRESH_S = 1.0
 """What was said of bookies counts for so long."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Grace:
+    """What an open ledger looked like when its writer was given time."""
+
+    mark: Versioned[Underreplicated] | None
+    """Another mark is about another loss: then it is given time anew."""
+    seen: Seen
+
+
 @dataclass(slots=True)
 class _Rest:
     until_s: float
     """By the loop's clock."""
     attempts: int = 0
-    seen: Seen | None = None
-    """Of an open ledger that is given a grace period, until then."""
+    grace: _Grace | None = None
+    """Of an open ledger, until then."""
 
 
 class Worker:
@@ -115,7 +133,7 @@ class Worker:
         if before is not None and self._writable - before:
             self._joined_ms = self._clock.now_ms()
             for rest in self._resting.values():
-                if rest.seen is None:
+                if rest.grace is None:
                     rest.until_s = 0.0
             self._news.set()
 
@@ -147,7 +165,7 @@ class Worker:
                 return None
             await self._locks.tidy()
             locked, now_s = await self._marks.locked(), asyncio.get_running_loop().time()
-            async for ledger_id in self._marks.walk(self._rng):
+            async for ledger_id in self._marks.walk(self._rng, prune=True):
                 rest = self._resting.get(ledger_id)
                 if rest is not None and rest.until_s > now_s:
                     continue
@@ -168,12 +186,14 @@ class Worker:
         except TimeoutError:
             pass
 
-    def _rest(self, ledger_id: int, seconds: float, attempts: int, seen: Seen | None) -> None:
+    def _rest(
+        self, ledger_id: int, seconds: float, attempts: int, grace: _Grace | None = None
+    ) -> None:
         self._resting.pop(ledger_id, None)
         if len(self._resting) >= RESTING_MAX:
             del self._resting[next(iter(self._resting))]
         until_s = asyncio.get_running_loop().time() + seconds
-        self._resting[ledger_id] = _Rest(until_s, attempts, seen)
+        self._resting[ledger_id] = _Rest(until_s, attempts, grace)
 
     # -- one ledger ---------------------------------------------------------------------------
 
@@ -182,9 +202,11 @@ class Worker:
         if rest is None and await self._others_failed(ledger_id):
             return
         attempts = 0 if rest is None else rest.attempts
-        seen = None if rest is None else rest.seen
+        grace = None if rest is None else rest.grace
         try:
             async with self._locks.hold(ledger_id) as lock:
+                mark = lock.mark
+                seen = grace.seen if grace is not None and grace.mark == mark else None
                 done = await self._heal(lock, seen)
                 self._count(done)
                 if done.work in (Work.DONE, Work.GONE):
@@ -192,16 +214,17 @@ class Worker:
                     await forget_failure(self._store, ledger_id)
         except LockHeldError:
             self._stats.locks_missed += 1
-            self._rest(ledger_id, self._settings.backoff_s, attempts, seen)
+            self._rest(ledger_id, self._settings.backoff_s, attempts, grace)
             return
         except MetadataError as error:
-            self._rest(ledger_id, self._backoff_s(attempts), attempts + 1, None)
+            self._rest(ledger_id, self._backoff_s(attempts), attempts + 1)
             self._log("ledger_failed", ledger=ledger_id, reason=str(error))
             raise
         if done.work in (Work.DONE, Work.GONE):
             self._resting.pop(ledger_id, None)
         elif done.work is Work.OPEN:
-            self._rest(ledger_id, self._settings.open_grace_s, 0, done.seen)
+            assert done.seen is not None
+            self._rest(ledger_id, self._settings.open_grace_s, 0, _Grace(mark, done.seen))
             reason = (
                 "it is open, and its writer is given "
                 f"{self._settings.open_grace_s:g} s to replace the bookie by itself"
@@ -210,7 +233,7 @@ class Worker:
         else:
             self._log("ledger_failed", ledger=ledger_id, reason=done.reason)
             pause_s = self._backoff_s(attempts)
-            self._rest(ledger_id, pause_s, attempts + 1, None)
+            self._rest(ledger_id, pause_s, attempts + 1)
             await self._note(ledger_id, done.reason, attempts + 1, pause_s)
 
     def _backoff_s(self, attempts: int) -> float:
@@ -226,7 +249,7 @@ class Worker:
         if left_s <= 0:
             return False
         # Its calendar may be ahead of ours.
-        self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), failure.attempts, None)
+        self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), failure.attempts)
         return True
 
     async def _note(self, ledger_id: int, reason: str, attempts: int, pause_s: float) -> None:
@@ -272,18 +295,47 @@ class Worker:
             )
             if result.work is not Work.DONE:
                 return result
+        if self._settings.repair_placement:
+            result = await self._put_right(lock, result)
+            if result.work is not Work.DONE:
+                return result
+        # A mark may name nobody; then who is away is left to the auditor all the same.
+        looked_at = named or await self._now_registered()
+        whole: set[tuple[Fragment, str]] = set()
         try:
-            ledger = await open_for_repair(self._client, lock.ledger_id)
+            for _ in range(CONFLICTS_MAX):
+                ledger = await open_for_repair(self._client, lock.ledger_id)
+                result = await self._look_at(ledger, looked_at, whole, result)
+                if result.work is not Work.DONE:
+                    return result
+                now = await self._store.read_ledger(lock.ledger_id)
+                if now.version == ledger.stored.version:
+                    await self._locks.replicated(lock)
+                    return result
+                # What a writer or a recovery has completed meanwhile was not looked at.
         except NoSuchLedgerError:
             await self._locks.replicated(lock)
             return replace(result, work=Work.GONE)
-        everybody = {bookie for s in ledger.metadata.segments for bookie in s.ensemble}
-        # A mark may name nobody; then who is away is left to the auditor all the same.
-        looked_at = named or await self._now_registered()
-        result = await self._look_at(ledger, everybody.intersection(looked_at), result)
-        if result.work is Work.DONE:
-            await self._locks.replicated(lock)
-        return result
+        reason = f"others changed the ledger {CONFLICTS_MAX} times while it was looked at"
+        return replace(result, work=Work.FAILED, reason=reason)
+
+    async def _put_right(self, lock: ReplicationLock, result: LedgerWork) -> LedgerWork:
+        """Move what the placement policy wants elsewhere."""
+        try:
+            ledger = await open_for_repair(self._client, lock.ledger_id, ask=False)
+        except NoSuchLedgerError:
+            return result  # as the look at it finds
+        registered = await self._now_registered()
+        done = await put_right(self._client, ledger, registered, budget=self._budget)
+        self._stats.fragments_moved += done.fragments
+        return replace(
+            result,
+            work=Work.FAILED if done.why else result.work,
+            reason=done.why[:REASON_CHARS_MAX],
+            fragments=result.fragments + done.fragments,
+            entries=result.entries + done.entries,
+            size_bytes=result.size_bytes + done.size_bytes,
+        )
 
     async def _still_lost(self, bookies: Collection[str]) -> Collection[str]:
         """Those that are not registered, or do not answer."""
@@ -303,14 +355,21 @@ class Worker:
         return self._registered[1]
 
     async def _look_at(
-        self, ledger: OpenedLedger, bookies: Iterable[str], result: LedgerWork
+        self,
+        ledger: OpenedLedger,
+        bookies: Iterable[str],
+        whole: set[tuple[Fragment, str]],
+        result: LedgerWork,
     ) -> LedgerWork:
-        """Read what these should hold, and write back what they lack."""
+        """Read what these should hold, but for what is `whole`, and write back what they lack. Once
+        that is done it is `whole`."""
         found: list[Finding] = []
+        looked_at: set[tuple[Fragment, str]] = set()
         for bookie in sorted(bookies):
             for fragment in ledger.fragments():
-                if fragment.empty:
+                if fragment.empty or (fragment, bookie) in whole:
                     continue
+                looked_at.add((fragment, bookie))
                 for index in members(fragment, (bookie,)):
                     seen = await scan(
                         self._client, ledger, fragment, index, fragment.first, fragment.last,
@@ -326,6 +385,7 @@ class Worker:
                         for bad in seen.bad
                     ]
         if not found:
+            whole |= looked_at
             return result
         done = await repair_locked(
             self._client, ledger.ledger_id, found, password=ledger.password, budget=self._budget
@@ -341,6 +401,7 @@ class Worker:
             one = done.left[0]
             reason = f"entries {one.first}..{one.last} of bookie {one.bookie}: {one.detail}"
             return replace(result, work=Work.FAILED, reason=reason)
+        whole |= looked_at
         return result
 
 

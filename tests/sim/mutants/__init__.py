@@ -5,9 +5,12 @@ from __future__ import annotations
 from tests.sim.mutants import (
     autorecovery,
     bookie,
+    directories,
     jobs,
+    liars,
     metadata,
     quorum,
+    racks,
     reader,
     recovery,
     space,
@@ -18,7 +21,8 @@ from tests.sim.mutants import (
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
-    writer, recovery, reader, quorum, bookie, storage, space, metadata, autorecovery, jobs, streams,
+    writer, recovery, reader, quorum, bookie, storage, space, directories, metadata, autorecovery,
+    jobs, liars, racks, streams,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

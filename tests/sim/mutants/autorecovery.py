@@ -105,7 +105,7 @@ def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
         patch,
         fragment,
         "replicate_fragment",
-        ("if not fragment.empty:", "await _name(client, ledger, fragment, old, replacements)\n"
+        ("if not fragment.empty:", "await _name(client, ledger.ledger_id, stored.version, wanted)\n"
          "    if not fragment.empty:"),
     )  # fmt: skip
 

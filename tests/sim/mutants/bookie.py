@@ -111,8 +111,8 @@ def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
 def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
     real = BookieService._read_code
 
-    def read_code(self: Any, error: Exception) -> int:
-        code = real(self, error)
+    def read_code(self: Any, error: Exception, ledger_id: int) -> int:
+        code = real(self, error, ledger_id)
         return Code.NO_ENTRY if code == Code.IO_ERROR else code
 
     patch.setattr(BookieService, "_read_code", read_code)
@@ -126,7 +126,12 @@ def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
     rule="bk#2909, rule 31",
 )
 def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, BookieService, "code_of_missing", ("if self.store.negatives_unknown:", "if False:"))
+    edit(
+        patch,
+        BookieService,
+        "code_of_missing",
+        ("if self.store.absence_unknown(ledger_id):", "if False:"),
+    )
 
 
 @mutant(
@@ -217,7 +222,7 @@ def garbage_is_left(patch: pytest.MonkeyPatch) -> None:
     seeds=20,
 )
 def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, RequestsV3, "_force", ("self._service.store.barrier(done)", "done(None)"))
+    edit(patch, RequestsV3, "_force", ("self._service.store.force(ledger, done)", "done(None)"))
 
 
 @mutant(

@@ -12,9 +12,11 @@ from quire.client import Client
 from quire.errors import QuireError
 from quire.testing.node import SimTask
 from quire.testing.simulation.healers import LAST, HealLaws, heal, is_healer
+from quire.testing.simulation.liars import LIAR, Liar, hear
 from quire.testing.simulation.operators import JobLaws, operate
 from quire.testing.simulation.plans import LedgerPlan, readers_of
 from quire.testing.simulation.publishers import follow, publish
+from quire.testing.simulation.racks import RackLaws
 from quire.testing.simulation.readers import delete, read, recover, tail
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.stream_actors import is_tailer, stream_actors
@@ -47,6 +49,10 @@ class Actors:
             HealLaws(stage)
         if stage.plan.jobs:
             JobLaws(stage)
+        if stage.plan.racks:
+            RackLaws(stage)
+        if stage.plan.liars:
+            Liar(stage.world, LIAR)
         stage.begin_s = stage.world.loop.time()
 
     def start(self) -> None:
@@ -99,6 +105,8 @@ class Actors:
             stage.history.add(name, "failed", note=type(error).__name__)
         except Exception as error:  # noqa: BLE001 - a law: nothing foreign comes out
             stage.checker.fail("only_our_errors", f"{name}: {error!r}")
+        if stage.plan.liars:
+            hear(stage, name, client)
         try:
             await client.close()
         except QuireError as error:

@@ -194,10 +194,14 @@ class Checker:
         if name in self.world.destroyed:
             return
         report = self.world.claims.reports[bookie_id(name)]
-        if bookie.store.negatives_unknown or report.problems or report.damaged_blocks:
+        complete = not self.world.misses_a_directory(name)
+        uneasy = bookie.store.negatives_unknown or bool(report.problems)
+        if (complete and uneasy) or report.damaged_blocks:
             self.fail("what_is_durable_stays", f"{name} believes that it has lost something")
         me, claims, store = bookie_id(name), self.world.claims, bookie.store
         for ledger_id in claims.ledgers_of(me):
+            if not complete and store.is_lost(ledger_id):
+                continue  # in the directory that is missing
             try:
                 found = await store.entry_ranges(ledger_id)
             except (NoLedger, StorageError):
@@ -302,14 +306,22 @@ class Checker:
             self.fail("nothing_is_left_behind", "; ".join(names))
 
     def unregistered(self) -> list[str]:
-        """Bookies that run and cannot be found, or not as what they are."""
+        """Bookies that run and cannot be found, or not as what they are, or not with all their
+        directories."""
         presences = self.world.cluster.presences
         names = []
         for name, bookie in self.world.bookies.items():
             presence = presences.get(bookie_id(name))
-            if presence is None or presence.readonly == bookie.writable:
+            missing = self.world.misses_a_directory(name)
+            if presence is None or presence.readonly == bookie.writable or missing:
                 names.append(name)
         return names
+
+    def down(self) -> list[str]:
+        """Bookies that should run and do not."""
+        world = self.world
+        may_be = world.bookies.keys() | world.wiped
+        return [name for name in world.disks if name not in may_be and not world.retired(name)]
 
     def garbage_is_collected(self) -> None:
         for ledger_id, facts in self.ledgers.items():

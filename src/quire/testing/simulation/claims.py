@@ -1,5 +1,5 @@
 """What each bookie has claimed to be durable: noted where its store says so, not where a client
-believes it.
+believes it, and where a start of it says so.
 
 A claim stays true: a bookie that comes back must still have what it claimed, unless its disk was
 destroyed, the ledger was deleted, or the bookie has forgotten what was not its any more.
@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from quire.codec.frames import Buffer
 from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
+from quire.storage.ledger_directories import Store
 from quire.storage.recovery import RecoveryReport
-from quire.storage.store import LedgerStore
 
 Done = Callable[[Batch, StorageError | None], None]
 RecordDone = Callable[[StorageError | None], None]
@@ -53,7 +53,7 @@ class Claims:
     def fenced(self, bookie_id: str, ledger_id: int) -> bool:
         return bookie_id in self._fences.get(ledger_id, {})
 
-    def watch(self, bookie_id: str, store: LedgerStore) -> None:
+    def watch(self, bookie_id: str, store: Store) -> None:
         """Note from now on what this store says."""
         append, fence = store.append, store.fence
 
@@ -77,6 +77,11 @@ class Claims:
 
         def noted_recover() -> RecoveryReport:
             self.reports[bookie_id] = report = recover()
+            # What was written before an unclean stop, and confirmed to nobody, is durable now.
+            for ledger_id, info in store.ledgers.items():
+                for part in info.open_parts:
+                    for run in part.runs:
+                        self._claimed(bookie_id, ledger_id).update(entries_of(run))
             return report
 
         store.recover = noted_recover  # type: ignore[method-assign]
@@ -109,5 +114,7 @@ class Claims:
 
     def _claim(self, bookie_id: str, runs: Sequence[Run]) -> None:
         for run in runs:
-            by_bookie = self._entries.setdefault(run.ledger_id, {})
-            by_bookie.setdefault(bookie_id, set()).update(entries_of(run))
+            self._claimed(bookie_id, run.ledger_id).update(entries_of(run))
+
+    def _claimed(self, bookie_id: str, ledger_id: int) -> set[int]:
+        return self._entries.setdefault(ledger_id, {}).setdefault(bookie_id, set())

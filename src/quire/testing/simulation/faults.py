@@ -64,10 +64,14 @@ MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
+DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
+"""Of bookies with several data directories: one of them."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
 )  # fmt: skip
+LIES = ("deny", "forge", "garble", "swap", "drop", "ignore fence")
+RACK_KINDS = ("lose rack", "relocate")
 FIRST_BOOKIE_KINDS = ("rot", "rot, crash", "flip", "lose disk")
 """They damage, so they all strike the same bookie."""
 
@@ -136,9 +140,9 @@ def _target(
     ledgers: int,
     streams: int,
 ) -> str:
-    if kind in WHOLE:
+    if kind in (*WHOLE, *RACK_KINDS):
         return ""
-    if kind in FIRST_BOOKIE_KINDS:
+    if kind in (*FIRST_BOOKIE_KINDS, *LIES):
         return bookies[0]
     if kind in JOB_KINDS:
         return chance.choice([name for name in clients if name.startswith("job-")])

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial
+from typing import Any
+from weakref import WeakKeyDictionary
 
 from quire.bookie.server import Bookie
 from quire.client import Client
@@ -18,6 +20,7 @@ from quire.codec.underreplication import (
     LEDGERS,
     Holder,
     Underreplicated,
+    lock_path,
     vote_number,
 )
 from quire.core.fragments import Fragment, fragments, members, stored_by
@@ -28,6 +31,7 @@ from quire.metadata.memory_nodes import Change
 from quire.replication.autorecovery import Autorecovery
 from quire.replication.locks import replication_root
 from quire.replication.settings import AutorecoverySettings
+from quire.testing.simulation import racks
 from quire.testing.simulation.checker import LawError
 from quire.testing.simulation.faults import BETWEEN_TWO
 from quire.testing.simulation.plans import HealerPlan
@@ -37,6 +41,7 @@ from quire.testing.simulation.world import World, bookie_id
 HEAL_S = 300.0
 """After the last fault, and once all ledgers are closed, every entry is on its whole write set
 within this."""
+PLACEMENT_CHECK_S = 9.0
 LAST = "healer-last"
 STOPPING_S = 0.1
 """A bookie that is stopped ends its connections so long before its registration."""
@@ -60,6 +65,8 @@ async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> Non
             backoff_max_s=5.0,
             poll_s=1.0,
             bytes_per_s=None,
+            placement_check_interval_s=PLACEMENT_CHECK_S if stage.plan.racks else 0.0,
+            repair_placement=bool(stage.plan.racks),
         ),
         auditor=plan.part != "worker",
         worker=plan.part != "auditor",
@@ -91,7 +98,10 @@ class HealLaws:
         plan = stage.plan.healers[0]
         self._delay_s = plan.delay_s
         self._grace_s = plan.open_grace_s
-        self._root = f"{replication_root('memory://sim')}/{LEDGERS}/"
+        top = replication_root("memory://sim")
+        self._root, self._locks = f"{top}/{LEDGERS}/", lock_path(top, 0).rpartition("/")[0]
+        self._locked_at: dict[str, float] = {}
+        """When the lock of each ledger was taken last, by the path of the lock."""
         self._away_since: dict[str, float] = {}
         """Bookies that are not registered, or are dead: one is the case before the other."""
         self._away_until: dict[str, float] = {}
@@ -99,6 +109,12 @@ class HealLaws:
         """Bookies that have left and do not serve again; one that starts may be registered, and is
         missed, for it does not answer."""
         self._marks: dict[str, Underreplicated] = {}
+        self._read: WeakKeyDictionary[asyncio.Task[Any], dict[int, LedgerMetadata]] = (
+            WeakKeyDictionary()
+        )
+        """What each task of a healer read last of each ledger: by that it goes."""
+        self._marked_at: dict[int, float] = {}
+        """Since when each ledger is marked."""
         self._states: dict[int, LedgerState] = {}
         self._known = set(self._cluster.presences)
         # Who cannot reach a bookie takes it for lost as well.
@@ -137,17 +153,25 @@ class HealLaws:
             for path, children in changes:
                 if path.startswith(self._root) and not children:
                     self._mark(path)
+                elif path.startswith(self._locks) and cluster.tree.get(path) is not None:
+                    self._locked_at[path] = self._now_s
             tree_observer(changes)
 
         self._world._leave = on_leave  # type: ignore[method-assign]
         self._world.started = on_start
         cluster.bookies_changed = on_bookies  # type: ignore[method-assign]
         cluster.observer = on_ledger
+        cluster.read_observer = self._on_read
         cluster.tree_observer = on_tree
 
     @property
     def _now_s(self) -> float:
         return self._world.loop.time()
+
+    def _on_read(self, ledger_id: int, metadata: LedgerMetadata) -> None:
+        task = asyncio.current_task()
+        if task is not None and self._by_healer():
+            self._read.setdefault(task, {})[ledger_id] = metadata
 
     def _by_healer(self) -> bool:
         return is_healer(self._world.metadata_caller)
@@ -171,10 +195,13 @@ class HealLaws:
         node, before = self._cluster.tree.get(path), self._marks.pop(path, None)
         if node is not None:
             now = self._marks[path] = Underreplicated.decode(node.value)
+            self._marked_at.setdefault(ledger_id, self._now_s)
             for bookie in now.replicas:
                 if before is None or bookie not in before.replicas:
                     self._is_given_up(ledger_id, bookie)
-        elif before is not None and self._by_healer():
+            return
+        self._marked_at.pop(ledger_id, None)
+        if before is not None and self._by_healer():
             self._is_whole(ledger_id, before)
 
     def _is_given_up(self, ledger_id: int, bookie: str) -> None:
@@ -182,6 +209,8 @@ class HealLaws:
         since_s = self._away_since.get(bookie)
         if since_s is None or not self._delay_s or not self._all_reach_all:
             return
+        if self._stage.plan.racks:
+            return  # the check of placement names bookies that live, or did a moment ago
         back = {other for other, at_s in self._away_until.items() if at_s > since_s}
         others = {*self._away_since, *back} - {bookie}
         away_s = self._now_s - since_s
@@ -192,13 +221,20 @@ class HealLaws:
             self._stage.checker.fail("a_lost_bookie_is_waited_for", what)
 
     def _is_whole(self, ledger_id: int, mark: Underreplicated) -> None:
-        """A mark goes when what it names lacks nothing any more."""
-        metadata = self._metadata(ledger_id)
-        if metadata is None:
+        """A mark goes when what it names lacks nothing any more, in the segments that were complete
+        when who takes it away read the metadata last: what becomes complete later is found by the
+        check of replicas."""
+        task = asyncio.current_task()
+        read = self._read.get(task, {}).get(ledger_id) if task is not None else None
+        now = self._metadata(ledger_id)
+        if now is None:
             return
+        metadata = read or now
         destroyed = self._stage.checker.destroyed
+        locked_s = self._locked_at.get(lock_path(replication_root("memory://sim"), ledger_id), 0.0)
         for bookie in mark.replicas:
-            if bookie in destroyed and any(bookie in f.ensemble for f in _closed(metadata)):
+            gone = bookie in destroyed and self._away_since.get(bookie, locked_s) < locked_s
+            if gone and any(bookie in f.ensemble for f in _closed(metadata)):
                 what = f"ledger {ledger_id} still names {bookie}, which is lost"
                 self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
         for what in self._lacking(ledger_id, metadata, mark.replicas):
@@ -233,14 +269,10 @@ class HealLaws:
         fenced = before is LedgerState.OPEN and metadata.state is LedgerState.IN_RECOVERY
         if not fenced or not self._by_healer():
             return
-        ensemble = metadata.last_segment.ensemble
-        away_s = [self._now_s - self._away_since[b] for b in ensemble if b in self._away_since]
-        # The grace is the ledger's: it goes on where one comes back as another leaves.
-        if any(self._now_s - self._away_until.get(b, 0.0) < self._grace_s for b in ensemble):
-            return
-        # One that is registered and does not answer has been away for nobody knows how long.
-        if away_s and max(away_s) < self._grace_s - STOPPING_S:
-            what = f"ledger {ledger_id} is fenced {max(away_s):.2f} s after it lost a bookie"
+        # The grace is that of the mark: it goes on where one bookie comes back as another leaves.
+        marked_s = self._now_s - self._marked_at.get(ledger_id, 0.0)
+        if marked_s < self._grace_s:
+            what = f"ledger {ledger_id} is fenced {marked_s:.2f} s after it was marked"
             self._stage.checker.fail("a_writer_has_its_grace", what)
 
 
@@ -255,7 +287,7 @@ async def judge(stage: Stage) -> None:
     """Until every entry that was acknowledged or recovered is on its whole write set, without a
     command."""
     begin_s = stage.world.loop.time()
-    while left := await _lacking(stage):
+    while left := await _lacking(stage) or racks.misplaced(stage.world):
         if stage.world.loop.time() - begin_s > HEAL_S:
             raise LawError("everything_is_replicated_again", left)
         await asyncio.sleep(1.0)

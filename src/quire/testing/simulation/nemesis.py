@@ -14,9 +14,9 @@ from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory import MemoryStore
 from quire.storage.segment import LOG_DIRECTORY
-from quire.testing.simulation.faults import BETWEEN_TWO, MEMBER_KINDS, Fault
+from quire.testing.simulation.faults import BETWEEN_TWO, LIES, MEMBER_KINDS, Fault
 from quire.testing.simulation.flips import Flips
-from quire.testing.simulation.world import ObservedCluster, World
+from quire.testing.simulation.world import ObservedCluster, World, bookie_id
 
 START_ATTEMPTS_MAX = 20
 START_RETRY_S = 0.5
@@ -34,6 +34,9 @@ LATE_WATCHES_S = 2.0
 METADATA_FAILURES = 0.3
 ROOM_LEFT_BYTES = 1 << 18
 """At most, of a disk that is full or nearly so."""
+LIES_TOLD = (0.3, 1.0)
+"""How often a lie is told, of the answers that it fits."""
+LASTING = 0.5
 CLOCK_JUMP_MS = 600_000
 
 
@@ -76,7 +79,7 @@ class Nemesis:
         world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
         self.applied += 1
         lock = self._taken.get(fault.target)
-        if lock is None or fault.kind in BETWEEN_TWO:
+        if lock is None or fault.kind in (*BETWEEN_TWO, *LIES):
             await self._others(fault)
         elif not lock.locked():
             async with lock:
@@ -102,7 +105,9 @@ class Nemesis:
     # -- one bookie ---------------------------------------------------------------------------
 
     async def _bookie(self, fault: Fault) -> None:
-        world, name, disk = self.world, fault.target, self.world.disks[fault.target]
+        world, name = self.world, fault.target
+        disks = world.disks_of(name)
+        disk = disks[int(fault.amount * 1_000) % len(disks)]
         session_left_s = SESSION_LEFT_S * fault.amount
         match fault.kind:
             case "crash" | "crash member" | "crash fastest member":
@@ -144,6 +149,15 @@ class Nemesis:
                 world.crash(name)
             case "write fails":
                 disk.fail_write_once()
+            case "directory fails":
+                disk.fail_sync_once()
+            case "directory away":
+                disk.away = True
+                if fault.amount < 0.5:
+                    await world.stop(name)
+                else:
+                    world.crash(name)
+                await self.bring_back(name)
             case "disk full":
                 room = int(max(0.0, fault.amount - 0.5) * 2 * ROOM_LEFT_BYTES)
                 disk.capacity_bytes -= max(0, disk.free_bytes() - room)
@@ -164,6 +178,9 @@ class Nemesis:
             world.network.mangle = None
         disk.slowness = disk.usual_slowness
         disk.capacity_bytes = self._capacity[name]
+        disk.away = False
+        if fault.kind.startswith("directory") and world.misses_a_directory(name):
+            world.kill(name)  # an operator has seen to the disk
         await self.bring_back(name)
 
     async def _start_and_crash(self, name: str, times: int) -> None:
@@ -238,6 +255,8 @@ class Nemesis:
             case "expire healer":
                 if (store := world.sessions.get(fault.target)) is not None:
                     store.expire_session()
+            case lie if lie in LIES:
+                undo = self._lie(fault)
             case "slow network":
                 network.latency_s = (SLOW_NETWORK_S[0], SLOW_NETWORK_S[1] * fault.amount + 0.02)
                 undo = self._usual_network
@@ -260,12 +279,24 @@ class Nemesis:
             case "rolling crash":
                 wait = self._roll(ROLL_PAUSE_S * fault.amount, crash=fault.amount < 0.8)
             case "power loss everywhere":
-                wait = self._power_loss(fault)
+                wait = self._power_loss(fault, list(self._taken))
+            case "lose rack":
+                wait = self._lose_rack(fault)
+            case "relocate":
+                world.relocate(fault.amount)
         if wait is not None:
             await wait
         else:
             await asyncio.sleep(fault.duration_s)
         undo()
+
+    def _lie(self, fault: Fault) -> Callable[[], object]:
+        """Some lies last to the end of the run."""
+        self.world.destroyed.add(fault.target)
+        self.world.lies[fault.kind] = LIES_TOLD[int(fault.amount * 4) % 2]
+        if fault.amount < LASTING:
+            return lambda: None
+        return lambda: self.world.lies.pop(fault.kind, None)
 
     def _usual_network(self) -> None:
         self.world.network.latency_s = self._latency_s
@@ -285,8 +316,15 @@ class Nemesis:
                 await self.bring_back(name)
             await asyncio.sleep(pause_s)
 
-    async def _power_loss(self, fault: Fault) -> None:
-        free = [name for name, lock in self._taken.items() if not lock.locked()]
+    async def _lose_rack(self, fault: Fault) -> None:
+        racks = self.world.racks
+        rack = sorted(set(racks.values()))[int(fault.amount * len(set(racks.values())))]
+        self.world.rack_lost(rack)
+        names = [name for name in self._taken if racks[bookie_id(name)] == rack]
+        await self._power_loss(fault, names)
+
+    async def _power_loss(self, fault: Fault, names: Sequence[str]) -> None:
+        free = [name for name in names if not self._taken[name].locked()]
         for name in free:
             if name in self.world.bookies:
                 self.world.crash(name, session_left_s=SESSION_LEFT_S * fault.amount)
@@ -303,9 +341,12 @@ class Nemesis:
         world.slow_metadata_s.clear()
         world.network.mangle = None
         world.network.heal()
-        for name, disk in world.disks.items():
-            disk.calm()
-            disk.capacity_bytes = self._capacity[name]
+        for name in world.disks:
+            for disk in world.disks_of(name):
+                disk.calm()
+                disk.capacity_bytes = self._capacity[name]
+            if world.misses_a_directory(name):
+                world.kill(name)
             if name in world.bookies:
                 world.network.cont(name)
             await self.bring_back(name)

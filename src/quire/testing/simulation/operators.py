@@ -103,7 +103,8 @@ async def collect_copies(stage: Stage) -> None:
     if not stage.plan.jobs:
         return
     world = stage.world
-    for _ in range(2):
+    # One that drops a ledger gives it another version: others wait for one pass more.
+    for _ in range(1 + len(world.bookies)):
         for bookie in list(world.bookies.values()):
             await bookie.collect_over_replicated()
     for name, bookie in world.bookies.items():

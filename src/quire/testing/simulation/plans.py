@@ -12,6 +12,9 @@ from quire.testing.simulation.stream_plans import StreamPlan, make_streams, stre
 from quire.testing.simulation.workloads import (
     CHURNED_BOOKIES_MIN,
     JOBS_BOOKIES_MIN,
+    LIARS_BOOKIES_MIN,
+    RACKED_BOOKIES,
+    RACKS,
     ROTTEN_BOOKIES_MIN,
     WORKLOADS,
     Mix,
@@ -52,6 +55,7 @@ COMPACTED_SEGMENT_BYTES = 1 << 17
 COMPACT_RATIOS = (0.5, 0.95)
 COMPACT_INTERVALS_S = (0.3, 1.0)
 COMPACT_BYTES_PER_S = (0, 200_000)
+UNFORGEABLE = 0.4
 DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
 
 
@@ -149,9 +153,15 @@ class Plan:
     streams: tuple[StreamPlan, ...]
     healers: tuple[HealerPlan, ...]
     jobs: tuple[JobPlan, ...]
+    liars: int
+    """Bookies of an ensemble that clients assume to lie; more than 0: bookie-0 does."""
+    racks: int
+    """In which bookies stand, and are known to; 0: nothing is known."""
     gc_over_replicated_interval_s: float
     compact_ratio: float
     """Segments of which less is alive are compacted; 0: none is."""
+    directories: int
+    """Data directories of each bookie."""
     compact_bytes_per_s: int
     schedule: tuple[Fault, ...]
 
@@ -162,6 +172,8 @@ class Plan:
         bookies = max(bookies, ROTTEN_BOOKIES_MIN) if mix.rotten else bookies
         bookies = max(bookies, CHURNED_BOOKIES_MIN) if mix.sparse else bookies
         bookies = max(bookies, JOBS_BOOKIES_MIN) if mix.jobs else bookies
+        bookies = max(bookies, LIARS_BOOKIES_MIN) if mix.lying else bookies
+        bookies = RACKED_BOOKIES if mix.racked else bookies
         tight = chance.random() < mix.tight
         bookies = TIGHT_BOOKIES if tight else bookies
         crowd = chance.random() < mix.crowd
@@ -170,6 +182,10 @@ class Plan:
             for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
         )
         space = random.Random(f"{seed}/space {workload}")
+        if mix.lying:
+            forgery = random.Random(f"{seed}/forgery {workload}")
+            ledgers = tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
+                            for ledger in ledgers)  # fmt: skip
         if mix.compacting:
             ledgers = tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
@@ -212,9 +228,12 @@ class Plan:
             streams=streams,
             healers=healers,
             jobs=jobs,
+            liars=int(mix.lying),
+            racks=RACKS if mix.racked else 0,
             gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
             compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
             compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
+            directories=mix.directories,
             schedule=schedule,
         )
 
@@ -265,6 +284,7 @@ class Plan:
             max_unacked_bytes=self.unacked_bytes,
             max_unforced_bytes=2 * self.unacked_bytes,
             read_window_bytes=self.read_window_bytes,
+            assume_liars=self.liars,
         )
 
 
@@ -331,6 +351,11 @@ def _ledger_plan(
         ),
         delete_s=delete_s,
     )
+
+
+def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:
+    """With a digest that bookies cannot make: then one copy is believed."""
+    return replace(ledger, digest="hmac", password=b"secret")
 
 
 def _segment_bytes(chance: random.Random, mix: Mix, *, large: bool) -> int:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire.testing.loop import SimulationError
-from quire.testing.simulation import healers, operators, publishers, space
+from quire.testing.simulation import healers, liars, operators, publishers, racks, space
 from quire.testing.simulation.actors import Actors
 from quire.testing.simulation.checker import Checker, LawError
 from quire.testing.simulation.faults import Fault
@@ -66,7 +66,9 @@ def simulate(seed: int, workload: str = "all", *, story: bool = False) -> Result
 
 def run_plan(plan: Plan, *, story: bool = False) -> Result:
     """The same for a plan that was made before, or changed: one without a fault, say."""
-    world = World.make(plan.seed, plan.bookies, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S)
+    world = World.make(
+        plan.seed, plan.bookies, plan.directories, max_steps=STEPS_MAX, max_time_s=TIME_MAX_S
+    )
     history = History(world.loop.time, world.trace)
     broken = world.loop.create_future()
 
@@ -123,6 +125,8 @@ async def _scenes(stage: Stage) -> None:
         for disk in world.disks.values():
             disk.usual_slowness = SLOW_DISK_MAX ** world.loop.derive(disk.path).random()
             disk.slowness = disk.usual_slowness
+    if plan.racks:
+        racks.settle(world, plan.racks)
     nemesis = Nemesis(world, plan.bookie_config)
     for name in world.disks:
         await nemesis.bring_back(name)
@@ -143,13 +147,13 @@ async def _scenes(stage: Stage) -> None:
     try:
         async with asyncio.timeout(QUIET_S):
             await _judge(stage)
-            while actors.unfinished() or checker.unregistered():
+            while actors.unfinished() or checker.unregistered() or checker.down():
                 await asyncio.sleep(RETRY_S)
             await _judge_datasets(stage)
             await judge_streams(actors.streams, actors.tailers)
             await operators.finish(stage)
     except TimeoutError:
-        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered()]
+        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
         raise LawError(
             "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
         ) from None
@@ -157,6 +161,10 @@ async def _scenes(stage: Stage) -> None:
         await healers.judge(stage)
         while actors.healers():
             await asyncio.sleep(RETRY_S)
+    if plan.racks:
+        client = world.client("judge-3", plan.client_config)
+        await racks.explain(stage, client)
+        await client.close()
     supervising.cancel()
     await asyncio.wait([supervising])
     for name in world.disks:
@@ -179,6 +187,8 @@ async def _judge(stage: Stage) -> None:
         for ledger_id in list(stage.world.ledger_ids.values()):
             if ledger_id in stage.world.cluster.ledgers:
                 await _recover(stage, judge, client, ledger_id)
+        if stage.plan.liars:
+            liars.hear(stage, judge, client)
         await client.close()
 
 

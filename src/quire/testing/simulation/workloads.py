@@ -9,14 +9,19 @@ from quire.testing.simulation.faults import (
     BETWEEN_TWO,
     BOOKIE_KINDS,
     CLIENT_KINDS,
+    DIRECTORY_KINDS,
     HEALER_KINDS,
     JOB_KINDS,
+    LIES,
+    RACK_KINDS,
     WRITER_KINDS,
 )
 
 ROTTEN_BOOKIES_MIN = 5
 CHURNED_BOOKIES_MIN = 5
 JOBS_BOOKIES_MIN = 6
+LIARS_BOOKIES_MIN = 6
+RACKS, RACKED_BOOKIES = 4, 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +73,12 @@ class Mix:
     """Autorecovery runs."""
     compacting: bool = False
     """Bookies compact their logs, of small segments that many ledgers share."""
+    lying: bool = False
+    """bookie-0 lies, and clients assume that one bookie does."""
+    directories: int = 1
+    """Data directories of each bookie."""
+    racked: bool = False
+    """Bookies stand in racks; ensembles are to be in different ones."""
     jobs: bool = False
     """Operators take a bookie away, and rebalance."""
 
@@ -260,6 +271,40 @@ WORKLOADS: dict[str, Mix] = {
         shapes=((3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1)),
         jobs=True,
     ),
+    "liars": Mix(
+        (*LIES, *LIES, "deny", "deny", "forge", "crash member", "crash", "restart", "cut", "cut",
+         "cut and reset", "kill client"),
+        (6, 16),
+        ledgers=(3, 6),
+        takeover=1.0,
+        recoverers=(1, 1, 2),
+        tail=1.0,
+        delete=0.1,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        tight=0.0,
+        uneven=0.9,
+        busy=True,
+        shapes=((4, 4, 3), (4, 4, 3), (5, 4, 3), (3, 3, 3)),
+        lying=True,
+    ),
+    "racks": Mix(
+        (*RACK_KINDS, *RACK_KINDS, *RACK_KINDS, "crash member", "crash", "restart", "cut",
+         "kill client", "kill healer", "slow metadata", "metadata fails"),
+        (4, 14),
+        ledgers=(3, 6),
+        takeover=0.4,
+        delete=0.1,
+        tail=0.2,
+        crowd=0.0,
+        datasets=0.0,
+        tight=0.0,
+        large=0.0,
+        shapes=((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 2, 2)),
+        healing=True,
+        racked=True,
+    ),
     "space": Mix(
         ("disk full", "disk full", "crash", "crash in write", "crash in write", "kill",
          "kill, start, crash", "crash in start", "restart", "rolling crash", "foreign store",
@@ -275,6 +320,22 @@ WORKLOADS: dict[str, Mix] = {
         idle=0.4,
         tight=0.5,
         compacting=True,
+    ),
+    "directories": Mix(
+        (*DIRECTORY_KINDS, *DIRECTORY_KINDS, "crash", "crash in write", "kill",
+         "kill, start, crash", "crash in start", "restart", "fsync fails, crash", "disk full",
+         "slow disk", "kill client", "cut and reset"),
+        (4, 16),
+        ledgers=(6, 12),
+        takeover=0.8,
+        delete=0.3,
+        tail=0.2,
+        deferred=0.3,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.4,
+        directories=2,
     ),
     "sessions": Mix(
         ("sessions expire", "expire session", "metadata fails", "late watches", "slow metadata",

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from quire.bookie.server import Address, Bookie
 from quire.client import Client
-from quire.config import BookieConfig, ClientConfig
-from quire.errors import MetadataUnavailableError
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.config import BookieConfig, ClientConfig, PlacementConfig
+from quire.errors import ClientClosedError, MetadataUnavailableError
+from quire.metadata.base import Versioned
 from quire.metadata.memory import Hook, MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 from quire.metadata.memory_nodes import Change
+from quire.storage.ledger_directories import DataDirectory
 from quire.testing.clock import SimClock
 from quire.testing.disk import SimDisk
 from quire.testing.loop import SimulatedLoop
@@ -52,7 +55,14 @@ class ObservedCluster(MemoryCluster):
     made."""
 
     observer: Callable[[int], None] = staticmethod(lambda ledger_id: None)
+    read_observer: Callable[[int, LedgerMetadata], None] = staticmethod(lambda ledger_id, now: None)
+    """Told who reads what; `World.metadata_caller` says who, of calls of clients and bookies."""
     tree_observer: Callable[[Iterable[Change]], None] = staticmethod(lambda changes: None)
+
+    def ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        found = super().ledger(ledger_id)
+        self.read_observer(ledger_id, found.value)
+        return found
 
     def ledger_changed(self, ledger_id: int) -> None:
         super().ledger_changed(ledger_id)
@@ -75,6 +85,8 @@ class World:
     clocks: dict[str, SimClock]
     bookies: dict[str, Bookie] = field(default_factory=dict)
     """Those that run, or begin to stop."""
+    more_disks: dict[str, list[SimDisk]] = field(default_factory=dict)
+    """Of bookies with several data directories: the others."""
     metadata_failures: float = 0.0
     """How likely a call of the metadata store fails now: before it is done, or after it."""
     metadata_delay_s: float = 0.0
@@ -91,6 +103,18 @@ class World:
     """Bookies whose disks were damaged: what they hold does not count."""
     metadata_caller: str = ""
     """Whose call the metadata store carries out, while it does."""
+    lies: dict[str, float] = field(default_factory=dict)
+    """Which lies the bookie that lies tells now, and how often (`liars`)."""
+    racks: dict[str, str] = field(default_factory=dict)
+    """Where each bookie stands, by its id; empty: nobody knows."""
+    placement: Callable[[dict[str, str]], PlacementConfig] = lambda racks: PlacementConfig()
+    """What clients are told of racks."""
+    clients: list[Client] = field(default_factory=list)
+    """Those that are to be told where bookies stand."""
+    relocated: Callable[[], None] = lambda: None
+    """Called when a bookie stands in another rack."""
+    rack_lost: Callable[[str], None] = lambda rack: None
+    """Called before all bookies of a rack lose their power."""
     wiped: set[str] = field(default_factory=set)
     """Bookies whose disks are empty now, which must not start."""
     formatted: set[str] = field(default_factory=set)
@@ -107,8 +131,8 @@ class World:
     """Awaited when a bookie has started, on its node."""
 
     @classmethod
-    def make(cls, seed: int, bookies: int = 3, **limits: float) -> World:
-        """`limits` are those of `SimulatedLoop`."""
+    def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
+        """Each bookie has so many data directories. `limits` are those of `SimulatedLoop`."""
         loop = SimulatedLoop(seed, **limits)  # type: ignore[arg-type]
         trace = Trace(loop.time)
         network = SimNetwork(loop, loop.derive("network"), trace=trace)
@@ -117,7 +141,11 @@ class World:
         names = [f"bookie-{number}" for number in range(bookies)]
         disks = {name: SimDisk(loop.derive(f"disk {name}"), name) for name in names}
         clocks = {name: SimClock(loop) for name in names}
-        return cls(loop, network, trace, cluster, disks, clocks)
+        world = cls(loop, network, trace, cluster, disks, clocks)
+        for name in names if directories > 1 else ():
+            more = [f"{name}.{number}" for number in range(1, directories)]
+            world.more_disks[name] = [SimDisk(loop.derive(f"disk {one}"), one) for one in more]
+        return world
 
     # -- bookies ------------------------------------------------------------------------------
 
@@ -135,6 +163,12 @@ class World:
     async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
         disk, self.starts = self.disks[name], self.starts + 1
         life = f"{name} {self.starts}"
+        more = []
+        for other in self.more_disks.get(name, ()):
+            it = f"{other.path} {self.starts}"
+            log = SimWorker(self.loop, self.loop.derive(f"log {it}"), other)
+            keeper = SimWorker(self.loop, self.loop.derive(f"keeper {it}"), other)
+            more.append(DataDirectory(other, log, keeper))
         bookie = Bookie(
             disk=disk,
             log_worker=SimWorker(self.loop, self.loop.derive(f"log {life}"), disk),
@@ -146,6 +180,7 @@ class World:
             config=config,
             log=lambda event, **fields: self.trace.record(name, event, **fields),
             random_bytes=self.loop.derive(f"identity {name}").randbytes,
+            more_directories=more,
         )
         self.bookies[name] = bookie
         self.claims.watch(bookie_id(name), bookie.store)
@@ -186,7 +221,8 @@ class World:
         self.trace.record(name, "crash")
         self._leave(name, session_left_s)
         self.network.kill(name)
-        self.disks[name].crash()
+        for disk in self.disks_of(name):
+            disk.crash()
 
     def crash_in_write(self, name: str, operations: int) -> None:
         """Power loss in the place of the n-th operation from now that changes the disk."""
@@ -195,12 +231,29 @@ class World:
             self.trace.record(name, "crash in write")
             self._leave(name, 0.0)
             self.network.kill(name)
+            for disk in disks:
+                if disk is not struck:
+                    disk.crash()
 
-        self.disks[name].crash_after(operations, then)
+        disks = self.disks_of(name)
+        struck = disks[operations % len(disks)]
+        struck.crash_after(operations, then)
 
     def _end(self, name: str) -> None:
         self.network.kill(name)
-        self.disks[name].kill()
+        for disk in self.disks_of(name):
+            disk.kill()
+
+    def disks_of(self, name: str) -> list[SimDisk]:
+        """Of all data directories."""
+        return [self.disks[name], *self.more_disks.get(name, ())]
+
+    def misses_a_directory(self, name: str) -> bool:
+        """Whether this bookie runs without one of its data directories."""
+        bookie = self.bookies.get(name)
+        if bookie is None or not bookie.recovered:
+            return False
+        return any(one.state == "failed" for one in bookie.store.directories())
 
     def _leave(self, name: str, session_left_s: float) -> None:
         bookie = self.bookies.pop(name, None)
@@ -251,13 +304,37 @@ class World:
         """To be used on the node of that name, where it is to be paused or killed with it."""
         if self.uneven:
             self._lay_routes(name)
-        return Client(
+        if self.racks:
+            config = replace(config, placement=self.placement(self.racks))
+        client = Client(
             MemoryStore(self.cluster, hook=self._hook(name)),
             config=config,
             network=self.network.node(name),
             clock=self._clock(name),
             rng=self.loop.derive(name),
         )
+        if self.racks:
+            self.clients.append(client)
+        return client
+
+    def relocate(self, amount: float) -> None:
+        """A bookie stands in another rack from now on, and every client knows it. No rack is left
+        without a bookie."""
+        stand = list(self.racks.values())
+        movable = [bookie for bookie, rack in self.racks.items() if stand.count(rack) > 1]
+        if not movable or len(set(stand)) < 2:
+            return
+        bookie = movable[int(amount * len(movable))]
+        others = sorted(set(stand) - {self.racks[bookie]})
+        rack = others[int(amount * 1_000) % len(others)]
+        self.racks = {**self.racks, bookie: rack}
+        self.trace.record("nemesis", "relocated", bookie=bookie, rack=rack)
+        self.relocated()
+        for client in self.clients:
+            try:
+                client.placement.relocate(self.racks)
+            except ClientClosedError:
+                pass
 
     def _lay_routes(self, name: str) -> None:
         chance, (low, high) = self.loop.derive(f"routes {name}"), UNEVEN_S

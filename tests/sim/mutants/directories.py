@@ -1,0 +1,87 @@
+"""Defects of bookies with several data directories."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie.service import BookieService
+from quire.storage.directory_places import Place
+from quire.storage.ledger_directories import LedgerDirectories
+from tests.sim.mutants.mutant import edit, mutant
+from tests.sim.mutants.storage import LOST_IN_A_CRASH
+
+UNKNOWN_IS_ABSENT = ("no_false_absence", "what_is_durable_stays", *LOST_IN_A_CRASH)
+
+
+@mutant(
+    lost="what is in a directory that is not mounted is reported as never written",
+    laws=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
+    workload="directories",
+    seeds=20,
+)
+def a_missing_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Place, "may_hold", ("not self.read", "False"))
+
+
+@mutant(
+    lost="the same, where the bookie knows what was in it",
+    laws=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
+    workload="directories",
+    seeds=20,
+)
+def a_failed_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Place, "may_hold", ("or ledger_id in store.ledgers", ""))
+
+
+@mutant(
+    lost="reads of what is in a failed directory are answered by 'no such entry'",
+    laws=("no_false_absence", "acknowledged_is_kept"),
+    workload="directories",
+    seeds=90,
+)
+def lost_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        BookieService,
+        "code_of_missing",
+        ("if self.store.is_lost(ledger_id):", "if False:"),
+        ("if self.store.absence_unknown(ledger_id):", "if False:"),
+    )
+
+
+@mutant(
+    lost="the ledger, once the bookie starts again: it is in two directories",
+    laws=LOST_IN_A_CRASH,
+    workload="directories",
+    seeds=20,
+)
+def a_fence_goes_to_the_first_directory(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        LedgerDirectories,
+        "fence",
+        (
+            "self._home_of(ledger_id).fence(ledger_id, done)",
+            "home, first = self._home_of(ledger_id), self._serving[0].store\n"
+            "    if first is not home and ledger_id not in first.ledgers:\n"
+            "        first.create_ledger(ledger_id, home.ledgers[ledger_id].master_key)\n"
+            "        home.ledgers[ledger_id].fenced = True\n"
+            "    first.fence(ledger_id, done)",
+        ),
+    )
+
+
+@mutant(
+    lost="deferred appends that a force has acknowledged, with the directory that they are in",
+    laws=("acknowledged_is_on_a_quorum", *LOST_IN_A_CRASH),
+    workload="directories",
+    seeds=60,
+    rule="rule 8",
+)
+def a_force_asks_the_first_directory(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        LedgerDirectories,
+        "force",
+        ("home.force(ledger_id, done)", "self._serving[0].store.force(ledger_id, done)"),
+    )
