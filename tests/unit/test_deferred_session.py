@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from quire.client.add_timeouts import AddTimeouts
 from quire.client.deferred_session import DeferredSession
+from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
@@ -47,6 +49,8 @@ class Answered(ControlChannel):
 class OneBookie(BookiePool):
     def __init__(self, link: Answered) -> None:
         self.link = link
+        self.counters = ClientCounters()
+        self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
 
     async def control(self, bookie_id: str, *, adds_of: int | None = None) -> ControlChannel:
         return self.link

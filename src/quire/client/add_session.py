@@ -40,9 +40,6 @@ from quire.errors import (
 from quire.net.link import Link
 from quire.tasks import TaskSet
 
-TIMEOUT_CHECKS = 10
-"""A time-out is noticed at most this part of it late."""
-
 REACH_S = 1.0
 """How long the end of a session waits for connections that are still being made."""
 
@@ -113,7 +110,6 @@ class AddSession:
         self._absent: set[int] = set()
         self._rejoin_delays: dict[int, float] = {}
         self._changes = 0
-        self._timer: asyncio.TimerHandle | None = None
         self.causes: dict[str, BaseException | str] = {}
 
     async def connect(self, bookie_id: str) -> Link:
@@ -159,6 +155,10 @@ class AddSession:
                 remedy="Close it and create another",
             )
         block = Block(first, last, data, pipeline.length, length, self._loop.time())
+        counters = self.pool.counters
+        counters.adds += len(payloads)
+        counters.add_bytes += length - pipeline.length
+        counters.add_batches += 1
         pipeline.push(block)
         self.lac_pushed = lac
         if not self._members:
@@ -224,8 +224,13 @@ class AddSession:
     # -- answers ------------------------------------------------------------------------------
 
     def after_acks(self) -> None:
-        if self.pipeline.confirm():
-            accepted = self.pipeline.accepted
+        pipeline = self.pipeline
+        sent_s, before = pipeline.unaccepted_since(), pipeline.accepted
+        if pipeline.confirm():
+            accepted = pipeline.accepted
+            if sent_s is not None:
+                took_s = self._loop.time() - sent_s
+                self.pool.counters.add_time.observe(took_s, accepted - before)
             waiters = self._waiters
             while waiters and waiters[0][0] <= accepted:
                 entry_id, future = waiters.popleft()
@@ -263,8 +268,7 @@ class AddSession:
             return
         self.failure = error
         self.pipeline.frozen = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self.pool.timeouts.forget(self)
         self.look_who_is_reached()
         for member in self._members:
             member.leave()
@@ -294,6 +298,7 @@ class AddSession:
 
     async def _replace(self, failed: dict[int, str]) -> None:
         self._changes += 1
+        self.pool.counters.ensemble_changes += 1
         if self._changes > self.config.max_ensemble_changes:
             raise WriteError(
                 f"ledger {self.ledger_id}: more than {self.config.max_ensemble_changes} "
@@ -389,7 +394,7 @@ class AddSession:
     def _start(self) -> None:
         for index in range(len(self.ensemble)):
             self._join(index)
-        self._check_timeouts()
+        self.pool.timeouts.watch(self)
 
     def _join(self, index: int) -> None:
         member = Member(self, index, self.ensemble[index])
@@ -400,16 +405,15 @@ class AddSession:
             self._members[index] = member
         self.tasks.start(member.connect())
 
-    def _check_timeouts(self) -> None:
-        limit = self.config.add_timeout_s
+    def check_timeouts(self, now: float) -> None:
+        """Called every now and then, while this session has members."""
         quorum_limit = self.config.add_quorum_timeout_s
-        now = self._loop.time()
         if quorum_limit > 0:
             since = self.pipeline.unaccepted_since()
             if since is not None and now - since > quorum_limit:
                 self.fail(self._quorum_timeout(quorum_limit))
-                return
-            limit = min(limit, quorum_limit)
+        if self.failure is not None or self.pipeline.idle:
+            return
         for member in self._members:
             since = self.pipeline.outstanding_since(member.index)
             late = since is not None and now - since > self.config.add_timeout_s
@@ -421,8 +425,6 @@ class AddSession:
                         f"unanswered for {self.config.add_timeout_s:g} s"
                     ),
                 )
-        if self.failure is None:
-            self._timer = self._loop.call_later(limit / TIMEOUT_CHECKS, self._check_timeouts)
 
     def _quorum_timeout(self, limit: float) -> AddQuorumTimeoutError:
         return AddQuorumTimeoutError(

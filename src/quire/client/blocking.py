@@ -214,6 +214,10 @@ class Client:
         """See `quire.Client.suspects`."""
         return self.aio.suspects()
 
+    def metrics(self) -> str:
+        """See `quire.Client.metrics`."""
+        return self.aio.metrics()
+
     def delete_ledger(self, ledger_id: int) -> None:
         """See `quire.Client.delete_ledger`."""
         call(self.aio.delete_ledger(ledger_id))

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar, overload
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.datasets import Datasets
 from quire.client.last_confirmed import read_last_confirmed
+from quire.client.metrics import client_metrics
 from quire.client.placement import Placement
 from quire.client.pool import BookiePool
 from quire.client.quarantine import OnDamage, Suspect
@@ -32,6 +33,7 @@ from quire.errors import (
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.base import Bookies, MetadataStore
+from quire.metrics import exposition
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
@@ -290,6 +292,10 @@ class Client:
         """The bookies that gave this client answers which cannot be right, or lack what others
         have, by name and kind: how often, and of which ledger and entry the last time."""
         return self._pool.health.suspects()
+
+    def metrics(self) -> str:
+        """What this client has done since it was made, in Prometheus' text format."""
+        return exposition(client_metrics(self))
 
     @property
     def on_damage(self) -> OnDamage | None:

@@ -8,6 +8,8 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+from quire.client.add_timeouts import AddTimeouts
+from quire.client.metrics import ClientCounters
 from quire.client.placement import Placement
 from quire.client.quarantine import BookieHealth
 from quire.config import ClientConfig
@@ -83,6 +85,9 @@ class BookiePool:
         self._channels = _Links(BookieChannel)
         self._controls = _Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
+        self.counters = ClientCounters()
+        limits = config.add_timeout_s, config.add_quorum_timeout_s
+        self.timeouts = AddTimeouts(min(limit for limit in limits if limit > 0))
         self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)
         self.placement = Placement(
             config.placement, metadata, rng, tasks, self._free_bytes, self._failed_s
@@ -104,6 +109,7 @@ class BookiePool:
 
     def mark_failed(self, bookie_id: str) -> None:
         self._failed_at[bookie_id] = asyncio.get_running_loop().time()
+        self.counters.bookie_failures += 1
         self.health.error(bookie_id)
 
     def failed_lately(self, bookie_id: str) -> bool:

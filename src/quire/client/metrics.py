@@ -1,0 +1,47 @@
+"""A client's numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from quire.metrics import Histogram, Metric, counter, gauge, histogram
+
+if TYPE_CHECKING:
+    from quire.client.client import Client
+
+
+@dataclass(slots=True)
+class ClientCounters:
+    """Since the client was made; counted a batch at a time."""
+
+    adds: int = 0
+    add_bytes: int = 0
+    add_batches: int = 0
+    ensemble_changes: int = 0
+    bookie_failures: int = 0
+    add_time: Histogram = field(default_factory=Histogram)
+    """From the sending of a batch until an ack quorum had its last entry."""
+
+
+COUNTED = {
+    "adds": "Entries that were sent, each counted once",
+    "add_bytes": "Bytes of their payloads",
+    "add_batches": "Batches they were sent in",
+    "ensemble_changes": "Times bookies of an ensemble were replaced",
+    "bookie_failures": "Times a bookie failed a request, or was lost",
+}
+
+
+def client_metrics(client: Client) -> Iterator[Metric]:
+    counters = client.pool.counters
+    for name, text in COUNTED.items():
+        yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))
+    yield gauge("quire_client_suspects", "Kinds of wrong answers that bookies have given.",
+                len(client.suspects()))  # fmt: skip
+    yield histogram(
+        "quire_client_add_seconds",
+        "Of an add, from its sending until an ack quorum had its batch: seconds.",
+        counters.add_time,
+    )

@@ -1,0 +1,86 @@
+"""One timer for all writers of a client: each is looked at in its interval, however many there
+are, and nothing is left running behind the last."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any, cast
+
+import pytest
+
+from quire.client.add_timeouts import AT_ONCE, CHECKS, STEPS_MAX, AddTimeouts
+from tests.support.fake_bookies import FakeCluster, payload, simulated
+
+LIMIT_S = 5.0
+INTERVAL_S = LIMIT_S / CHECKS
+
+
+class Watched:
+    def __init__(self, looks: list[tuple[float, Watched]]) -> None:
+        self._looks = looks
+
+    def check_timeouts(self, now: float) -> None:
+        self._looks.append((now, self))
+
+
+@pytest.mark.parametrize("count", [1, AT_ONCE + 1, AT_ONCE * STEPS_MAX * 2 + 3])
+def test_each_is_looked_at_once_in_every_interval(count: int) -> None:
+    async def main() -> None:
+        timeouts = AddTimeouts(LIMIT_S)
+        looks: list[tuple[float, Watched]] = []
+        watched = [cast(Any, Watched(looks)) for _ in range(count)]
+        for one in watched:
+            timeouts.watch(one)
+        await asyncio.sleep(INTERVAL_S * 3.5)
+        seen = Counter(one for _, one in looks)
+        assert len(seen) == count
+        assert set(seen.values()) <= {2, 3, 4}
+        steps = Counter(at for at, _ in looks)
+        assert max(steps.values()) <= max(AT_ONCE, -(-count // STEPS_MAX))
+
+    simulated(main)
+
+
+def test_who_is_forgotten_is_not_looked_at_and_the_timer_ends() -> None:
+    async def main() -> None:
+        timeouts = AddTimeouts(LIMIT_S)
+        looks: list[tuple[float, Watched]] = []
+        first, second = (cast(Any, Watched(looks)) for _ in range(2))
+        timeouts.watch(first)
+        await asyncio.sleep(INTERVAL_S * 1.5)
+        timeouts.forget(first)
+        assert timeouts._timer is None
+        timeouts.forget(first)
+        timeouts.watch(second)
+        await asyncio.sleep(INTERVAL_S * 1.5)
+        assert [one for _, one in looks] == [first, second]
+
+    simulated(main)
+
+
+def test_a_bookie_that_is_silent_is_replaced_for_every_one_of_many_writers() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        silent = cluster["b0"]
+        async with cluster.client() as client:
+            writers = [
+                await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+                for _ in range(20)
+            ]
+            silent.holds_acks = True
+            begun = asyncio.get_running_loop().time()
+            for writer in writers:
+                await writer.append(payload(0))
+            async with asyncio.timeout(LIMIT_S * 2):
+                while any(
+                    silent.name in writer.metadata.last_segment.ensemble for writer in writers
+                ):
+                    await asyncio.sleep(0.1)
+            took = asyncio.get_running_loop().time() - begun
+            assert LIMIT_S < took < LIMIT_S + INTERVAL_S * 3
+            for writer in writers:
+                await writer.close()
+            assert not client._pool.timeouts._sessions
+
+    simulated(main)
