@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # -- the rules --------------------------------------------------------------------------------
 
-COMMON = {"errors", "config", "clock", "heap", "tasks"}
+COMMON = {"errors", "config", "clock", "heap", "metrics", "tasks"}
 """May be imported by all, and import nothing of ours."""
 
 WIRED = {"codec", "core", "storage", "metadata", "net"}
@@ -39,6 +39,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "streams": {"codec", "core", "metadata", "client", ROOT},
     "statemachine": {"streams"},
     "spark": {"client", "replication", "streams", ROOT},
+    "http": {*WIRED, "bookie", "client", "replication", "streams", ROOT},
 }
 MAY_IMPORT["__main__"] = {"admin"}  # `python -m quire`
 MAY_IMPORT["testing"] = {*MAY_IMPORT} - {"spark", "__main__"}
@@ -51,6 +52,7 @@ IMPURE_MODULES = {
 
 FILE_MODULES = {"os", "shutil", "fcntl", "mmap", "tempfile", "pathlib"}
 ONLY_DISK = "storage/disk.py"
+AIOHTTP_MODULES = ("http/server.py", "http/fetch.py")
 
 SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client", "replication", "streams"}
 NOT_SIMULATED = {
@@ -175,6 +177,8 @@ def violations_of_file(file: str, source: str, rooms: set[str]) -> Iterator[str]
             yield f"{where} is imported by all and must not import {target} ({name})"
         if top == "pyspark" and room != "spark":
             yield f"{where} must not import pyspark: only spark may"
+        if top == "aiohttp" and file not in AIOHTTP_MODULES:
+            yield f"{where} must not import aiohttp: only {' and '.join(AIOHTTP_MODULES)} may"
         if room in PURE_ROOMS and top in IMPURE_MODULES:
             yield f"{where} is pure and must not import {top}"
         if room == "storage" and file != ONLY_DISK and top in FILE_MODULES:
@@ -240,6 +244,8 @@ REFUSED = [
     ("client/x.py", "from pyspark.sql import DataFrame", "only spark may"),
     ("admin/x.py", "def f():\n    import pyspark", "only spark may"),
     ("testing/x.py", "__import__('pyspark')", "only spark may"),
+    ("http/x.py", "from aiohttp import web", "only http/server.py and http/fetch.py may"),
+    ("bookie/x.py", "import quire.http.api", "bookie must not import http"),
     # the pure rooms
     *(("codec/x.py", f"import {m}", f"must not import {m}") for m in sorted(IMPURE_MODULES)),
     ("core/x.py", "from os.path import join", "must not import os"),

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import logging
 import signal
-from dataclasses import fields, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from quire.admin.autorecovery import beside, settings_option
+from quire.admin.bookie_conf import announce, bk_server_conf_option
+from quire.admin.http import around_bookie, fill_options, http_options
 from quire.admin.options import metadata_option
 from quire.admin.tls import server_tls, server_tls_options
 
@@ -22,36 +24,33 @@ if TYPE_CHECKING:
 @metadata_option
 @click.option(
     "--dir",
-    "directory",
-    required=True,
+    "directories",
+    multiple=True,
     type=click.Path(file_okay=False),
-    help="Where it keeps its entries: its own, or an empty or missing one.",
+    help="Where it keeps its entries: its own, or an empty or missing one. May be repeated: one "
+    "for each disk. If one fails or fills, the others go on.",
 )
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
-    default=3181,
-    show_default=True,
-    help="0: any free one (without --bookie-id a bookie's data belongs to its host and port).",
+    show_default="3181",
+    help="0: any free one.",
 )
 @click.option(
     "--advertise",
     metavar="HOST",
-    default="127.0.0.1",
-    show_default=True,
+    show_default="127.0.0.1",
     help="The host under which clients reach it.",
 )
 @click.option(
     "--bookie-id",
     metavar="ID",
-    default="",
-    help="What ledgers call it, for good. One that is no address lets it move to another host or "
-    "port. [default: HOST:PORT]",
+    help="What ledgers call it, for good. [default: the id that its directory was first started "
+    "with; of a new one HOST:PORT]",
 )
 @click.option(
     "--bind",
     metavar="HOST",
-    default="",
     help="The address to listen on. [default: that of --advertise]",
 )
 @click.option(
@@ -59,8 +58,10 @@ if TYPE_CHECKING:
     "settings",
     metavar="NAME=VALUE",
     multiple=True,
-    help="One of the limits of quire.BookieConfig, e.g. gc_interval_s=60. May be repeated.",
+    help="A key of the table [bookie] of the configuration, e.g. gc_interval_s=60. May be "
+    "repeated.",
 )
+@bk_server_conf_option
 @click.option(
     "--autorecovery",
     is_flag=True,
@@ -68,14 +69,15 @@ if TYPE_CHECKING:
     "start.",
 )
 @settings_option("--set-autorecovery")
+@http_options("--http")
 @server_tls_options
 def bookie(
     uri: str,
-    directory: str,
-    port: int,
-    advertise: str,
-    bookie_id: str,
-    bind: str,
+    directories: tuple[str, ...],
+    port: int | None,
+    advertise: str | None,
+    bookie_id: str | None,
+    bind: str | None,
     settings: tuple[str, ...],
     autorecovery: bool,
     autorecovery_settings: AutorecoverySettings,
@@ -86,49 +88,52 @@ def bookie(
     It prints its id on standard output once it serves, and one line of JSON for each event on
     standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
-    config = replace(bookie_config(settings), **server_tls(**tls))
+    from quire.admin.configuration import assignments_layer, configured, options_layer
     from quire.bookie.main import BookieOptions, log_event, run_bookie
 
+    options = options_layer(
+        {
+            "bookie.directories": (directories, "--dir"),
+            "bookie.port": (port, "--port"),
+            "bookie.advertise": (advertise, "--advertise"),
+            "bookie.bookie_id": (bookie_id, "--bookie-id"),
+            "bookie.bind": (bind, "--bind"),
+            "bookie.autorecovery": (autorecovery or None, "--autorecovery"),
+        }
+    )
+    layers = [assignments_layer("--set", "bookie", settings), options]
+    layers.append(server_tls(configured(*layers), **tls))
+    configuration = configured(*layers)
+    process = configuration.bookie_process()
+    if not process.directories:
+        raise click.UsageError("where does it keep its entries? Give --dir DIR")
+    values = asdict(process)
+    fill_options({name: value for name, value in values.items() if name.startswith("http")})
     _log_as_events(log_event)
+    announce(log_event)
     # A supervisor that goes away must not end the bookie by its output.
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
     return run_bookie(
         BookieOptions(
             metadata_uri=uri,
-            directory=directory,
-            port=port,
-            advertise=advertise,
-            bookie_id=bookie_id,
-            bind=bind,
-            config=config,
+            directories=process.directories,
+            port=process.port,
+            advertise=process.advertise,
+            bookie_id=process.bookie_id,
+            bind=process.bind,
+            config=configuration.bookie(),
             on_serving=_print_id,
-            beside=beside(uri, autorecovery_settings, log_event) if autorecovery else None,
+            around=around_bookie(uri, log_event),
+            beside=beside(uri, autorecovery_settings, log_event) if process.autorecovery else None,
         )
     )
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
-    """The defaults with NAME=VALUE applied; `click.UsageError` names what is wrong."""
-    from quire.config import BookieConfig
+    """What is configured, with NAME=VALUE applied; `click.UsageError` names what is wrong."""
+    from quire.admin.configuration import assignments_layer, configured
 
-    config = BookieConfig()
-    values = {item.name: getattr(config, item.name) for item in fields(config)}
-    known = {name: type(value) for name, value in values.items() if type(value) in (int, float)}
-    changes: dict[str, Any] = {}
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if name not in known or not equals:
-            raise click.UsageError(
-                f"--set {setting}: use NAME=VALUE with one of {', '.join(sorted(known))}"
-            )
-        try:
-            value = known[name](text)
-        except ValueError:
-            value = -1
-        if not value >= 0:
-            raise click.UsageError(f"--set {setting}: {text!r} is no {known[name].__name__} >= 0")
-        changes[name] = value
-    return replace(config, **changes)
+    return configured(assignments_layer("--set", "bookie", settings)).bookie()
 
 
 def _print_id(bookie_id: str) -> None:

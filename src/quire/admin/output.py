@@ -10,71 +10,18 @@ import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from quire.codec.ledger_metadata import LedgerMetadata
+from quire.http.shapes import ledger_as_json, time_text
+
+__all__ = ["OutputThread", "diverted", "ledger_as_json", "print_json", "time_text"]
 
 
 def print_json(value: Mapping[str, Any]) -> None:
     """One object on one line of standard output."""
     sys.stdout.write(json.dumps(value, ensure_ascii=False) + "\n")
     sys.stdout.flush()
-
-
-def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
-    """What `show` and `list` print of a ledger with --json."""
-    custom, not_text = _texts(metadata.custom)
-    last_of: list[int | None] = [segment.first_entry_id - 1 for segment in metadata.segments[1:]]
-    last_of.append(metadata.last_entry_id if metadata.closed else None)
-    described: dict[str, Any] = {
-        "ledger_id": ledger_id,
-        "state": metadata.state.name,
-        "last_entry_id": metadata.last_entry_id if metadata.closed else None,
-        "length": metadata.length if metadata.closed else None,
-        "ensemble": metadata.ensemble_size,
-        "write_quorum": metadata.write_quorum,
-        "ack_quorum": metadata.ack_quorum,
-        "digest": metadata.digest.name if metadata.digest is not None else None,
-        "ctime_ms": metadata.ctime_ms if metadata.ctime_ms >= 0 else None,
-        "ctime": time_text(metadata.ctime_ms),
-        "format_version": metadata.format_version,
-        "custom": custom,
-        "segments": [
-            {
-                "first_entry_id": segment.first_entry_id,
-                "last_entry_id": last,
-                "bookies": list(segment.ensemble),
-            }
-            for segment, last in zip(metadata.segments, last_of, strict=True)
-        ],
-    }
-    if not_text:
-        described["custom_base64"] = not_text
-    return described
-
-
-def time_text(milliseconds: int) -> str | None:
-    if milliseconds < 0:
-        return None
-    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _texts(values: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, str]]:
-    """What is text, and the rest in base64."""
-    from base64 import b64encode
-
-    texts: dict[str, str] = {}
-    others: dict[str, str] = {}
-    for key, value in values.items():
-        try:
-            texts[key] = value.decode()
-        except UnicodeDecodeError:
-            others[key] = b64encode(value).decode()
-    return texts, others
 
 
 class OutputThread:

@@ -47,8 +47,8 @@ def list_streams(
 async def _list(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
 ) -> None:
-    from quire.admin.stream_facts import stream_facts
     from quire.errors import NoSuchStreamError
+    from quire.http.stream_facts import stream_facts
     from quire.streams import Namespace
     from quire.tasks import each
 

@@ -1,15 +1,16 @@
-"""What `list --long` and `show` say of a stream."""
+"""What `quire stream list --long` and `show`, and the HTTP API, say of a stream."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from quire.admin.output import time_text
 from quire.codec.stream_format import MAX_TXID
 from quire.codec.stream_segment import Truncation
+from quire.http.shapes import time_text
 from quire.streams.facts import SegmentFacts, records_from, segment_facts
 from quire.streams.positions import oldest_position
+from quire.tasks import each
 
 if TYPE_CHECKING:
     from quire.codec.dlsn import DLSN
@@ -76,6 +77,30 @@ async def stream_facts(opened: Namespace, name: str, password: bytes) -> StreamF
     oldest = oldest_position(segments)
     count = await records_from(opened.client, facts, oldest, password)
     return StreamFacts(name, await opened.stream_settings(name), facts, count, oldest)
+
+
+LAGS_MAX = 100
+"""Subscriptions whose lag is counted."""
+
+
+async def subscription_lags(
+    opened: Namespace, facts: StreamFacts, password: bytes
+) -> list[dict[str, Any]]:
+    """How far the first `LAGS_MAX` subscriptions have come: `position`, the first record that is
+    still to be read (None: nothing was ever committed), and how many there are from it on."""
+
+    async def lag(name: str) -> dict[str, Any]:
+        position = await opened.subscription(facts.name, name).position()
+        count = facts.records
+        if position is not None:
+            count = await records_from(opened.client, facts.facts, position, password)
+        return {
+            "name": name,
+            "position": None if position is None else str(position),
+            "records": count,
+        }
+
+    return await each((await opened.subscriptions(facts.name))[:LAGS_MAX], lag)
 
 
 def segment_as_json(fact: SegmentFacts) -> dict[str, Any]:

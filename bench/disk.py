@@ -1,0 +1,343 @@
+#!/usr/bin/env python3
+"""What a bookie's disk costs: its index, a start, cold reads, and adds beside a cold reader.
+
+    bench/disk.py                       every row (about ten minutes, 8 GB of disk for a while)
+    bench/disk.py --quick               a fifth of everything
+    bench/disk.py --rows cold-read --rounds 5 --dir /mnt/fast
+    bench/disk.py --list                the rows
+
+One line of JSON for each figure, with every sample; everything is removed at the end. Rows:
+- index: memory of the index and time to build it at a start, per ledger and per place (a ledger in
+  a segment), for ledgers in long runs and for ledgers that take entries in turn.
+- restart: 5 GB of log in a bookie's process, stopped cleanly or killed, from the start of the
+  process to the first entry served.
+- cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
+  alternating rounds: one that was written alone, and ledgers written in turn after compaction.
+- beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
+  ledger of the same bookie at full speed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import json
+import multiprocessing
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import tracemalloc
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import quire
+from harness.filling import (
+    Layout,
+    copy_rate_mb_per_s,
+    drop_caches,
+    fill,
+    opened,
+    read_all,
+    segments,
+)
+from quire.admin import bench_core
+from quire.admin.bench_core import Load, Shape
+from quire.bookie.main import SWITCH_INTERVAL_S
+from quire.heap import collect_on_demand, keep_heap
+from quire.storage import sealed_rows
+from quire.storage.config import StorageConfig
+from quire.testing.cluster import LocalCluster
+
+QUICK_DIVISOR = 5
+SIZE_BYTES = 1024
+READ_BYTES = 4 * 1024 * 1024
+"""Asked for at once, as a client does."""
+LAST_LOOKUPS = 100_000
+ALONE = Shape(1, 1, 1)
+PACE_PER_S = 5_000.0
+COMPACTION_LIMIT_S = 300.0
+DROP_INTERVAL_S = 0.5
+QUIRE = sys.executable, "-c", "from quire.admin.main import main; main()"
+SETTLE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    directory: Path
+    rounds: int
+    divisor: int
+
+
+def show(row: str, what: str, unit: str, samples: list[float], **more: object) -> None:
+    median = statistics.median(samples)
+    line = {"row": row, "what": what, "median": round(median, 4), "unit": unit}
+    line |= {"samples": [round(one, 4) for one in samples], **more}
+    sys.stdout.write(json.dumps(line) + "\n")
+    sys.stdout.flush()
+
+
+# -- index ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IndexCost:
+    ledgers: int
+    places: int
+    seconds: float
+    memory_bytes: int
+    last_us: float
+
+
+def index(options: Options) -> None:
+    ledgers, each = 10_000 // options.divisor, 100
+    costs: dict[Layout, list[IndexCost]] = {"long": [], "turn": []}
+    for layout, found in costs.items():
+        directory = options.directory / f"index-{layout}"
+        rate = asyncio.run(_fill(directory, layout, ledgers, each))
+        show("index", f"adds to {ledgers:,} ledgers, {layout}", "/s", [rate])
+        for _ in range(options.rounds):
+            # A process of its own for each: memory of one start does not serve the next.
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                found.append(pool.apply(_start_cost, (directory,)))
+        shutil.rmtree(directory)
+    long, turn = costs["long"], costs["turn"]
+    per_ledger = [one.memory_bytes / one.ledgers for one in long]
+    more = turn[0].places - long[0].places
+    show("index", "memory of a ledger, with one place", "B", per_ledger, ledgers=ledgers)
+    show(
+        "index", "memory of a further place", "B",
+        [(a.memory_bytes - b.memory_bytes) / more for a, b in zip(turn, long)], places=more,
+    )  # fmt: skip
+    entries = ledgers * each
+    for layout, found in costs.items():
+        memory = [one.memory_bytes / entries for one in found]
+        show("index", f"memory by entries, {layout}", "B", memory)
+        show("index", f"start, {layout}", "s", [one.seconds for one in found])
+        by_place = [one.seconds * 1e6 / one.places for one in found]
+        show("index", f"start by places, {layout}", "us", by_place, places=found[0].places)
+        show("index", f"last entry of a ledger, {layout}", "us", [one.last_us for one in found])
+
+
+async def _fill(directory: Path, layout: Layout, ledgers: int, each: int) -> float:
+    async with opened(directory) as store:
+        return await fill(store, layout, ledgers, each, SIZE_BYTES)
+
+
+def _start_cost(directory: Path) -> IndexCost:
+    async def start(traced: bool) -> IndexCost:
+        gc.collect()
+        if traced:
+            tracemalloc.start()
+        began = time.perf_counter()
+        async with opened(directory) as store:
+            seconds = time.perf_counter() - began
+            gc.collect()
+            memory = tracemalloc.get_traced_memory()[0] if traced else 0
+            ledger_ids = store.ledger_ids()
+            places = sum(sealed_rows.count(one.sealed) for one in store.ledgers.values())
+            wanted = random.Random(1).choices(ledger_ids, k=LAST_LOOKUPS)
+            began = time.perf_counter()
+            for ledger_id in wanted:
+                store.last_entry_id(ledger_id)
+            last_us = (time.perf_counter() - began) * 1e6 / LAST_LOOKUPS
+            return IndexCost(len(ledger_ids), places, seconds, memory, last_us)
+
+    plain = asyncio.run(start(False))
+    memory_bytes = asyncio.run(start(True)).memory_bytes
+    return IndexCost(plain.ledgers, plain.places, plain.seconds, memory_bytes, plain.last_us)
+
+
+# -- restart ----------------------------------------------------------------------------------
+
+
+def restart(options: Options) -> None:
+    asyncio.run(_restart(options))
+
+
+async def _restart(options: Options) -> None:
+    entries = 5_000_000_000 // (SIZE_BYTES + 64) // options.divisor
+    ledgers = 10_000 // options.divisor
+    directory = options.directory / "restart"
+    with LocalCluster(1, directory) as cluster:
+        [bookie] = cluster.bookies
+        async with quire.connect(cluster.uri) as client:
+            async with bench_core.ledgers(client, ALONE, ledgers, keep=True) as writers:
+                await bench_core.add_in_turn(writers, Load(entries, SIZE_BYTES, 4_000))
+            ledger_ids = [writer.ledger_id for writer in writers]
+        log = sum(path.stat().st_size for path in bookie.directory.rglob("*.seg"))
+        for how, end in (("stopped", bookie.stop), ("killed", bookie.kill)):
+            samples = []
+            for _ in range(options.rounds):
+                await asyncio.to_thread(end)
+                drop_caches(bookie.directory)
+                began = time.perf_counter()
+                await asyncio.to_thread(bookie.start)
+                # A client of its own: one that knew the bookie before would wait for its retry.
+                async with quire.connect(cluster.uri) as client:
+                    reader = await client.open_ledger(random.choice(ledger_ids))
+                    await reader.read_entry(0)
+                    samples.append(time.perf_counter() - began)
+            show("restart", f"{how}, to the first entry", "s", samples, log_mb=log // 10**6)
+
+
+# -- cold reads -------------------------------------------------------------------------------
+
+
+def cold_read(options: Options) -> None:
+    asyncio.run(_cold_read_alone(options))
+    asyncio.run(_cold_read_compacted(options))
+
+
+async def _cold_read_alone(options: Options) -> None:
+    directory = options.directory / "alone"
+    await _fill(directory, "long", 1, 2_000_000 // options.divisor)
+    await _compare(options, directory, [1], "written alone")
+    shutil.rmtree(directory)
+
+
+async def _cold_read_compacted(options: Options) -> None:
+    """Ten ledgers in turn, of which every second one is deleted."""
+    directory, ledgers = options.directory / "compacted", 10
+    await _fill(directory, "turn", ledgers, 400_000 // options.divisor // ledgers)
+    eager = StorageConfig(
+        compact_minor_interval_s=0.0, compact_major_interval_s=0.0, compact_bytes_per_s=0
+    )
+    async with opened(directory, eager) as store:
+        store.drop_ledgers(range(1, ledgers + 1, 2))
+        deadline = time.monotonic() + COMPACTION_LIMIT_S
+        quiet = 0
+        while quiet < 5:
+            done = store.stats().compactions
+            store.check_space()
+            await asyncio.sleep(0.2)
+            quiet = quiet + 1 if store.stats().compactions == done else 0
+            if time.monotonic() > deadline:
+                raise SystemExit("the compaction did not come to its end")
+        if not store.stats().compactions:
+            raise SystemExit("nothing was compacted: fewer entries than a segment takes")
+    await _compare(options, directory, list(range(2, ledgers + 1, 2)), "after compaction")
+    shutil.rmtree(directory)
+
+
+async def _compare(options: Options, directory: Path, ledger_ids: list[int], title: str) -> None:
+    cold, copies = [], []
+    async with opened(directory) as store:
+        # What a start has just preallocated holds nothing to read.
+        full = [path for path in segments(directory) if path.stat().st_blocks > 0]
+        for number in range(options.rounds + 1):
+            drop_caches(directory)
+            copy = await asyncio.to_thread(copy_rate_mb_per_s, full[:-2] or full)
+            drop_caches(directory)
+            size, seconds = await read_all(store, ledger_ids, READ_BYTES)
+            if number:  # The first does not count.
+                cold.append(size / 1e6 / seconds)
+                copies.append(copy)
+        size, seconds = await read_all(store, ledger_ids, READ_BYTES)
+    show("cold-read", f"plain copy, {title}", "MB/s", copies)
+    show("cold-read", f"cold read, {title}", "MB/s", cold)
+    show("cold-read", f"the same once more, cached, {title}", "MB/s", [size / 1e6 / seconds])
+    share = [a / b for a, b in zip(cold, copies)]
+    show("cold-read", f"share of the copy, {title}", "", share, target="at least 0.7")
+
+
+# -- adds beside a cold reader ----------------------------------------------------------------
+
+
+def beside(options: Options) -> None:
+    asyncio.run(_beside(options))
+
+
+async def _beside(options: Options) -> None:
+    rounds, entries = options.rounds, 1_500_000 // options.divisor
+    paced = Load(max(10_000, 50_000 // options.divisor), SIZE_BYTES, 1)
+    with LocalCluster(1, options.directory / "beside") as cluster:
+        [bookie] = cluster.bookies
+        async with quire.connect(cluster.uri) as client:
+            cold = await bench_core.create(client, ALONE)
+            await bench_core.add_many(cold, Load(entries, SIZE_BYTES, 4_000))
+            await cold.close()
+            alone: list[bench_core.Result] = []
+            busy: list[bench_core.Result] = []
+            for number in range(rounds + 1):
+                for results in (alone, busy):
+                    await asyncio.sleep(SETTLE_S)
+                    reader = None
+                    if results is busy:
+                        reader = asyncio.create_task(
+                            _read_for_ever(cluster.uri, cold.ledger_id, bookie.directory)
+                        )
+                        await asyncio.sleep(SETTLE_S)
+                    async with bench_core.ledgers(client, ALONE) as [writer]:
+                        result = await bench_core.measure(
+                            paced, lambda: bench_core.add_paced(writer, paced, PACE_PER_S)
+                        )
+                    if reader is not None:
+                        reader.cancel()
+                        with suppress(asyncio.CancelledError):
+                            await reader
+                    if number:
+                        results.append(result)
+    for percent in (50, 99):
+        for what, results in (("alone", alone), ("beside a cold reader", busy)):
+            samples = [one.percentile_ms(percent) or 0.0 for one in results]
+            show("beside", f"add, p{percent}, {what}", "ms", samples, rate_per_s=PACE_PER_S)
+
+
+async def _read_for_ever(uri: str, ledger_id: int, directory: Path) -> None:
+    """A reader in a process of its own, which finds nothing cached."""
+    process = await asyncio.create_subprocess_exec(
+        *QUIRE, "bench", "read", "--metadata", uri,
+        "--ledger", str(ledger_id), "--rounds", "1000000", stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while process.returncode is None:
+            await asyncio.to_thread(drop_caches, directory)
+            await asyncio.sleep(DROP_INTERVAL_S)
+        raise SystemExit(f"the reader ended by itself: {process.returncode}")
+    finally:
+        if process.returncode is None:
+            process.terminate()
+            await process.wait()
+
+
+# -- the command ------------------------------------------------------------------------------
+
+ROWS: dict[str, Callable[[Options], None]] = {
+    "index": index,
+    "restart": restart,
+    "cold-read": cold_read,
+    "beside": beside,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--rows", nargs="+", choices=list(ROWS), default=list(ROWS))
+    parser.add_argument("--rounds", type=int, default=3, help="samples of each figure")
+    parser.add_argument("--quick", action="store_true", help="a fifth of the entries")
+    parser.add_argument("--dir", type=Path, help="where to write; a directory is made there")
+    parser.add_argument("--list", action="store_true", help="print the rows and stop")
+    given = parser.parse_args()
+    if given.list:
+        print("\n".join(ROWS))
+        return
+    # As `quire bookie` does.
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    keep_heap()
+    collect_on_demand()
+    with tempfile.TemporaryDirectory(prefix="quire-disk-", dir=given.dir) as directory:
+        divisor = QUICK_DIVISOR if given.quick else 1
+        options = Options(Path(directory), max(1, given.rounds), divisor)
+        for name in given.rows:
+            ROWS[name](options)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,153 @@
+"""A bookie's data directory, filled without a bookie: entries straight into its store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import struct
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Literal
+
+from quire.clock import SystemClock
+from quire.codec.digest import master_key
+from quire.codec.frames import add_request
+from quire.storage.batch import Batch, Run
+from quire.storage.config import StorageConfig
+from quire.storage.directory import ensure_directory
+from quire.storage.disk import RealDisk
+from quire.storage.store import LedgerStore
+from quire.storage.worker import ThreadReader, ThreadWorker
+
+Layout = Literal["long", "turn"]
+"""One ledger behind the other, in long runs; or all in turn, so that each entry is a run."""
+
+CHUNK_BYTES = 256 * 1024
+"""Appended as one batch."""
+CHUNKS_IN_FLIGHT = 16
+COPY_BYTES = 1024 * 1024
+"""Read at once where a file is only read through, as `dd bs=1M` does."""
+POLL_S = 0.05
+
+
+@asynccontextmanager
+async def opened(
+    directory: Path, config: StorageConfig | None = None
+) -> AsyncIterator[LedgerStore]:
+    """The store in this directory, recovered and started; closed cleanly at the end."""
+    loop = asyncio.get_running_loop()
+    disk = RealDisk(directory)
+    ensure_directory(disk, os.urandom)
+    reader = ThreadReader(loop)
+    store = LedgerStore(
+        disk, ThreadWorker(loop, "log"), ThreadWorker(loop, "maintenance"),
+        config or StorageConfig(), SystemClock(), schedule=loop.call_later, reader=reader,
+    )  # fmt: skip
+    try:
+        store.recover()
+        store.start()
+        yield store
+    finally:
+        await store.close()
+        reader.close()
+        disk.close()
+
+
+def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterator[Batch]:
+    """Batches of entries of so many bytes; ledger ids from 1 on."""
+    key, payload = master_key(b""), bytes(size_bytes)
+
+    def frame(ledger_id: int, entry_id: int) -> bytes:
+        # Nobody looks at the digest of what only a store reads.
+        head = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, size_bytes * entry_id)
+        return add_request(key, head + bytes(4) + payload)
+
+    frame_bytes = len(frame(1, 0))
+    per_chunk = max(1, CHUNK_BYTES // frame_bytes)
+    if layout == "long":
+        for ledger_id in range(1, ledgers + 1):
+            for first in range(0, each, per_chunk):
+                ids = range(first, min(each, first + per_chunk))
+                run = Run(ledger_id, first, len(ids), 0, frame_bytes)
+                yield Batch([b"".join(frame(ledger_id, entry_id) for entry_id in ids)], [run])
+        return
+    for at in range(0, ledgers * each, per_chunk):
+        places = range(at, min(ledgers * each, at + per_chunk))
+        keys = [(1 + place % ledgers, place // ledgers) for place in places]
+        runs = [
+            Run(ledger_id, entry_id, 1, index * frame_bytes, frame_bytes)
+            for index, (ledger_id, entry_id) in enumerate(keys)
+        ]
+        yield Batch([b"".join(frame(*one) for one in keys)], runs)
+
+
+async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size: int) -> float:
+    """Entries per second; all durable, and all full segments sealed, on return."""
+    loop = asyncio.get_running_loop()
+    key = master_key(b"")
+    for ledger_id in range(1, ledgers + 1):
+        store.create_ledger(ledger_id, key)
+    window = asyncio.Semaphore(CHUNKS_IN_FLIGHT)
+    errors: list[Exception] = []
+
+    def done(batch: Batch, error: Exception | None) -> None:
+        window.release()
+        if error is not None:
+            errors.append(error)
+
+    began = time.perf_counter()
+    for batch in _chunks(layout, ledgers, each, size):
+        await window.acquire()
+        while store.queue_full and not errors:
+            await asyncio.sleep(POLL_S)
+        if errors:
+            raise errors[0]
+        store.append(batch, done)
+    durable: asyncio.Future[None] = loop.create_future()
+    store.barrier(lambda error: durable.set_exception(error) if error else durable.set_result(None))
+    await durable
+    seconds = time.perf_counter() - began
+    while store.stats().segments_to_seal:
+        await asyncio.sleep(POLL_S)
+    return ledgers * each / seconds
+
+
+async def read_all(store: LedgerStore, ledger_ids: list[int], max_bytes: int) -> tuple[int, float]:
+    """(bytes of entries, seconds) of reading whole ledgers, one behind the other."""
+    size = 0
+    began = time.perf_counter()
+    for ledger_id in ledger_ids:
+        at, last = 0, store.last_entry_id(ledger_id)
+        while at <= last:
+            entries = await store.read_blocking(ledger_id, at, last - at + 1, max_bytes)
+            at += len(entries)
+            size += sum(map(len, entries))
+    return size, time.perf_counter() - began
+
+
+def segments(directory: Path) -> list[Path]:
+    return sorted((directory / "log").glob("*.seg"))
+
+
+def drop_caches(directory: Path) -> None:
+    """Of the log's files: what is read next comes from the device. Needs no privileges."""
+    for path in segments(directory):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fdatasync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        finally:
+            os.close(descriptor)
+
+
+def copy_rate_mb_per_s(paths: list[Path]) -> float:
+    """What `dd if=... of=/dev/null bs=1M` reads of these files."""
+    size = 0
+    began = time.perf_counter()
+    for path in paths:
+        with path.open("rb", buffering=0) as file:
+            while piece := file.read(COPY_BYTES):
+                size += len(piece)
+    return size / 1e6 / (time.perf_counter() - began)

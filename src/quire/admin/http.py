@@ -1,0 +1,175 @@
+"""`quire http`, and the options of every server that has an HTTP side."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.admin.options import Command, metadata_option, run_async
+from quire.admin.tls import client_config, tls_options
+
+if TYPE_CHECKING:
+    from quire.bookie.server import Bookie
+    from quire.http.security import HttpOptions
+    from quire.http.server import HttpServer
+
+DEFAULT_ADDRESS = "127.0.0.1:8080"
+_FILE = click.Path(dir_okay=False)
+_ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
+_KEPT = "quire.http"
+
+
+def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
+    context.meta.setdefault(_KEPT, {})[parameter.name] = value
+
+
+def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
+    """`flag`, and what goes with it; `given_options` has what was given."""
+    shown = f"[default: {default}]" if default else "[default: no HTTP]"
+    options = (
+        click.option(
+            flag, "http", metavar="HOST:PORT", default=default, expose_value=False, callback=_keep,
+            help="Serve the HTTP API and /metrics here; port 0: any free one. Elsewhere than on "
+            f"loopback a token and TLS are needed. {shown}",
+        ),
+        click.option(
+            "--http-token-file", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
+            help="Answer only those who know the token in this file.",
+        ),
+        click.option(
+            "--http-tls-cert", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
+            help="Serve HTTPS with this certificate (PEM, with its chain). Files that change are "
+            "followed.",
+        ),
+        click.option(
+            "--http-tls-key", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
+            help="Its private key. [default: in the file of --http-tls-cert]",
+        ),
+        click.option(
+            "--http-name", multiple=True, metavar="HOST", expose_value=False, callback=_keep,
+            help="A further host name that requests may be sent to. May be repeated.",
+        ),
+    )  # fmt: skip
+
+    def decorate(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return decorate
+
+
+def fill_options(configured: Mapping[str, Any]) -> None:
+    """Where an option was not given, what is configured counts."""
+    given = click.get_current_context().meta.setdefault(_KEPT, {})
+    given.update({name: value for name, value in configured.items() if not given.get(name)})
+
+
+def given_options() -> HttpOptions | None:
+    """None: no HTTP is wanted. `click.UsageError`, `StartError`."""
+    from quire.config import TlsServerConfig
+    from quire.errors import UsageError
+    from quire.http.security import HttpOptions, check_options, check_token
+
+    context = click.get_current_context()
+    given = context.meta.get(_KEPT, {})
+    address = given.get("http")
+    if not address:
+        for name in ("http_token_file", "http_tls_cert", "http_tls_key", "http_name"):
+            if given.get(name):
+                raise click.UsageError(f"--{name.replace('_', '-')} needs --http", context)
+        return None
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) > 65535:
+        raise click.UsageError(f"{address!r} is no HOST:PORT", context)
+    if given.get("http_tls_key") and not given.get("http_tls_cert"):
+        raise click.UsageError("--http-tls-key needs --http-tls-cert", context)
+    token, certificate = "", given.get("http_tls_cert")
+    if (file := given.get("http_token_file")) is not None:
+        try:
+            token = check_token(Path(file).read_text(encoding="ascii", errors="replace"), file)
+        except UsageError as error:
+            raise click.UsageError(str(error), context) from None
+    options = HttpOptions(
+        host=(found[1] or "127.0.0.1").strip("[]"),
+        port=int(found[2]),
+        token=token,
+        tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
+        names=tuple(given.get("http_name") or ()),
+    )
+    check_options(options)
+    return options
+
+
+def around_bookie(
+    uri: str, log: Callable[..., None]
+) -> Callable[[Bookie], AbstractAsyncContextManager[Any]] | None:
+    """What `BookieOptions.around` is to be."""
+    options = given_options()
+    if options is None:
+        return None
+    import quire
+    from quire.http.run import serve_bookie
+
+    # Of this client only reads and jobs of an operator: with TLS to bookies by the environment.
+    config = client_config()
+    return lambda bookie: serve_bookie(bookie, options, uri, config, quire.__version__, log)
+
+
+@click.command()
+@metadata_option
+@http_options("--http", default=DEFAULT_ADDRESS)
+@tls_options
+def http(uri: str) -> None:
+    """Serve the HTTP API of a cluster in the foreground: all but what is about one bookie.
+
+    It prints its address on standard output once it serves, and one line of JSON for each event on
+    standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    """
+    serve_in_foreground(uri)
+
+
+def serve_in_foreground(uri: str, serving: Callable[[str], object] | None = None) -> None:
+    """Until a signal comes. `serving` is called with the address, once it serves."""
+    options = given_options()
+    assert options is not None
+    try:
+        run_async(_http(uri, options, serving))
+    except KeyboardInterrupt:
+        pass
+
+
+async def _http(
+    uri: str, options: HttpOptions, serving: Callable[[str], object] | None
+) -> None:
+    import quire
+    from quire.admin.autorecovery import default_name
+    from quire.bookie.main import log_event
+    from quire.http.run import serve_cluster
+
+    stopping = stop_event()
+    async with quire.connect(uri):
+        pass  # a cluster that is not there is an error now, not at the first request
+    served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
+        options, uri, client_config(), quire.__version__, log_event, owner=default_name()
+    )
+    async with served as server:
+        click.echo(server.url)
+        if serving is not None:
+            serving(server.url)
+        await stopping.wait()
+
+
+def stop_event() -> asyncio.Event:
+    """Set by SIGTERM and Ctrl-C."""
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    return stopping

@@ -1,0 +1,177 @@
+"""What a route is: its method, path, fields, and who answers. Checking and documenting follow from
+that, so that neither can be forgotten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Any, Literal
+
+from quire.errors import UsageError
+
+FieldType = Literal["integer", "boolean", "string", "strings", "object"]
+INT64_MAX = 2**63 - 1
+TEXT_MAX = 1_024
+"""Characters of a text that is handed in."""
+TEXTS_MAX = 100
+"""Of a list."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """Something that a request may say: in the path, behind `?`, or in its body."""
+
+    name: str
+    type: FieldType
+    help: str
+    required: bool = False
+    minimum: int = 0
+    maximum: int = INT64_MAX
+    choices: tuple[str, ...] = ()
+
+    def parse(self, value: Any) -> Any:
+        """`UsageError` for what it cannot be. Texts are taken for what they say: in a query there
+        is nothing else, and Apache's bodies have "true"."""
+        parsers: dict[FieldType, Callable[[Any], Any]] = {
+            "integer": self._integer,
+            "boolean": self._boolean,
+            "string": self._string,
+            "strings": self._strings,
+            "object": self._object,
+        }
+        return parsers[self.type](value)
+
+    def _integer(self, value: Any) -> int:
+        text = value if isinstance(value, str) else ""
+        if re.fullmatch(r"-?[0-9]{1,19}", text):
+            value = int(text)
+        if type(value) is not int or not self.minimum <= value <= self.maximum:
+            raise self._wrong(value, f"an integer from {self.minimum} to {self.maximum}")
+        return value
+
+    def _boolean(self, value: Any) -> bool:
+        value = (
+            {"true": True, "false": False}.get(value, value) if isinstance(value, str) else value
+        )
+        if not isinstance(value, bool):
+            raise self._wrong(value, "true or false")
+        return value
+
+    def _string(self, value: Any) -> str:
+        if not isinstance(value, str) or not 0 < len(value) <= TEXT_MAX:
+            raise self._wrong(value, f"a text of 1 to {TEXT_MAX} characters")
+        if self.choices and value not in self.choices:
+            raise self._wrong(value, f"one of {', '.join(self.choices)}")
+        return value
+
+    def _strings(self, value: Any) -> list[str]:
+        if not isinstance(value, list) or not 0 < len(value) <= TEXTS_MAX:
+            raise self._wrong(value, f"a list of 1 to {TEXTS_MAX} texts")
+        return [self._string(one) for one in value]
+
+    def _object(self, value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise self._wrong(value, "an object")
+        return value
+
+    def _wrong(self, value: Any, wanted: str) -> UsageError:
+        return UsageError(f"{self.name} must be {wanted}, not {str(value)[:80]!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request whose fields are checked; those that were not given are missing."""
+
+    path: Mapping[str, Any]
+    query: Mapping[str, Any]
+    body: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """An answer that is no JSON."""
+
+    text: str
+    content_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
+    """Further ones, or others in the place of those that every answer has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer with another status than 200."""
+
+    status: int
+    value: Any
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+"""Gives a JSON value, a `Text`, or a `Reply` with either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    method: Literal["GET", "PUT", "POST", "DELETE"]
+    path: str
+    """With the names of its fields in braces."""
+    summary: str
+    handler: Handler
+    fields: tuple[Field, ...] = ()
+    """In the path."""
+    query: tuple[Field, ...] = ()
+    body: tuple[Field, ...] = ()
+    example: Any = None
+    """An answer."""
+    open: bool = False
+    """Answered without the token: for probes, and the dashboard's files. It says nothing but whether
+    the process is well."""
+    documented: bool = True
+    """In the OpenAPI document."""
+
+    @property
+    def changes(self) -> bool:
+        return self.method != "GET"
+
+    def check(
+        self, path: Mapping[str, str], query: Sequence[tuple[str, str]], body: Mapping[str, Any]
+    ) -> Call:
+        """`UsageError` names what is wrong."""
+        names = [name for name, _ in query]
+        twice = next((name for name in names if names.count(name) > 1), None)
+        if twice is not None:
+            raise UsageError(f"{twice} is given twice")
+        return Call(
+            _parsed(self.fields, path), _parsed(self.query, dict(query)), _parsed(self.body, body)
+        )
+
+
+def _parsed(fields: Sequence[Field], given: Mapping[str, Any]) -> dict[str, Any]:
+    known = {one.name: one for one in fields}
+    for name in given:
+        if name not in known:
+            near = get_close_matches(name, known, 1)
+            meant = f"Did you mean {near[0]}?" if near else f"There is {', '.join(known) or 'none'}"
+            raise UsageError(f"there is no field {name[:80]!r} here", remedy=meant)
+    for one in fields:
+        if one.required and one.name not in given:
+            raise UsageError(f"{one.name} is missing", remedy=f"Give {one.name}: {one.help}")
+    return {name: known[name].parse(value) for name, value in given.items()}
+
+
+@dataclass(slots=True)
+class Api:
+    """The routes of one server. Two of the same method and path are a mistake of ours."""
+
+    title: str
+    routes: list[Route] = field(default_factory=list)
+
+    def add(self, routes: Sequence[Route]) -> None:
+        taken = {(one.method, one.path) for one in self.routes}
+        for route in routes:
+            assert (route.method, route.path) not in taken, route
+            names = set(re.findall(r"{(\w+)}", route.path))
+            assert names == {one.name for one in route.fields}, route
+            assert route.changes or not route.body, route
+            self.routes.append(route)

@@ -1,0 +1,204 @@
+"""Routes about the one bookie whose process serves them, as Apache has them."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from quire.bookie.server import Bookie
+from quire.errors import QuireError
+from quire.http.answers import NotOfferedError
+from quire.http.api import Call, Field, Reply, Route, Text
+from quire.http.cluster import Connect
+from quire.tasks import TaskSet
+
+PREFIX = "/api/v1/bookie"
+SANITY_TIMEOUT_S = 5.0
+NOT_OFFERED = {
+    ("PUT", "/api/v1/config/server_config"): (
+        "settings do not change while a bookie runs",
+        "Start it again with --set NAME=VALUE",
+    ),
+    ("PUT", f"{PREFIX}/expand_storage"): (
+        "data directories are not added while a bookie runs",
+        "Start it again with the further directory",
+    ),
+    ("PUT", f"{PREFIX}/gc/suspend_compaction"): (
+        "compaction cannot be suspended while a bookie runs",
+        "Start it again with --set compact_minor_ratio=0 --set compact_major_ratio=0",
+    ),
+    ("PUT", f"{PREFIX}/gc/resume_compaction"): (
+        "compaction cannot be suspended, nor resumed",
+        "Nothing is to be done",
+    ),
+    ("PUT", f"{PREFIX}/entry_location_compact"): (
+        "there is no RocksDB here",
+        "Nothing is to be done: indexes are sealed with their segments",
+    ),
+}
+"""Apache's routes without a meaning here: what, and what to do."""
+
+
+class BookieRoutes:
+    def __init__(self, bookie: Bookie, connect: Connect, tasks: TaskSet) -> None:
+        self._bookie = bookie
+        self._connect = connect
+        self._tasks = tasks
+        self._collecting = False
+
+    def routes(self) -> list[Route]:
+        files = Field("file_type", "string", "of these only",
+                      choices=("journal", "entrylog", "index"))  # fmt: skip
+        held = Field("readOnly", "boolean", "take no entries of writers", required=True)
+        forced = (
+            Field("forceMajor", "boolean", "taken and without effect"),
+            Field("forceMinor", "boolean", "taken and without effect"),
+        )
+        return [
+            Route("GET", "/api/v1/config/server_config", "The bookie's settings", self.config,
+                  example={"gc_interval_s": 600.0}),
+            Route("GET", f"{PREFIX}/info", "The space of its disks", self.info,
+                  example={"freeSpace": 1, "totalSpace": 2}),
+            Route("GET", f"{PREFIX}/state", "Its state", self.state,
+                  example={"running": True, "readOnly": False, "shuttingDown": False,
+                           "availableForHighPriorityWrites": True}),
+            Route("GET", f"{PREFIX}/state/readonly", "Whether it is read-only", self.readonly,
+                  example={"readOnly": False}),
+            Route("PUT", f"{PREFIX}/state/readonly",
+                  "Hold it read-only until its next start, or not any longer", self.hold,
+                  body=(held,), example={"readOnly": True}),
+            Route("GET", f"{PREFIX}/is_ready", "200 once it serves, else 503", self.is_ready,
+                  example=Text("OK"), open=True),
+            Route("GET", f"{PREFIX}/sanity",
+                  "Whether it answers on its own port and its log takes a group", self.sanity,
+                  example={"passed": True, "readOnly": False}),
+            Route("GET", f"{PREFIX}/last_log_mark", "The newest segment of its log, and its end",
+                  self.last_log_mark, example={"LastLogMark: Journal Id - 7(7.txn)": "Pos - 4096"}),
+            Route("GET", f"{PREFIX}/list_disk_file", "The segments of its log", self.list_disk_file,
+                  query=(files,), example={"entrylog files": "log/0000000000000001.seg\t"}),
+            Route("GET", f"{PREFIX}/gc", "Whether a collection that was asked for runs",
+                  self.collecting, example={"is_in_force_gc": "false"}),
+            Route("PUT", f"{PREFIX}/gc", "Look for deleted ledgers now; compact where due",
+                  self.collect, body=forced, example="Triggered GC on BookieServer: 10.0.0.1:3181"),
+            Route("GET", f"{PREFIX}/gc_details", "What compaction has done", self.gc_details,
+                  example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
+            *(
+                Route("PUT", path, f"Not offered: {what}", _refuser(what, remedy))
+                for (_, path), (what, remedy) in NOT_OFFERED.items()
+            ),
+        ]  # fmt: skip
+
+    async def config(self, call: Call) -> dict[str, Any]:
+        config = self._bookie.config
+        return {one.name: _plain(getattr(config, one.name)) for one in fields(config)}
+
+    async def info(self, call: Call) -> dict[str, int]:
+        spaces = self._bookie.spaces()
+        return {
+            "freeSpace": sum(free for _, _, free in spaces),
+            "totalSpace": sum(total for _, total, _ in spaces),
+        }
+
+    async def state(self, call: Call) -> dict[str, bool]:
+        bookie = self._bookie
+        well = bookie.serving and not bookie.failed.done()
+        return {
+            "running": well,
+            "readOnly": not bookie.writable,
+            "shuttingDown": bookie.recovered and not bookie.serving,
+            "availableForHighPriorityWrites": well and bookie.store.failed is None,
+        }
+
+    async def readonly(self, call: Call) -> dict[str, bool]:
+        return {"readOnly": not self._bookie.writable}
+
+    async def hold(self, call: Call) -> dict[str, bool]:
+        self._bookie.hold_readonly(call.body["readOnly"])
+        return await self.readonly(call)
+
+    async def is_ready(self, call: Call) -> Any:
+        if self._bookie.serving and not self._bookie.failed.done():
+            return Text("OK")
+        return Reply(503, Text("Bookie is not fully started yet"))
+
+    async def sanity(self, call: Call) -> dict[str, bool]:
+        bookie = self._bookie
+        passed = bookie.serving and not bookie.failed.done()
+        try:
+            async with asyncio.timeout(SANITY_TIMEOUT_S):
+                if passed:
+                    await (await self._connect()).bookie_info(bookie.bookie_id)
+                    passed = await _durable(bookie)
+        except (QuireError, TimeoutError):
+            passed = False
+        return {"passed": passed, "readOnly": not bookie.writable}
+
+    async def last_log_mark(self, call: Call) -> dict[str, str]:
+        return {
+            f"LastLogMark: Journal Id - {one.number}({one.number:x}.txn)": f"Pos - {one.end_bytes}"
+            for one in self._bookie.store.usage()
+            if one.state == "current"
+        }
+
+    async def list_disk_file(self, call: Call) -> dict[str, str]:
+        from quire.storage.segment import segment_name
+
+        names = "".join(f"{segment_name(one.number)}\t" for one in self._bookie.store.usage())
+        found = {"journal files": "", "entrylog files": names, "index files": ""}
+        wanted = call.query.get("file_type")
+        return {key: text for key, text in found.items() if wanted is None or wanted in key}
+
+    async def collecting(self, call: Call) -> dict[str, str]:
+        return {"is_in_force_gc": str(self._collecting).lower()}
+
+    async def collect(self, call: Call) -> str:
+        if not self._collecting:
+            self._collecting = True
+            self._tasks.start(self._collect())
+        return f"Triggered GC on BookieServer: {self._bookie.bookie_id}"
+
+    async def _collect(self) -> None:
+        try:
+            await self._bookie.collect_garbage()
+            self._bookie.store.check_space()
+        finally:
+            self._collecting = False
+
+    async def gc_details(self, call: Call) -> list[dict[str, Any]]:
+        stats = self._bookie.store.stats()
+        return [
+            {
+                "forceCompacting": self._collecting,
+                "majorCompactionCounter": stats.compactions_major,
+                "minorCompactionCounter": stats.compactions - stats.compactions_major,
+                "freedBytes": stats.compaction_freed_bytes,
+                "lastError": stats.last_error,
+            }
+        ]
+
+
+def _refuser(what: str, remedy: str) -> Any:
+    async def refuse(call: Call) -> None:
+        raise NotOfferedError(what, remedy=remedy)
+
+    return refuse
+
+
+async def _durable(bookie: Bookie) -> bool:
+    """Whether all that was appended so far becomes durable."""
+    done: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def tell(error: QuireError | None) -> None:
+        if not done.done():
+            done.set_result(error is None)
+
+    bookie.store.barrier(tell)
+    return await done
+
+
+def _plain(value: Any) -> Any:
+    """A setting as JSON. Files are named; what is in them is not shown."""
+    if is_dataclass(value):
+        return {one.name: _plain(getattr(value, one.name)) for one in fields(value)}
+    return list(value) if isinstance(value, tuple) else value

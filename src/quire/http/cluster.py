@@ -1,0 +1,356 @@
+"""Routes about the cluster, which need its metadata and its bookies, as Apache has them: `ledger`,
+`autorecovery`, and the part of `bookie` that is not about one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from quire.client import Client
+from quire.errors import NoSuchLedgerError, QuireError, UsageError
+from quire.http.answers import NotFoundError
+from quire.http.api import Call, Field, Reply, Route
+from quire.http.jobs import Job, Jobs
+from quire.http.shapes import ledger_as_apache
+from quire.replication import ReplicationLocks
+from quire.replication.decommission import decommission
+from quire.replication.election import auditor_of
+from quire.replication.marks import Marks
+from quire.replication.move import recover_bookie
+from quire.replication.status import marked_ledgers
+from quire.tasks import EACH_AT_ONCE, each
+
+Connect = Callable[[], Awaitable[Client]]
+"""The client that all routes share, connected when it is first asked for."""
+
+LISTED_MAX = 100_000
+"""Ids in one answer of Apache's list, which has no pages without metadata."""
+METADATA_PAGE = 100
+"""Ledgers of a page with metadata, as in Java."""
+ENTRIES_PAGE = 1_000
+"""Entries of a page, as in Java; no answer has more."""
+ENTRIES_BYTES_MAX = 8 * 1024 * 1024
+"""Of payload in one answer."""
+SPACE_TIMEOUT_S = 2.0
+"""A bookie that does not tell its space within this is listed without."""
+DELAY_MAX_S = 2**31 - 1
+RESULT_LEDGERS_MAX = 1_000
+"""In each list of a job's result; all of them are counted."""
+
+LEDGER_ID = Field("ledger_id", "integer", "a ledger's id", required=True)
+
+
+class ClusterRoutes:
+    def __init__(self, connect: Connect, jobs: Jobs, owner: str) -> None:
+        """`owner`: how locks and orders name this process."""
+        self._connect = connect
+        self._jobs = jobs
+        self._owner = owner
+
+    def routes(self) -> list[Route]:
+        return [*self._ledger(), *self._bookies(), *self._autorecovery()]
+
+    def _ledger(self) -> list[Route]:
+        prefix = "/api/v1/ledger"
+        entries = (
+            LEDGER_ID,
+            Field("start_entry_id", "integer", "the first entry (0)"),
+            Field("end_entry_id", "integer", "the last entry, -1: the last there is", minimum=-1),
+            Field("page", "integer", f"from 1 on, of {ENTRIES_PAGE} entries", minimum=1),
+        )
+        listed = (
+            Field("print_metadata", "boolean", "with the metadata of each"),
+            Field("page", "integer", f"from 1 on, of {METADATA_PAGE} with metadata", minimum=1),
+            Field("decode_meta", "boolean", "taken and without effect: it is always decoded"),
+        )
+        return [
+            Route("DELETE", f"{prefix}/delete", "Delete a ledger", self.delete, query=(LEDGER_ID,),
+                  example="Deleted ledger: 7"),
+            Route("GET", f"{prefix}/list", "The ids of all ledgers", self.list, query=listed,
+                  example={"7": None, "8": None}),
+            Route("GET", f"{prefix}/metadata", "What the metadata says of a ledger", self.metadata,
+                  query=(LEDGER_ID,), example={"7": {"ledgerId": 7, "state": "CLOSED"}}),
+            Route("GET", f"{prefix}/read", "Entries of a ledger, as text", self.read,
+                  query=entries, example={"0": "hello"}),
+        ]  # fmt: skip
+
+    def _bookies(self) -> list[Route]:
+        prefix = "/api/v1/bookie"
+        listed = (
+            Field("type", "string", "rw: writable (default), ro: read-only", choices=("rw", "ro")),
+            Field("print_hostnames", "boolean", "with the host of each"),
+        )
+        return [
+            Route("GET", f"{prefix}/list_bookies", "The registered bookies", self.list_bookies,
+                  query=listed, example={"10.0.0.1:3181": "10.0.0.1"}),
+            Route("GET", f"{prefix}/list_bookie_info", "The disk space of each bookie",
+                  self.list_bookie_info,
+                  example={"10.0.0.1:3181": {"free": 1, "total": 2},
+                           "clusterInfo": {"total_free": 1, "total": 2}}),
+            Route("GET", f"{prefix}/cluster_info", "The cluster in a few numbers",
+                  self.cluster_info,
+                  example={"auditorElected": True, "auditorId": "10.0.0.1:3181",
+                           "clusterUnderReplicated": False, "ledgerReplicationEnabled": True,
+                           "totalBookiesCount": 3, "writableBookiesCount": 3,
+                           "readonlyBookiesCount": 0, "unavailableBookiesCount": 0}),
+        ]  # fmt: skip
+
+    def _autorecovery(self) -> list[Route]:
+        prefix = "/api/v1/autorecovery"
+        enabled = Field("enabled", "boolean", "switch it on or off", required=True)
+        seconds = Field("delay_seconds", "integer", "how long", required=True, maximum=DELAY_MAX_S)
+        marked = (
+            Field("missingreplica", "string", "only those that lack a replica on this bookie"),
+            Field("excludingmissingreplica", "string", "but those that lack one on this bookie"),
+            Field("printmissingreplica", "boolean", "with the bookies that lack a replica"),
+        )
+        source = Field("bookie_src", "strings", "the lost bookie, one", required=True)
+        dest = Field("bookie_dest", "strings", "taken and without effect: placement chooses")
+        cookie = Field("delete_cookie", "boolean", "remove its cookie once nothing names it")
+        bookie = Field("bookie_src", "string", "the bookie", required=True)
+        job = {"id": 1, "kind": "recover", "target": "10.0.0.1:3181", "state": "running"}
+        return [
+            Route("GET", f"{prefix}/status", "Whether autorecovery is enabled", self.enabled,
+                  example={"enabled": True}),
+            Route("PUT", f"{prefix}/status", "Switch autorecovery on or off, for the cluster",
+                  self.enable, query=(enabled,), example={"enabled": True}),
+            Route("PUT", f"{prefix}/bookie", "Replicate again what a lost bookie held: a job",
+                  self.recover, body=(source, dest, cookie), example=job),
+            Route("GET", f"{prefix}/list_under_replicated_ledger",
+                  "Ledgers that lack replicas; 404 where there are none", self.marked,
+                  query=marked, example=[7, 8]),
+            Route("GET", f"{prefix}/who_is_auditor", "Who looks for lost bookies", self.auditor,
+                  example={"Auditor": "10.0.0.1:3181"}),
+            Route("PUT", f"{prefix}/trigger_audit", "Look for lost bookies now", self.trigger,
+                  example="Success trigger audit."),
+            Route("GET", f"{prefix}/lost_bookie_recovery_delay",
+                  "How long a single lost bookie is waited for", self.delay,
+                  example={"delay_seconds": 0}),
+            Route("PUT", f"{prefix}/lost_bookie_recovery_delay", "Set that", self.set_delay,
+                  body=(seconds,), example={"delay_seconds": 600}),
+            Route("PUT", f"{prefix}/decommission", "Take a bookie away for good: a job",
+                  self.decommission, body=(bookie, cookie), example=job),
+        ]  # fmt: skip
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    async def delete(self, call: Call) -> str:
+        ledger_id = call.query["ledger_id"]
+        client = await self._connect()
+        await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
+        await client.delete_ledger(ledger_id)
+        return f"Deleted ledger: {ledger_id}"
+
+    async def list(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        with_metadata = call.query.get("print_metadata", False)
+        page: int = call.query.get("page", 1)
+        found = []
+        skipped = METADATA_PAGE * (page - 1) if with_metadata else 0
+        most = skipped + METADATA_PAGE if with_metadata else LISTED_MAX + 1
+        async for ledger_id in client.list_ledgers():
+            found.append(ledger_id)
+            if len(found) >= most:
+                break
+        if not with_metadata:
+            if len(found) > LISTED_MAX:
+                raise UsageError(
+                    f"there are more than {LISTED_MAX} ledgers",
+                    remedy="Take them page by page from /api/v1/quire/ledgers",
+                )
+            return dict.fromkeys(map(str, found))
+        described = await each(found[skipped:], lambda one: _metadata_of(client, one))
+        return {key: value for key, value in described if value is not None}
+
+    async def metadata(self, call: Call) -> dict[str, Any]:
+        client, ledger_id = await self._connect(), call.query["ledger_id"]
+        return {
+            str(ledger_id): ledger_as_apache(ledger_id, await client.ledger_metadata(ledger_id))
+        }
+
+    async def read(self, call: Call) -> dict[str, str]:
+        client, ledger_id = await self._connect(), call.query["ledger_id"]
+        first, last = call.query.get("start_entry_id", 0), call.query.get("end_entry_id", -1)
+        page = call.query.get("page")
+        if page is not None:
+            begin = (page - 1) * ENTRIES_PAGE
+            end = begin + ENTRIES_PAGE - 1
+            first, last = max(first, begin), end if last == -1 else min(last, end)
+        metadata = await client.ledger_metadata(ledger_id)
+        async with await client.open_ledger(ledger_id, password=metadata.password or b"") as reader:
+            confirmed = reader.last_add_confirmed
+            last = confirmed if last == -1 or (page is not None and last > confirmed) else last
+            if last - first >= ENTRIES_PAGE:
+                raise UsageError(
+                    f"entries {first} to {last} are more than {ENTRIES_PAGE}",
+                    remedy="Name fewer, or a page",
+                )
+            found: dict[str, str] = {}
+            size = 0
+            if first <= last:
+                async for entry in reader.read(first, last):
+                    size += len(entry.payload)
+                    if size > ENTRIES_BYTES_MAX:
+                        raise UsageError(
+                            f"these entries have more than {ENTRIES_BYTES_MAX} bytes",
+                            remedy="Name fewer, or use quire ledger read",
+                        )
+                    found[str(entry.entry_id)] = bytes(entry.payload).decode("ascii", "replace")
+        return found
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def list_bookies(self, call: Call) -> dict[str, str | None]:
+        bookies = await (await self._connect()).bookies()
+        readonly = call.query.get("type") == "ro"
+        hosts = call.query.get("print_hostnames", False)
+        found = bookies.readonly if readonly else bookies.writable
+        return {name: found[name].host if hosts else None for name in sorted(found)}
+
+    async def list_bookie_info(self, call: Call) -> dict[str, Any]:
+        spaces = await spaces_of(await self._connect())
+        known = [space for space in spaces.values() if space is not None]
+        total = {
+            "total_free": sum(free for free, _ in known),
+            "total": sum(total for _, total in known),
+        }
+        shown: dict[str, Any] = {
+            name: None if space is None else {"free": space[0], "total": space[1]}
+            for name, space in spaces.items()
+        }
+        return {**shown, "clusterInfo": total}
+
+    async def cluster_info(self, call: Call) -> dict[str, Any]:
+        return await cluster_facts(await self._connect())
+
+    # -- autorecovery -------------------------------------------------------------------------
+
+    async def _marks(self) -> Marks:
+        return Marks((await self._connect()).metadata)
+
+    async def enabled(self, call: Call) -> dict[str, bool]:
+        return {"enabled": await (await self._marks()).enabled()}
+
+    async def enable(self, call: Call) -> dict[str, bool]:
+        marks = await self._marks()
+        await (marks.enable() if call.query["enabled"] else marks.disable())
+        return {"enabled": await marks.enabled()}
+
+    async def marked(self, call: Call) -> Any:
+        client = await self._connect()
+        wanted = call.query.get("missingreplica")
+        unwanted = call.query.get("excludingmissingreplica")
+        found = {
+            one.ledger: list(one.replicas)
+            async for one in marked_ledgers(client.metadata)
+            if (wanted is None or wanted in one.replicas)
+            and (unwanted is None or unwanted not in one.replicas)
+        }
+        if not found:
+            raise NotFoundError("No under replicated ledgers found")
+        if call.query.get("printmissingreplica"):
+            return {str(ledger): replicas for ledger, replicas in found.items()}
+        return list(found)
+
+    async def auditor(self, call: Call) -> dict[str, str]:
+        found = await auditor_of((await self._connect()).metadata)
+        if found is None:
+            raise NotFoundError("No auditor elected", remedy="Run: quire autorecovery start")
+        return {"Auditor": found.owner}
+
+    async def trigger(self, call: Call) -> str:
+        await (await self._marks()).trigger()
+        return "Success trigger audit."
+
+    async def delay(self, call: Call) -> dict[str, int]:
+        return {"delay_seconds": await (await self._marks()).delay_s()}
+
+    async def set_delay(self, call: Call) -> dict[str, int]:
+        marks = await self._marks()
+        await marks.set_delay(call.body["delay_seconds"])
+        return {"delay_seconds": await marks.delay_s()}
+
+    async def recover(self, call: Call) -> Reply:
+        if len(call.body["bookie_src"]) != 1:
+            raise UsageError("name one bookie in bookie_src", remedy="Ask once for each")
+        (bookie,) = call.body["bookie_src"]
+        client = await self._connect()
+
+        async def work(job: Job) -> dict[str, Any]:
+            result = await recover_bookie(client, self._locks(client), bookie, progress=job)
+            done = result.as_json(RESULT_LEDGERS_MAX)
+            if result.complete and call.body.get("delete_cookie"):
+                await client.metadata.delete_cookie(bookie)
+                done["cookie_removed"] = True
+            return done
+
+        return Reply(202, self._jobs.start("recover", bookie, work).as_json())
+
+    async def decommission(self, call: Call) -> Reply:
+        bookie = call.body["bookie_src"]
+        client = await self._connect()
+
+        async def work(job: Job) -> dict[str, Any]:
+            result = await decommission(
+                client,
+                self._locks(client),
+                bookie,
+                owner=self._owner,
+                now_ms=client.clock.now_ms,
+                keep_cookie=not call.body.get("delete_cookie", True),
+                progress=job,
+            )
+            return result.as_json(RESULT_LEDGERS_MAX)
+
+        return Reply(202, self._jobs.start("decommission", bookie, work).as_json())
+
+    def _locks(self, client: Client) -> ReplicationLocks:
+        return ReplicationLocks(client.metadata, self._owner, client.clock)
+
+
+async def _metadata_of(client: Client, ledger_id: int) -> tuple[str, Any]:
+    try:
+        metadata = await client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return str(ledger_id), None  # it was deleted since it was listed
+    return str(ledger_id), ledger_as_apache(ledger_id, metadata)
+
+
+async def cluster_facts(client: Client) -> dict[str, Any]:
+    """How many bookies there are, who is the auditor, and whether replicas are missing."""
+    store = client.metadata
+    marks, bookies = Marks(store), await client.bookies()
+    auditor = await auditor_of(store)
+    known = {*await store.list_cookies(), *bookies.writable, *bookies.readonly}
+    readonly = set(bookies.readonly) - set(bookies.writable)
+    lacking = False
+    async for _ in marks.walk():
+        lacking = True
+        break
+    return {
+        "auditorElected": auditor is not None,
+        "auditorId": auditor.owner if auditor is not None else "",
+        "clusterUnderReplicated": lacking,
+        "ledgerReplicationEnabled": await marks.enabled(),
+        "totalBookiesCount": len(known),
+        "writableBookiesCount": len(bookies.writable),
+        "readonlyBookiesCount": len(readonly),
+        "unavailableBookiesCount": len(known) - len(bookies.writable) - len(readonly),
+    }
+
+
+async def spaces_of(client: Client) -> dict[str, tuple[int, int] | None]:
+    """Free and total bytes of each registered bookie; None: it did not answer in time."""
+    found = await client.bookies()
+    names = sorted({**found.writable, **found.readonly})
+
+    async def ask(name: str) -> tuple[int, int] | None:
+        try:
+            async with asyncio.timeout(SPACE_TIMEOUT_S):
+                info = await client.bookie_info(name)
+        except (QuireError, TimeoutError):
+            return None
+        return info.free_bytes, info.total_bytes
+
+    return dict(zip(names, await each(names, ask, max(EACH_AT_ONCE, len(names))), strict=True))

@@ -1,0 +1,100 @@
+"""What the pages of the dashboard show, one answer for each view of a page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from quire.client import Client
+from quire.errors import MetadataUnavailableError
+from quire.http.api import Call, Route
+from quire.http.bookie_list import bookie_facts
+from quire.http.cluster import Connect
+from quire.http.jobs import Jobs
+from quire.http.problems import problems
+from quire.http.rates import Rates, together
+from quire.replication.marks import Marks
+from quire.replication.status import overview, why_not
+from quire.streams.walk import namespaces
+from quire.tasks import each
+
+PREFIX = "/api/v1/quire"
+ANSWER_TIMEOUT_S = 6.0
+"""Somebody looks at a page: a metadata store that takes longer is told of as what is wrong."""
+MARKED_SHOWN_MAX = 50
+NAMESPACES_MAX = 1_000
+
+
+class DashboardRoutes:
+    def __init__(self, connect: Connect, jobs: Jobs, rates: Rates) -> None:
+        self._connect = connect
+        self._jobs = jobs
+        self._rates = rates
+
+    def routes(self) -> list[Route]:
+        problem = {"severity": "bad", "what": "…", "next": "quire …"}
+        return [
+            Route("GET", f"{PREFIX}/overview", "What is wrong, what to do, and what goes on",
+                  self.overview, example={"problems": [problem], "rates": {"adds_per_s": 7.0}}),
+            Route("GET", f"{PREFIX}/work", "What autorecovery does, and the jobs of this process",
+                  self.work, example={"autorecovery": {"enabled": True}, "jobs": [], "marked": []}),
+            Route("GET", f"{PREFIX}/namespaces", f"The first {NAMESPACES_MAX} namespaces of "
+                  "streams", self.namespaces, example={"namespaces": ["/streams"], "more": False}),
+        ]  # fmt: skip
+
+    async def overview(self, call: Call) -> dict[str, Any]:
+        async with self._answering() as client:
+            bookies = await bookie_facts(client, gone=True, space=True, rates=self._rates)
+            recovery = (await overview(client.metadata, clock=client.clock)).as_json()
+            instance = await client.metadata.instance_id()
+        count = {state: 0 for state in ("writable", "read-only", "gone")}
+        for one in bookies:
+            count[one["state"]] += 1
+        told = [one for one in bookies if one["free_bytes"] is not None]
+        return {
+            "metadata": client.metadata.uri,
+            "instance_id": instance,
+            "bookies": count,
+            "free_bytes": sum(one["free_bytes"] for one in told),
+            "total_bytes": sum(one["total_bytes"] for one in told),
+            "rates": together({one["id"]: one["rates"] for one in bookies if one["rates"]}),
+            "autorecovery": recovery,
+            "jobs_running": sum(job.state == "running" for job in self._jobs.all()),
+            "problems": [one.as_json() for one in problems(bookies, recovery)],
+        }
+
+    async def work(self, call: Call) -> dict[str, Any]:
+        async with self._answering() as client:
+            store = client.metadata
+            recovery = (await overview(store, clock=client.clock)).as_json()
+            ids: list[int] = []
+            async for ledger_id in Marks(store).walk():
+                ids.append(ledger_id)
+                if len(ids) == MARKED_SHOWN_MAX:
+                    break
+            found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
+        return {
+            "autorecovery": recovery,
+            "jobs": [job.as_json() for job in self._jobs.all()],
+            "marked": [{**one.as_json(), "why": one.sentence()} for one in found if one],
+        }
+
+    async def namespaces(self, call: Call) -> dict[str, Any]:
+        async with self._answering() as client:
+            found = await namespaces(client)
+        return {"namespaces": found[:NAMESPACES_MAX], "more": len(found) > NAMESPACES_MAX}
+
+    @asynccontextmanager
+    async def _answering(self) -> AsyncIterator[Client]:
+        """The client, within `ANSWER_TIMEOUT_S`. MetadataUnavailableError."""
+        try:
+            async with asyncio.timeout(ANSWER_TIMEOUT_S):
+                yield await self._connect()
+        except TimeoutError:
+            raise MetadataUnavailableError(
+                f"the metadata store did not answer within {ANSWER_TIMEOUT_S:g} s",
+                remedy="Look at ZooKeeper. Open ledgers are written and read meanwhile, as long "
+                "as their bookies live",
+            ) from None

@@ -1,0 +1,133 @@
+"""Long work that a request begins and later requests look at. It lives in this process: what a job
+has done is in the cluster, and the same request again goes on where it was."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from quire.clock import Clock
+from quire.errors import JobError, QuireError
+from quire.http.answers import NotFoundError, error_body
+
+RUNNING_MAX = 4
+"""At once; each copies entries."""
+KEPT_MAX = 100
+"""That have come to their end, and are still told of."""
+
+
+class Job:
+    """Also the progress that the work reports to (`replication.move.JobProgress`)."""
+
+    def __init__(self, job_id: int, kind: str, target: str, now_ms: int) -> None:
+        self.id = job_id
+        self.kind = kind
+        self.target = target
+        self.state = "running"
+        self.step = ""
+        self.ledgers = self.ledgers_done = 0
+        self.size_bytes = self.done_bytes = 0
+        self.started_ms = now_ms
+        self.ended_ms: int | None = None
+        self.result: dict[str, Any] | None = None
+        self.error: dict[str, Any] | None = None
+        self.task: asyncio.Task[None] | None = None
+
+    def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+        self.step, self.ledgers, self.size_bytes = what, ledgers, size_bytes
+        self.ledgers_done = self.done_bytes = 0
+
+    def done(self, ledgers: int, size_bytes: int) -> None:
+        self.ledgers_done += ledgers
+        self.done_bytes += size_bytes
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "kind": self.kind,
+            "target": self.target,
+            "state": self.state,
+            "step": self.step,
+            "ledgers": self.ledgers,
+            "ledgers_done": self.ledgers_done,
+            "bytes": self.size_bytes,
+            "bytes_done": self.done_bytes,
+            "started_ms": self.started_ms,
+            "ended_ms": self.ended_ms,
+            "result": self.result,
+            "error": self.error,
+        }
+
+
+Work = Callable[[Job], Awaitable[dict[str, Any]]]
+
+
+class Jobs:
+    """`running`, `done` (`result` says what), `failed` (`error` says why) or `cancelled`."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._jobs: dict[int, Job] = {}
+        self._last_id = 0
+
+    def start(self, kind: str, target: str, work: Work) -> Job:
+        """The same work on the same target is not begun twice: then the job that runs. JobError
+        where too many run."""
+        running = [job for job in self._jobs.values() if job.state == "running"]
+        for job in running:
+            if (job.kind, job.target) == (kind, target):
+                return job
+        if len(running) >= RUNNING_MAX:
+            raise JobError(
+                f"{RUNNING_MAX} jobs run already", remedy="Wait for one to end, or cancel one"
+            )
+        self._last_id += 1
+        job = Job(self._last_id, kind, target, self._clock.now_ms())
+        self._jobs[job.id] = job
+        job.task = asyncio.get_running_loop().create_task(self._run(job, work))
+        self._forget()
+        return job
+
+    def all(self) -> list[Job]:
+        """The newest first."""
+        return list(self._jobs.values())[::-1]
+
+    def get(self, job_id: int) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            raise NotFoundError(f"there is no job {job_id} (any more)")
+        return job
+
+    async def cancel(self, job_id: int) -> Job:
+        """What it has done stays done."""
+        job = self.get(job_id)
+        if job.task is not None and not job.task.done():
+            job.task.cancel()
+            await asyncio.wait([job.task])
+        return job
+
+    async def close(self) -> None:
+        for job in self.all():
+            await self.cancel(job.id)
+
+    async def _run(self, job: Job, work: Work) -> None:
+        try:
+            job.result = await work(job)
+            job.state = "done"
+        except asyncio.CancelledError:
+            job.state = "cancelled"
+        except QuireError as error:
+            job.state, job.error = "failed", error_body(error)["error"]
+        except Exception as error:  # noqa: BLE001 - it is told as what it is
+            unexpected = JobError(f"unexpected {type(error).__name__}: {error}")
+            job.state, job.error = "failed", error_body(unexpected)["error"]
+        finally:
+            if job.state == "running":
+                job.state = "cancelled"
+            job.ended_ms = self._clock.now_ms()
+
+    def _forget(self) -> None:
+        ended = [job.id for job in self._jobs.values() if job.state != "running"]
+        for job_id in ended[: max(0, len(ended) - KEPT_MAX)]:
+            del self._jobs[job_id]

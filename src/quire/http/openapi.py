@@ -1,0 +1,95 @@
+"""The OpenAPI document, made from the route table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from quire.http.api import Api, Field, Route, Text
+
+PATH = "/api/v1/openapi.json"
+_ERROR = {"$ref": "#/components/schemas/Error"}
+
+
+def document(api: Api, version: str, *, secured: bool) -> dict[str, Any]:
+    """OpenAPI 3.1. `secured`: the routes want a token."""
+    paths: dict[str, dict[str, Any]] = {}
+    for route in filter(lambda one: one.documented, api.routes):
+        paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, secured)
+    components: dict[str, Any] = {"schemas": {"Error": error_schema()}}
+    if secured:
+        components["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": api.title, "version": version, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": components,
+    }
+
+
+def error_schema() -> dict[str, Any]:
+    text = {"type": "string"}
+    properties: dict[str, Any] = {
+        "status": {"type": "integer", "description": "as the answer's"},
+        "kind": {**text, "description": "the class of the error"},
+        "what": {**text, "description": "what happened, and to what"},
+        "causes": {"type": "object", "additionalProperties": text, "description": "by bookie"},
+        "remedy": {**text, "description": "what to do"},
+        "outcome_known": {"type": "boolean", "description": "false: it may have been done"},
+        "code": {"type": "integer", "description": "BookKeeper's number"},
+    }
+    error = {"type": "object", "required": list(properties), "properties": properties}
+    return {"type": "object", "required": ["error"], "properties": {"error": error}}
+
+
+def _operation(route: Route, secured: bool) -> dict[str, Any]:
+    kind = "text/plain" if isinstance(route.example, Text) else "application/json"
+    example = route.example.text if isinstance(route.example, Text) else route.example
+    content = {kind: {} if example is None else {"example": example}}
+    operation: dict[str, Any] = {
+        "summary": route.summary,
+        "responses": {
+            "200": {"description": "done", "content": content},
+            "default": {
+                "description": "refused, or failed",
+                "content": {"application/json": {"schema": _ERROR}},
+            },
+        },
+    }
+    parameters = [_parameter(one, "path") for one in route.fields]
+    parameters += [_parameter(one, "query") for one in route.query]
+    if parameters:
+        operation["parameters"] = parameters
+    if route.body:
+        schema = {
+            "type": "object",
+            "properties": {one.name: _schema(one) for one in route.body},
+            "required": [one.name for one in route.body if one.required],
+            "additionalProperties": False,
+        }
+        operation["requestBody"] = {
+            "required": any(one.required for one in route.body),
+            "content": {"application/json": {"schema": schema}},
+        }
+    if secured and not route.open:
+        operation["security"] = [{"token": []}]
+    return operation
+
+
+def _parameter(one: Field, where: str) -> dict[str, Any]:
+    return {
+        "name": one.name,
+        "in": where,
+        "required": one.required or where == "path",
+        "description": one.help,
+        "schema": _schema(one),
+    }
+
+
+def _schema(one: Field) -> dict[str, Any]:
+    if one.type == "integer":
+        return {"type": "integer", "minimum": one.minimum, "maximum": one.maximum}
+    if one.type == "strings":
+        return {"type": "array", "items": {"type": "string"}}
+    if one.choices:
+        return {"type": "string", "enum": list(one.choices)}
+    return {"type": one.type}

@@ -1,0 +1,144 @@
+"""What bookies do right now: two looks at the metrics of each, a moment apart.
+
+A bookie with an HTTP side says where it is when it registers. Its `/metrics` is read while somebody
+looks at a page, never else; several who look share what was read. A bookie without, or one that
+wants a token, has no rates here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from quire.metadata.base import BookieAddress
+from quire.tasks import each
+
+ENDPOINT = "httpserver"
+"""What Apache's bookies call it where they register."""
+LOOK_INTERVAL_S = 1.0
+"""Bookies are not asked more often than this."""
+LOOK_AGE_MAX_S = 30.0
+"""A rate since a look that is older would not be of now."""
+LOOK_TIMEOUT_S = 2.0
+METRICS_BYTES_MAX = 1024 * 1024
+BOOKIES_AT_ONCE = 32
+
+_COUNTERS = {
+    "adds_per_s": 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}',
+    "reads_per_s": 'bookkeeper_server_READ_ENTRY_REQUEST_count{success="true"}',
+    "add_bytes_per_s": "bookie_WRITE_BYTES",
+    "read_bytes_per_s": "bookie_READ_BYTES",
+}
+_LATENCIES = {
+    f"{what}_p{text}_ms": f'{name}{{success="true",quantile="{quantile}"}}'
+    for what, name in (
+        ("add", "bookkeeper_server_ADD_ENTRY_REQUEST"),
+        ("read", "bookkeeper_server_READ_ENTRY_REQUEST"),
+        ("sync", "bookie_journal_JOURNAL_SYNC"),
+    )
+    for text, quantile in (("50", "0.5"), ("99", "0.99"))
+}
+"""Milliseconds, of the last minute or two."""
+_LEDGERS = "bookie_ledgers_count"
+_LINE = re.compile(r"^([a-zA-Z_:]\w*(?:\{[^}]*\})?)\s+(\S+)$", re.MULTILINE)
+
+Fetch = Callable[[str], Awaitable[str]]
+"""The text behind an address; any error means that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    at_s: float
+    values: Mapping[str, float]
+
+
+class Rates:
+    """Of a cluster's bookies. `fetch` reads one bookie's metrics."""
+
+    def __init__(self, monotonic: Callable[[], float], fetch: Fetch) -> None:
+        self._monotonic = monotonic
+        self._fetch = fetch
+        self._lock = asyncio.Lock()
+        self._looked_s = -math.inf
+        self._looks: dict[str, _Look] = {}
+        self._rates: dict[str, dict[str, float | None]] = {}
+
+    async def of(self, bookies: Mapping[str, BookieAddress]) -> dict[str, dict[str, float | None]]:
+        """By bookie; those that tell nothing are missing. What needs two looks is None at the
+        first one, and so is the latency of what nobody did."""
+        async with self._lock:
+            if self._monotonic() - self._looked_s >= LOOK_INTERVAL_S:
+                await self._look(bookies)
+            return self._rates
+
+    async def _look(self, bookies: Mapping[str, BookieAddress]) -> None:
+        places = [(name, url) for name, one in bookies.items() if (url := metrics_url(one))]
+        found = await each(places, self._read, BOOKIES_AT_ONCE)
+        before, self._looks, self._rates = self._looks, {}, {}
+        for (name, _), look in zip(places, found, strict=True):
+            if look is not None:
+                self._looks[name] = look
+                self._rates[name] = _rates(before.get(name), look)
+        self._looked_s = self._monotonic()
+
+    async def _read(self, place: tuple[str, str]) -> _Look | None:
+        try:
+            async with asyncio.timeout(LOOK_TIMEOUT_S):
+                text = await self._fetch(place[1])
+        except Exception:  # noqa: BLE001 - whatever it was, there are no rates of this bookie
+            return None
+        return _Look(self._monotonic(), parsed(text))
+
+
+def metrics_url(address: BookieAddress) -> str | None:
+    found = next((one for one in address.others if one.id == ENDPOINT), None)
+    if found is None or found.protocol not in ("http", "https"):
+        return None
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"{found.protocol}://{host}:{found.port}/metrics"
+
+
+def parsed(text: str) -> dict[str, float]:
+    """Prometheus' text, as far as it is looked at. What is no number is left out."""
+    wanted = {*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS}
+    values = {}
+    for name, number in _LINE.findall(text):
+        if name in wanted:
+            try:
+                value = float(number)
+            except ValueError:
+                continue
+            if math.isfinite(value):
+                values[name] = value
+    return values
+
+
+def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:
+    passed_s = now.at_s - before.at_s if before is not None else 0.0
+    recent = before.values if before is not None and 0 < passed_s <= LOOK_AGE_MAX_S else {}
+
+    def rate(counter: str) -> float | None:
+        # One that was started again counts from zero.
+        if counter not in recent or now.values.get(counter, -1.0) < recent[counter]:
+            return None
+        return (now.values[counter] - recent[counter]) / passed_s
+
+    return {
+        **{name: rate(counter) for name, counter in _COUNTERS.items()},
+        **{name: now.values.get(value) for name, value in _LATENCIES.items()},
+        "ledgers": now.values.get(_LEDGERS),
+    }
+
+
+def together(rates: Mapping[str, Mapping[str, float | None]]) -> dict[str, Any]:
+    """Of all bookies: sums of what is counted, and the latencies of the slowest."""
+    shown: dict[str, Any] = {"bookies": len(rates)}
+    for names, how in ((_COUNTERS, sum), (_LATENCIES, max)):
+        for name in names:
+            known = [value for one in rates.values() if (value := one[name]) is not None]
+            shown[name] = how(known) if known else None
+    return shown

@@ -1,0 +1,203 @@
+"""Which routes a process serves: a bookie's own and the cluster's, or the cluster's alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from quire.client import Client, connect
+from quire.client.metrics import client_metrics
+from quire.clock import SystemClock
+from quire.codec.registration import Endpoint
+from quire.config import ClientConfig
+from quire.http.api import Api, Call, Route, Text
+from quire.http.cluster import ClusterRoutes
+from quire.http.dashboard import DashboardRoutes
+from quire.http.fetch import fetcher
+from quire.http.jobs import Jobs
+from quire.http.ours import OurRoutes
+from quire.http.process import process_metrics
+from quire.http.rates import ENDPOINT, Rates
+from quire.http.security import HttpOptions
+from quire.http.server import HttpServer, Log
+from quire.http.static_files import static_routes
+from quire.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
+from quire.replication.settings import AutorecoveryStats
+from quire.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from quire.bookie.server import Bookie
+
+Collect = Callable[[], Iterable[Metric]]
+
+
+class LazyClient:
+    """Connects at the first call; after a failure the next call tries again."""
+
+    def __init__(self, uri: str, config: ClientConfig) -> None:
+        self._uri = uri
+        self._config = config
+        self._lock = asyncio.Lock()
+        self._client: Client | None = None
+
+    async def __call__(self) -> Client:
+        async with self._lock:
+            if self._client is None:
+                self._client = await connect(self._uri, config=self._config)
+            return self._client
+
+    def metrics(self) -> Iterable[Metric]:
+        return client_metrics(self._client) if self._client is not None else ()
+
+    async def close(self) -> None:
+        async with self._lock:
+            if self._client is not None:
+                await self._client.close()
+
+
+@asynccontextmanager
+async def serve_bookie(
+    bookie: Bookie, options: HttpOptions, uri: str, config: ClientConfig, version: str, log: Log
+) -> AsyncIterator[HttpServer]:
+    """Everything, from before the bookie starts: until it serves it is not ready. Its registration
+    will name the port. `StartError`, `TlsConfigError`."""
+    from quire.bookie.metrics import bookie_metrics
+    from quire.http.bookie import BookieRoutes
+
+    clock = SystemClock()
+    client, tasks = LazyClient(uri, config), TaskSet()
+
+    def collect() -> Iterable[Metric]:
+        yield from bookie_metrics(bookie, clock.monotonic())
+
+    own = BookieRoutes(bookie, client, tasks).routes()
+    owner = f"http.{bookie.address.advertise}"
+    try:
+        async with _serving(client, own, collect, options, owner, version, log) as server:
+            extensions = ("tls",) if options.tls is not None else ()
+            host = bookie.address.advertise if not options.loopback else options.host
+            bookie.others = (
+                Endpoint(ENDPOINT, host, server.port, options.scheme, extensions=extensions),
+            )
+            yield server
+    finally:
+        await tasks.close()
+
+
+@asynccontextmanager
+async def serve_cluster(
+    options: HttpOptions,
+    uri: str,
+    config: ClientConfig,
+    version: str,
+    log: Log,
+    *,
+    owner: str,
+    autorecovery: AutorecoveryStats | None = None,
+) -> AsyncIterator[HttpServer]:
+    """What needs no bookie of this process. `autorecovery`: what it counts is among the metrics."""
+
+    def collect() -> Iterable[Metric]:
+        return () if autorecovery is None else autorecovery_metrics(autorecovery)
+
+    client = LazyClient(uri, config)
+    async with _serving(client, [], collect, options, owner, version, log) as server:
+        yield server
+
+
+@asynccontextmanager
+async def _serving(
+    client: LazyClient,
+    own: list[Route],
+    collect: Collect,
+    options: HttpOptions,
+    owner: str,
+    version: str,
+    log: Log,
+) -> AsyncIterator[HttpServer]:
+    clock = SystemClock()
+    jobs = Jobs(clock)
+    api = Api("Quire")
+    server: HttpServer | None = None
+
+    async def heartbeat(call: Call) -> Text:
+        return Text("OK\n")
+
+    async def metrics(call: Call) -> Text:
+        found = [*collect(), *client.metrics(), *process_metrics()]
+        if server is not None:
+            found += server_metrics(server)
+        return Text(exposition(found), CONTENT_TYPE)
+
+    api.add(
+        [
+            Route("GET", "/heartbeat", "Whether the process answers", heartbeat,
+                  example=Text("OK\n"), open=True),
+            Route("GET", "/metrics", "Prometheus' text format", metrics, example=Text("")),
+        ]
+    )  # fmt: skip
+    async with fetcher() as fetch:
+        rates = Rates(clock.monotonic, fetch)
+        api.add(own)
+        api.add(ClusterRoutes(client, jobs, owner).routes())
+        api.add(OurRoutes(client, jobs, rates).routes())
+        api.add(DashboardRoutes(client, jobs, rates).routes())
+        api.add(static_routes())
+        server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
+        try:
+            await server.start()
+            log("http_serving", url=server.url)
+            yield server
+        finally:
+            await server.stop()
+            await jobs.close()
+            await client.close()
+
+
+def server_metrics(server: HttpServer) -> Iterable[Metric]:
+    yield counter("quire_http_requests_total", "HTTP requests that were let in.", server.requests)
+    yield counter("quire_http_refused_total", "HTTP requests that were refused.", server.refused)
+    yield counter("quire_http_failed_total", "HTTP requests that failed.", server.failed)
+    yield gauge("quire_http_connections", "HTTP connections.", len(server.connections))
+
+
+_GAUGES = {"replicas_missing", "ledgers_misplaced"}
+
+
+def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
+    for name, value in asdict(stats).items():
+        text = name.replace("_", " ").capitalize()
+        known: Any = AUTORECOVERY.get(name, text)
+        if name in _GAUGES:
+            yield gauge(f"quire_autorecovery_{name}", f"{known}.", value)
+        else:
+            yield counter(f"quire_autorecovery_{name}_total", f"{known}.", value)
+
+
+AUTORECOVERY = {
+    "elections_won": "Elections as auditor that were won",
+    "sessions_lost": "Sessions with the metadata store that were lost",
+    "store_errors": "Times the metadata store did not answer, or was not understood",
+    "audits": "Looks for lost bookies that came to their end",
+    "bookies_waited_for": "Lost bookies that were waited for",
+    "bookies_returned": "Those that came back meanwhile",
+    "ledgers_marked": "Ledgers that this auditor has marked",
+    "ledger_checks": "Checks of the ends of replicas",
+    "replicas_checks": "Checks of lists of entries",
+    "placement_checks": "Checks of placement",
+    "replicas_missing": "Entries that bookies lacked, at the last check",
+    "ledgers_misplaced": "Ledgers that lie otherwise than wanted, at the last check",
+    "ledgers_done": "Marked ledgers that lack nothing any more",
+    "ledgers_failed": "Attempts to repair a ledger that failed",
+    "ledgers_fenced": "Ledgers whose writers were taken for dead",
+    "locks_missed": "Times somebody else had the ledger",
+    "replicas_read": "Entries that were read to see whether a living bookie has them",
+    "replicas_repaired": "Entries that were written again to the bookie that lacked them",
+    "fragments": "Fragments in which a bookie was replaced",
+    "fragments_moved": "Fragments that were moved to where the placement policy wants them",
+    "entries_copied": "Entries that were copied",
+    "bytes_copied": "Bytes of payload that were written to bookies",
+}

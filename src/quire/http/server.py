@@ -1,0 +1,340 @@
+"""The HTTP server: aiohttp below, the route table above, and every bound between.
+
+What aiohttp has no time-outs for stands in `_Connection`: a peer that does not come to the end of
+a request's head, or does not take its answer, is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from typing import Any, Protocol
+
+from quire.errors import QuireError, StartError
+from quire.http.answers import error_body, status_of
+from quire.http.api import Api, Reply, Route, Text
+from quire.http.openapi import PATH as OPENAPI_PATH
+from quire.http.openapi import document
+from quire.http.security import Gate, HttpOptions, Refusal, check_options
+from quire.net.tls import TlsContext, server_tls
+
+try:
+    from aiohttp import web
+except ImportError as error:  # pragma: no cover - the tests have it
+    raise StartError(
+        "HTTP needs aiohttp, which is not installed", remedy='Run: pip install "quire[http]"'
+    ) from error
+
+BACKLOG = 128
+LINGER_S = 1.0
+"""What is still sent to a request that was refused is read for so long."""
+CLOSE_TIMEOUT_S = 3.0
+"""For requests that are under way when the server stops."""
+_HEADERS = {
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+}
+
+
+class Log(Protocol):
+    def __call__(self, event: str, **fields: object) -> None: ...
+
+
+class HttpServer:
+    """Serves an `Api` in the running loop. `start`, then `stop`."""
+
+    def __init__(
+        self,
+        api: Api,
+        options: HttpOptions,
+        *,
+        version: str,
+        monotonic: Callable[[], float],
+        log: Log,
+    ) -> None:
+        """`StartError` for options that would let everybody in, `TlsConfigError` for files that
+        cannot be used."""
+        check_options(options)
+        self.options = options
+        self.port = 0
+        """Once started."""
+        self.requests = 0
+        self.refused = 0
+        self.failed = 0
+        self._log = log
+        self._gate = Gate(options)
+        self._busy = 0
+        self.connections: dict[asyncio.BaseTransport, _Connection] = {}
+        self._tls: TlsContext | None = None
+        if options.tls is not None:
+            self._tls = server_tls(options.tls, monotonic, log)
+        api.add([self._openapi(api, version)])
+        app = web.Application(
+            client_max_size=options.max_body_bytes, middlewares=[self._errors_as_json]
+        )
+        for route in api.routes:
+            handler = self._handler(route)
+            app.router.add_route(route.method, route.path, handler)
+            if not route.fields:  # Apache's documents end the paths with a slash, its code does not
+                app.router.add_route(route.method, route.path + "/", handler)
+        self._runner = web.AppRunner(
+            app,
+            access_log=None,
+            keepalive_timeout=options.head_timeout_s,
+            lingering_time=LINGER_S,
+            max_line_size=options.max_head_bytes,
+            max_field_size=options.max_head_bytes,
+            shutdown_timeout=CLOSE_TIMEOUT_S,
+        )
+        self._server: asyncio.Server | None = None
+
+    async def start(self) -> None:
+        """Listen. `StartError` where the port cannot be had."""
+        options = self.options
+        await self._runner.setup()
+        inner = self._runner.server
+        assert inner is not None
+        try:
+            sock = _bound(options.host, options.port)
+            self._server = await asyncio.get_running_loop().create_server(
+                lambda: _Connection(inner(), self),
+                sock=sock,
+                ssl=self._ssl_context(),
+                ssl_handshake_timeout=options.head_timeout_s if self._tls else None,
+                backlog=BACKLOG,
+            )
+        except OSError as error:
+            await self._runner.cleanup()
+            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
+            raise StartError(
+                f"HTTP cannot listen on {options.host}:{options.port}: {reason}",
+                remedy="Choose another address with --http",
+            ) from None
+        self.port = sock.getsockname()[1]
+
+    async def stop(self) -> None:
+        """Answer what is under way, within `CLOSE_TIMEOUT_S`. Safe to call twice."""
+        if self._server is not None:
+            self._server.close()
+            self._server = None
+        await self._runner.cleanup()
+        for one in list(self.connections.values()):
+            one.abort()
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
+        return f"{self.options.scheme}://{host}:{self.port}"
+
+    def _ssl_context(self) -> ssl.SSLContext | None:
+        """Each handshake gets the context of the files as they are then."""
+        if self._tls is None:
+            return None
+        tls, first = self._tls, self._tls.current()
+
+        def choose(connection: Any, name: str | None, context: ssl.SSLContext) -> None:
+            connection.context = tls.current()
+
+        first.sni_callback = choose
+        return first
+
+    def _openapi(self, api: Api, version: str) -> Route:
+        async def answer(call: object) -> dict[str, Any]:
+            return document(api, version, secured=bool(self.options.token))
+
+        return Route("GET", OPENAPI_PATH, "This API as an OpenAPI document", answer)
+
+    # -- one request --------------------------------------------------------------------------
+
+    def _handler(self, route: Route) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
+        async def handle(request: web.Request) -> web.StreamResponse:
+            headers: dict[str, list[str]] = {}
+            for name, value in request.headers.items():
+                headers.setdefault(name.lower(), []).append(value)
+            refusal = self._gate.refusal(
+                headers, changes=route.changes, has_body=request.can_read_body, open=route.open
+            )
+            if refusal is not None:
+                return self._refuse(refusal)
+            return await self._read(route, request)
+
+        return handle
+
+    async def _read(self, route: Route, request: web.Request) -> web.StreamResponse:
+        self.requests += 1
+        try:
+            async with asyncio.timeout(self.options.body_timeout_s):
+                raw = await request.read()
+        except TimeoutError:
+            slow = Refusal(408, "the body did not come in time", "Send it at once")
+            return self._refuse(slow)
+        try:
+            body = json.loads(raw) if raw else {}
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            return self._refuse(Refusal(400, "the body is no JSON object", 'Send {"name": value}'))
+        if self._busy >= self.options.max_requests:
+            again = (("Retry-After", "1"),)
+            return self._refuse(Refusal(503, "too many requests at once", "Try again", again))
+        self._busy += 1
+        try:
+            return await self._answer(route, request, body)
+        finally:
+            self._busy -= 1
+
+    async def _answer(
+        self, route: Route, request: web.Request, body: dict[str, Any]
+    ) -> web.StreamResponse:
+        try:
+            call = route.check(request.match_info, list(request.query.items()), body)
+            async with asyncio.timeout(self.options.request_timeout_s):
+                value = await route.handler(call)
+        except TimeoutError:
+            self.failed += 1
+            late = f"no answer within {self.options.request_timeout_s:g} s"
+            known = route.method == "GET"
+            return self._refuse(Refusal(504, late, "Look what became of it"), outcome_known=known)
+        except QuireError as error:
+            status = status_of(error)
+            self.failed += status >= 500
+            self.refused += status < 500
+            return _json(error_body(error), status)
+        except Exception as error:  # noqa: BLE001 - one request must not end the server
+            self.failed += 1
+            self._log("http_failed", path=request.path, error=f"{type(error).__name__}: {error}")
+            return self._refuse(Refusal(500, "unexpected: see the server's log", "Report it"))
+        status = 200
+        if isinstance(value, Reply):
+            status, value = value.status, value.value
+        if isinstance(value, Text):
+            headers = {**_HEADERS, "Content-Type": value.content_type, **dict(value.headers)}
+            return web.Response(body=value.text.encode(), status=status, headers=headers)
+        return _json(value, status)
+
+    def _refuse(self, why: Refusal, *, outcome_known: bool = True) -> web.Response:
+        if why.status != 504:
+            self.refused += 1
+        body = error_body(why, outcome_known=outcome_known)
+        response = _json(body, why.status, dict(why.headers))
+        if why.status in (401, 403, 408, 413, 415):
+            response.force_close()  # whatever else it sends is not looked at
+        return response
+
+    @web.middleware
+    async def _errors_as_json(
+        self,
+        request: web.Request,
+        handler: Callable[[web.Request], Awaitable[web.StreamResponse]],
+    ) -> web.StreamResponse:
+        """What aiohttp finds wrong, in our words; and the connection's time while it is ours."""
+        connection = self.connections.get(request.transport) if request.transport else None
+        if connection is not None:
+            connection.rest()
+        try:
+            return await handler(request)
+        except web.HTTPException as error:
+            allowed = error.headers.get("Allow")
+            headers = (("Allow", allowed),) if allowed else ()
+            what, remedy = _WORDS.get(error.status, (error.reason, ""))
+            return self._refuse(Refusal(error.status, what, remedy, headers))
+        finally:
+            if connection is not None:
+                connection.watch()
+
+
+_WORDS = {
+    404: ("there is no such route", f"GET {OPENAPI_PATH} lists them"),
+    405: ("the route has no such method", f"GET {OPENAPI_PATH} lists them"),
+    413: ("the body is too large", "Send less"),
+}
+
+
+def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
+    return web.Response(
+        body=json.dumps(value, ensure_ascii=False, allow_nan=False).encode() + b"\n",
+        status=status,
+        headers={**_HEADERS, "Content-Type": "application/json", **(headers or {})},
+    )
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """`OSError`."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    sock = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.setblocking(False)
+    except BaseException:
+        sock.close()
+        raise
+    return sock
+
+
+class _Connection(asyncio.Protocol):
+    """aiohttp's protocol, with a time-out on each wait for a request and for its answer to leave,
+    and a bound on how many there are."""
+
+    def __init__(self, inner: asyncio.Protocol, server: HttpServer) -> None:
+        self._inner = inner
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._admitted = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "abort")
+        self._transport = transport  # type: ignore[assignment]
+        server = self._server
+        if len(server.connections) >= server.options.max_connections:
+            self.abort()
+            return
+        self._admitted = True
+        server.connections[transport] = self
+        self._inner.connection_made(transport)
+        self.watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.rest()
+        if self._admitted:
+            self._server.connections.pop(self._transport, None)  # type: ignore[arg-type]
+            self._inner.connection_lost(exc)
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        if self._admitted:
+            self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received() if self._admitted else None
+
+    def pause_writing(self) -> None:
+        if self._admitted:
+            self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._admitted:
+            self._inner.resume_writing()
+
+    def watch(self) -> None:
+        """A head is waited for, or an answer leaves."""
+        self.rest()
+        if self._transport is not None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self._server.options.head_timeout_s, self.abort)
+
+    def rest(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,86 @@
+"""What is said of a ledger in JSON, by the command line and over HTTP."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from quire.codec.ledger_metadata import LedgerMetadata
+
+
+def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+    """What `show` and `list` print of a ledger with --json."""
+    custom, not_text = _texts(metadata.custom)
+    last_of: list[int | None] = [segment.first_entry_id - 1 for segment in metadata.segments[1:]]
+    last_of.append(metadata.last_entry_id if metadata.closed else None)
+    described: dict[str, Any] = {
+        "ledger_id": ledger_id,
+        "state": metadata.state.name,
+        "last_entry_id": metadata.last_entry_id if metadata.closed else None,
+        "length": metadata.length if metadata.closed else None,
+        "ensemble": metadata.ensemble_size,
+        "write_quorum": metadata.write_quorum,
+        "ack_quorum": metadata.ack_quorum,
+        "digest": metadata.digest.name if metadata.digest is not None else None,
+        "ctime_ms": metadata.ctime_ms if metadata.ctime_ms >= 0 else None,
+        "ctime": time_text(metadata.ctime_ms),
+        "format_version": metadata.format_version,
+        "custom": custom,
+        "segments": [
+            {
+                "first_entry_id": segment.first_entry_id,
+                "last_entry_id": last,
+                "bookies": list(segment.ensemble),
+            }
+            for segment, last in zip(metadata.segments, last_of, strict=True)
+        ],
+    }
+    if not_text:
+        described["custom_base64"] = not_text
+    return described
+
+
+def time_text(milliseconds: int) -> str | None:
+    if milliseconds < 0:
+        return None
+    moment = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _texts(values: Mapping[str, bytes]) -> tuple[dict[str, str], dict[str, str]]:
+    """What is text, and the rest in base64."""
+    texts: dict[str, str] = {}
+    others: dict[str, str] = {}
+    for key, value in values.items():
+        try:
+            texts[key] = value.decode()
+        except UnicodeDecodeError:
+            others[key] = b64encode(value).decode()
+    return texts, others
+
+
+def ledger_as_apache(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
+    """As Java's server shows it, but for the password, which nobody is shown."""
+    closed = metadata.closed
+    return {
+        "ledgerId": ledger_id,
+        "metadataFormatVersion": metadata.format_version,
+        "ensembleSize": metadata.ensemble_size,
+        "writeQuorumSize": metadata.write_quorum,
+        "ackQuorumSize": metadata.ack_quorum,
+        "state": metadata.state.name,
+        "length": metadata.length if closed else 0,
+        "lastEntryId": metadata.last_entry_id if closed else -1,
+        "ctime": metadata.ctime_ms,
+        "digestType": metadata.digest.name if metadata.digest is not None else None,
+        "customMetadata": {
+            key: b64encode(value).decode() for key, value in metadata.custom.items()
+        },
+        "allEnsembles": {
+            str(segment.first_entry_id): list(segment.ensemble) for segment in metadata.segments
+        },
+        "closed": closed,
+    }

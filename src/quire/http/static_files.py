@@ -1,0 +1,44 @@
+"""The dashboard's files. They are read once, when the server is made, and served from memory: no
+path of a request reaches a file system."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from quire.http.api import Call, Handler, Route, Text
+
+PAGE = "index.html"
+_TYPES = {
+    "html": "text/html; charset=utf-8",
+    "css": "text/css; charset=utf-8",
+    "js": "text/javascript; charset=utf-8",
+    "svg": "image/svg+xml",
+}
+POLICY = (
+    "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
+    "object-src 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
+)
+"""Only what this server serves; no text ever becomes HTML or a script."""
+_HEADERS = (("Content-Security-Policy", POLICY),)
+
+
+def static_routes() -> list[Route]:
+    """`/` and `/ui/NAME`. Answered without a token: they hold nothing of the cluster, and ask for
+    the token themselves."""
+    routes = []
+    for file in sorted(files("quire.http").joinpath("static").iterdir(), key=lambda f: f.name):
+        kind = _TYPES.get(file.name.rpartition(".")[2])
+        if kind is not None:
+            path = "/" if file.name == PAGE else f"/ui/{file.name}"
+            answer = Text(file.read_text(encoding="utf-8"), kind, _HEADERS)
+            routes.append(
+                Route("GET", path, "The dashboard", _serving(answer), open=True, documented=False)
+            )
+    return routes
+
+
+def _serving(answer: Text) -> Handler:
+    async def serve(call: Call) -> Text:
+        return answer
+
+    return serve

@@ -1,0 +1,360 @@
+"""The HTTP API of real processes: a cluster's routes in Apache's words and in ours, its metrics,
+and the command line that starts it."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from quire.client.blocking import connect
+from quire.testing._process import quire_command
+from quire.testing.cluster import LocalCluster
+
+WAIT_S = 60.0
+ENTRIES = 250
+
+
+class Http:
+    """A client of one server."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def __call__(
+        self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        data = None if body is None else json.dumps(body).encode()
+        kind = {} if body is None else {"Content-Type": "application/json"}
+        request = urllib.request.Request(
+            self.url + path, data, {**kind, **(headers or {})}, method=method
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+                status, text = answer.status, answer.read().decode()
+        except urllib.error.HTTPError as error:
+            with error:
+                status, text = error.code, error.read().decode()
+        return status, json.loads(text) if text.startswith(("{", "[", '"')) else text
+
+    def get(self, path: str) -> Any:
+        status, value = self("GET", path)
+        assert status == 200, value
+        return value
+
+    def metrics(self) -> dict[str, float]:
+        """Of samples without labels, and of those that succeeded."""
+        found, text = {}, self.get("/metrics")
+        for family in text_string_to_metric_families(text):
+            for sample in family.samples:
+                # The parser appends what Apache's counters do not have.
+                name = sample.name if sample.name in text else sample.name.removesuffix("_total")
+                if not sample.labels or sample.labels == {"success": "true"}:
+                    found[name] = sample.value
+        return found
+
+
+def url_in(path: Path) -> str:
+    found = re.findall(r'"event": "http_serving", "url": "([^"]+)"', path.read_text())
+    assert found, path.read_text()
+    url: str = found[-1]
+    return url
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    arguments = ["--http", "127.0.0.1:0", "--set", "min_free_bytes=0"]
+    with LocalCluster(4, bookie_args=arguments) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def http(cluster: LocalCluster) -> Http:
+    return Http(url_in(cluster.bookies[0].log_path))
+
+
+@pytest.fixture(scope="module")
+def ledger(cluster: LocalCluster) -> int:
+    with connect(cluster.uri) as client:
+        with client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2) as writer:
+            writer.append_many([f"entry {n}".encode() for n in range(ENTRIES)])
+            ledger_id: int = writer.ledger_id
+        return ledger_id
+
+
+def test_the_bookie_tells_of_itself(http: Http, cluster: LocalCluster) -> None:
+    own = cluster.bookies[0]
+    assert http.get("/heartbeat") == "OK\n"
+    assert http.get("/api/v1/bookie/is_ready") == "OK"
+    assert http.get("/api/v1/bookie/state") == {
+        "running": True, "readOnly": False, "shuttingDown": False,
+        "availableForHighPriorityWrites": True,
+    }  # fmt: skip
+    assert http.get("/api/v1/bookie/sanity") == {"passed": True, "readOnly": False}
+    info = http.get("/api/v1/bookie/info")
+    assert 0 < info["freeSpace"] < info["totalSpace"]
+    assert http.get("/api/v1/config/server_config")["min_free_bytes"] == 0
+    (mark,) = http.get("/api/v1/bookie/last_log_mark").items()
+    assert re.fullmatch(r"LastLogMark: Journal Id - \d+\([0-9a-f]+\.txn\)", mark[0])
+    assert re.fullmatch(r"Pos - \d+", mark[1])
+    files = http.get("/api/v1/bookie/list_disk_file")
+    assert all((own.directory / name).exists() for name in files["entrylog files"].split())
+    assert set(http.get("/api/v1/bookie/list_disk_file?file_type=index")) == {"index files"}
+    assert http("PUT", "/api/v1/bookie/gc") == (200, f"Triggered GC on BookieServer: {own.id}")
+    assert http.get("/api/v1/bookie/gc")["is_in_force_gc"] in ("true", "false")
+    assert http.get("/api/v1/bookie/gc_details")[0]["majorCompactionCounter"] == 0
+    for path in ("expand_storage", "entry_location_compact", "gc/suspend_compaction"):
+        status, answer = http("PUT", f"/api/v1/bookie/{path}")
+        assert status == 501
+        assert answer["error"]["remedy"]
+
+
+def test_the_cluster_in_apaches_words(http: Http, cluster: LocalCluster, ledger: int) -> None:
+    ids = {bookie.id for bookie in cluster.bookies}
+    assert http.get("/api/v1/bookie/list_bookies") == dict.fromkeys(ids)
+    named = http.get("/api/v1/bookie/list_bookies/?type=rw&print_hostnames=true")
+    assert named == dict.fromkeys(ids, "127.0.0.1")
+    assert http.get("/api/v1/bookie/list_bookies?type=ro") == {}
+    spaces = http.get("/api/v1/bookie/list_bookie_info")
+    assert set(spaces) == {*ids, "clusterInfo"}
+    total = sum(spaces[one]["total"] for one in ids)
+    assert spaces["clusterInfo"]["total"] == total
+    info = http.get("/api/v1/bookie/cluster_info")
+    assert info["totalBookiesCount"] == info["writableBookiesCount"] == 4
+    assert (info["auditorElected"], info["clusterUnderReplicated"]) == (False, False)
+    assert str(ledger) in http.get("/api/v1/ledger/list")
+    listed = http.get("/api/v1/ledger/list?print_metadata=true&page=1")[str(ledger)]
+    assert listed == http.get(f"/api/v1/ledger/metadata?ledger_id={ledger}")[str(ledger)]
+    assert listed["lastEntryId"] == ENTRIES - 1
+    assert listed["state"] == "CLOSED"
+    assert "password" not in listed
+    assert http.get("/api/v1/ledger/list?print_metadata=true&page=99") == {}
+    read = http.get(f"/api/v1/ledger/read?ledger_id={ledger}&start_entry_id=3&end_entry_id=4")
+    assert read == {"3": "entry 3", "4": "entry 4"}
+    assert len(http.get(f"/api/v1/ledger/read?ledger_id={ledger}")) == ENTRIES
+    assert len(http.get(f"/api/v1/ledger/read?ledger_id={ledger}&page=1")) == ENTRIES
+    assert http.get(f"/api/v1/ledger/read?ledger_id={ledger}&page=2") == {}
+    status, answer = http("GET", f"/api/v1/ledger/read?ledger_id={ledger}&start_entry_id=999999")
+    assert (status, answer) == (200, {})
+    for path in ("metadata", "read"):
+        status, answer = http("GET", f"/api/v1/ledger/{path}?ledger_id=123456789")
+        assert status == 404
+        assert answer["error"]["code"] == -25
+
+
+def test_autorecovery_in_apaches_words(http: Http) -> None:
+    prefix = "/api/v1/autorecovery"
+    assert http("PUT", f"{prefix}/status?enabled=false") == (200, {"enabled": False})
+    assert http.get(f"{prefix}/status") == {"enabled": False}
+    assert http("PUT", f"{prefix}/status?enabled=true") == (200, {"enabled": True})
+    assert http("PUT", f"{prefix}/status")[0] == 400
+    delay = f"{prefix}/lost_bookie_recovery_delay"
+    assert http("PUT", delay, {"delay_seconds": 7}) == (200, {"delay_seconds": 7})
+    assert http.get(delay) == {"delay_seconds": 7}
+    assert http("PUT", delay, {"delay_seconds": -1})[0] == 400
+    assert http("PUT", f"{prefix}/trigger_audit") == (200, "Success trigger audit.")
+    assert http("GET", f"{prefix}/who_is_auditor")[0] == 404
+    assert http("GET", f"{prefix}/list_under_replicated_ledger")[0] == 404
+
+
+def test_pages_of_ours(http: Http, cluster: LocalCluster, ledger: int) -> None:
+    prefix = "/api/v1/quire"
+    assert http.get(f"{prefix}/cluster")["writable"] == 4
+    seen: list[str] = []
+    after = ""
+    while True:
+        page = http.get(f"{prefix}/bookies?limit=3{after}")
+        seen += [one["id"] for one in page["bookies"]]
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert seen == sorted(bookie.id for bookie in cluster.bookies)
+    own = next(
+        one for one in http.get(f"{prefix}/bookies")["bookies"] if one["http"][0] == http.url
+    )
+    assert own["id"] == cluster.bookies[0].id
+    with connect(cluster.uri) as client:
+        more = []
+        for _ in range(5):
+            with client.create_ledger() as writer:
+                more.append(writer.ledger_id)
+    found: list[int] = []
+    after = ""
+    while True:
+        page = http.get(f"{prefix}/ledgers?limit=2{after}")
+        assert len(page["ledgers"]) <= 2
+        found += [one["ledger_id"] for one in page["ledgers"]]
+        if page["next"] is None:
+            break
+        after = f"&after={page['next']}"
+    assert found == sorted({*more, ledger})
+    assert http.get(f"{prefix}/ledgers/{ledger}")["last_entry_id"] == ENTRIES - 1
+    assert http.get(f"{prefix}/ledgers?after={2**63 - 1}") == {"ledgers": [], "next": None}
+    explained = http.get(f"{prefix}/ledgers/{ledger}/explain?deep=true")
+    assert explained["verdict"]["sentence"]
+    assert explained["segments"][0]["copies_min"] == 3
+    assert http.get(f"{prefix}/marked") == {"ledgers": [], "next": None}
+    assert http("DELETE", f"/api/v1/ledger/delete?ledger_id={more[0]}") == (
+        200, f"Deleted ledger: {more[0]}",
+    )  # fmt: skip
+    assert http("DELETE", f"/api/v1/ledger/delete?ledger_id={more[0]}")[0] == 404
+    assert http("GET", f"{prefix}/ledgers/{more[0]}")[0] == 404
+
+
+def test_streams(http: Http, cluster: LocalCluster) -> None:
+    prefix = "/api/v1/quire"
+    assert http("GET", f"{prefix}/streams")[0] == 404
+    for command in (["namespace", "create", "/streams"], ["stream", "create", "orders"]):
+        subprocess.run(
+            quire_command(*command, "--metadata", cluster.uri), check=True, timeout=WAIT_S
+        )
+    subprocess.run(
+        quire_command("stream", "write", "orders", "--metadata", cluster.uri),
+        input=b"a\nb\n", check=True, timeout=WAIT_S, capture_output=True,
+    )  # fmt: skip
+    assert http.get(f"{prefix}/streams") == {"streams": ["orders"], "next": None}
+    stream = http.get(f"{prefix}/stream?name=orders")
+    assert stream["records"] == 2
+    assert stream["segments"][0]["state"] == "completed"
+    assert http("GET", f"{prefix}/stream?name=none")[0] == 404
+
+
+def test_the_metrics_count_what_was_done(cluster: LocalCluster, ledger: int) -> None:
+    servers = [Http(url_in(bookie.log_path)) for bookie in cluster.bookies]
+    before = [one.metrics() for one in servers]
+    payloads = [bytes(100)] * 300
+    with connect(cluster.uri) as client:
+        with client.create_ledger(ensemble_size=4, write_quorum=4, ack_quorum=4) as writer:
+            writer.append_many(payloads)
+            ledger_id = writer.ledger_id
+            assert "quire_client_adds_total 300\n" in client.metrics()
+        with client.open_ledger(ledger_id, recover=True) as reader:
+            assert len(list(reader.read())) == 300
+    reads = 0.0
+    for server, old in zip(servers, before, strict=True):
+        new = server.metrics()
+        more = {name: value - old.get(name, 0) for name, value in new.items()}
+        for name in ("bookkeeper_server_ADD_ENTRY_REQUEST", "bookie_journal_JOURNAL_ADD_ENTRY"):
+            assert more[f"{name}_count"] == 300
+            assert more[f"{name}_sum"] > 0
+        assert more["quire_bookie_adds_total"] == more["quire_bookie_add_seconds_count"] == 300
+        assert more["bookie_journal_JOURNAL_SYNC_count"] == more["quire_storage_groups_total"] > 0
+        assert more["bookie_WRITE_BYTES"] > 300 * 100
+        assert more["bookie_ledgers_count"] == 1
+        assert new["bookie_SERVER_STATUS"] == 1
+        assert new["bookie_entries_count"] >= 300
+        assert new["bookie_ledger_num_dirs"] == new["bookie_ledger_writable_dirs"] == 1
+        assert 0 < next(value for name, value in new.items() if name.endswith("_usage")) < 100
+        assert new["process_resident_memory_bytes"] > 10e6
+        reads += more["bookkeeper_server_READ_ENTRY_REQUEST_count"]
+        assert more["quire_bookie_reads_total"] >= more["quire_bookie_read_seconds_count"]
+    assert reads > 0
+
+
+def test_held_read_only(http: Http, cluster: LocalCluster) -> None:
+    path = "/api/v1/bookie/state/readonly"
+    assert http("PUT", path, {"readOnly": True}) == (200, {"readOnly": True})
+    wait_for(lambda: cluster.bookies[0].id in http.get("/api/v1/bookie/list_bookies?type=ro"))
+    assert http.metrics()["bookie_SERVER_STATUS"] == 0
+    assert http("PUT", path, {"readOnly": "false"}) == (200, {"readOnly": False})
+    wait_for(lambda: cluster.bookies[0].id in http.get("/api/v1/bookie/list_bookies"))
+    assert http.get("/api/v1/bookie/state")["readOnly"] is False
+
+
+def wait_for(holds: Any) -> Any:
+    deadline = time.monotonic() + WAIT_S
+    while not (found := holds()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    return found
+
+
+def test_the_document_lists_what_there_is(http: Http) -> None:
+    document = http.get("/api/v1/openapi.json")
+    assert document["openapi"] == "3.1.0"
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            assert operation["summary"]
+            assert method in ("get", "put", "post", "delete")
+            if method != "get" or "{" in path:
+                continue
+            needed = [one for one in operation.get("parameters", ()) if one["required"]]
+            status, _ = http("GET", path)
+            assert status in ((400,) if needed else (200, 404)), path
+
+
+def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster, ledger: int) -> None:
+    prefix = "/api/v1/quire/jobs"
+    leaving = cluster.bookies[3].id
+    status, answer = http("PUT", "/api/v1/autorecovery/bookie", {"bookie_src": [leaving]})
+    assert status == 202
+    failed = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
+    assert failed["state"] == "failed"  # it is alive
+    assert failed["error"]["remedy"]
+    status, job = http("PUT", "/api/v1/autorecovery/decommission", {"bookie_src": leaving})
+    assert (status, job["kind"], job["target"]) == (202, "decommission", leaving)
+    done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))
+    # The ledger of the metrics' test needs four bookies: it is left, and told of.
+    assert done["state"] == "done"
+    assert done["result"]["bookie"] == leaving
+    assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], answer["id"]]
+    assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "done"
+    assert http("GET", f"{prefix}/99")[0] == 404
+
+
+def ended(job: Any) -> Any:
+    return job if job["state"] != "running" else None
+
+
+# -- the command line -------------------------------------------------------------------------
+
+
+def test_a_server_of_the_cluster_alone(cluster: LocalCluster, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("0123456789abcdef0123\n")
+    command = quire_command(
+        "http", "--metadata", cluster.uri, "--http", "127.0.0.1:0", "--http-token-file", str(token)
+    )
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        try:
+            assert process.stdout is not None
+            http = Http(process.stdout.readline().strip())
+            assert http("GET", "/heartbeat")[0] == 200
+            assert http("GET", "/api/v1/quire/cluster")[0] == 401
+            known = {"Authorization": "Bearer 0123456789abcdef0123"}
+            assert http("GET", "/api/v1/quire/cluster", headers=known)[1]["writable"] >= 3
+            assert http("GET", "/api/v1/bookie/state", headers=known)[0] == 404
+        finally:
+            process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+
+
+def test_autorecovery_has_metrics(cluster: LocalCluster) -> None:
+    command = quire_command(
+        "autorecovery", "start", "--metadata", cluster.uri, "--http", "127.0.0.1:0"
+    )
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            line = next(line for line in process.stderr if "http_serving" in line)
+            http = Http(json.loads(line)["url"])
+            wait_for(lambda: http.metrics()["quire_autorecovery_elections_won_total"] == 1)
+            assert http.get("/api/v1/autorecovery/who_is_auditor")["Auditor"]
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0

@@ -1,0 +1,101 @@
+"""docs/http.md and docs/metrics.md say what the code says. With QUIRE_WRITE_DOCS=1 their tables are
+written anew."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from pathlib import Path
+from typing import cast
+
+from quire.bookie.metrics import bookie_metrics
+from quire.bookie.server import Bookie
+from quire.client import Client
+from quire.client.metrics import client_metrics
+from quire.clock import SystemClock
+from quire.http.api import Api, Route
+from quire.http.bookie import BookieRoutes
+from quire.http.cluster import ClusterRoutes, Connect
+from quire.http.dashboard import DashboardRoutes
+from quire.http.jobs import Jobs
+from quire.http.ours import OurRoutes
+from quire.http.process import process_metrics
+from quire.http.rates import Fetch, Rates
+from quire.http.run import autorecovery_metrics, server_metrics
+from quire.http.security import HttpOptions
+from quire.http.server import HttpServer
+from quire.metrics import Metric
+from quire.replication.settings import AutorecoveryStats
+from quire.tasks import TaskSet
+
+from ..support.bookie import memory_metadata, running_bookie
+
+DOCS = Path(__file__).parents[2] / "docs"
+DIRECTORY = re.compile(r"bookie_ledger_dir_\w+_usage")
+
+
+def check(name: str, mark: str, rows: list[str]) -> None:
+    """The table between `<!-- mark -->` and `<!-- end -->`."""
+    path = DOCS / name
+    text = path.read_text(encoding="utf-8")
+    table = re.compile(rf"(<!-- {mark} -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+    assert table.search(text), f"{name} has no {mark}"
+    wanted = table.sub(lambda m: m[1] + "\n".join(rows) + "\n" + m[3], text)
+    if os.environ.get("QUIRE_WRITE_DOCS"):
+        path.write_text(wanted, encoding="utf-8")
+        text = wanted
+    assert text == wanted, f"{name} is old: run QUIRE_WRITE_DOCS=1 pytest {Path(__file__).name}"
+
+
+def metric_rows(metrics: list[Metric]) -> list[str]:
+    rows = ["| name | type | meaning |", "|---|---|---|"]
+    for one in metrics:
+        name = DIRECTORY.sub("bookie_ledger_dir_PATH_usage", one.name)
+        labels = sorted({label for sample in one.samples for label in sample.labels} - {"le"})
+        shown = f"`{name}`" + (f" ({', '.join(labels)})" if labels else "")
+        rows.append(f"| {shown} | {one.kind} | {one.help} |")
+    return rows
+
+
+async def test_every_metric_is_documented(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path) as bookie:
+        found = list(bookie_metrics(bookie, 0.0))
+        apaches = [one for one in found if not one.name.startswith("quire_")]
+        ours = [one for one in found if one.name.startswith("quire_")]
+        check("metrics.md", "apache", metric_rows(apaches))
+        check("metrics.md", "bookie", metric_rows(ours))
+    client = Client(memory_metadata(), rng=random.Random(0))
+    try:
+        check("metrics.md", "client", metric_rows(list(client_metrics(client))))
+    finally:
+        await client.close()
+    autorecovery = list(autorecovery_metrics(AutorecoveryStats()))
+    check("metrics.md", "autorecovery", metric_rows(autorecovery))
+    server = HttpServer(
+        Api("x"),
+        HttpOptions(),
+        version="1",
+        monotonic=lambda: 0.0,
+        log=lambda event, **fields: None,
+    )
+    process = [*process_metrics(), *server_metrics(server)]
+    check("metrics.md", "process", metric_rows(process))
+
+
+def route_rows(routes: list[Route]) -> list[str]:
+    rows = ["| route | fields | |", "|---|---|---|"]
+    for one in routes:
+        fields = [f"`{field.name}`" for field in (*one.query, *one.body)]
+        rows.append(f"| `{one.method} {one.path}` | {', '.join(fields)} | {one.summary} |")
+    return rows
+
+
+def test_every_route_is_documented() -> None:
+    connect, jobs = cast(Connect, None), Jobs(SystemClock())
+    bookie = BookieRoutes(cast(Bookie, None), connect, TaskSet()).routes()
+    check("http.md", "bookie", route_rows(bookie))
+    check("http.md", "cluster", route_rows(ClusterRoutes(connect, jobs, "x").routes()))
+    rates = Rates(lambda: 0.0, cast(Fetch, None))
+    ours = [*OurRoutes(connect, jobs, rates).routes(), *DashboardRoutes(connect, jobs, rates).routes()]
+    check("http.md", "ours", route_rows(ours))
