@@ -1,6 +1,6 @@
 """Autorecovery as processes beside real bookies: one is killed, and nobody types anything.
 
-`QUIRE_AUTORECOVERY_LEDGERS` is how many ledgers there are (12; the full length is 400).
+`QUIRE_HEALED_LEDGERS` is how many ledgers there are (12; the full length is 400).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.processes.cli import Quire, Running
 
 pytestmark = pytest.mark.slow
 
-LEDGERS = int(os.environ.get("QUIRE_AUTORECOVERY_LEDGERS", "12"))
+LEDGERS = int(os.environ.get("QUIRE_HEALED_LEDGERS", "12"))
 ENTRIES = 200
 PAYLOAD_BYTES = 500
 PATIENCE_S = 90.0

@@ -90,8 +90,17 @@ def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=errors,
+        env=_environment(),
         start_new_session=True,  # Ctrl-C on the terminal is the parent's affair
     )
+
+
+def _environment() -> dict[str, str]:
+    """Without configuration of this machine: a cluster for trying and testing is what its commands
+    say."""
+    tables = ("QUIRE_BOOKIE_", "QUIRE_CLIENT_", "QUIRE_AUTORECOVERY_")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(tables)}
+    return {**kept, "QUIRE_CONFIG": ""}
 
 
 _starter: _Starter | None = None

@@ -1,0 +1,246 @@
+"""Every key of the configuration: what `quire.toml` may hold, its type, unit, default and meaning.
+
+The keys are the fields of the dataclasses that take them; a field's docstring is its documentation.
+`docs/configuration.md` is made from this (`configuration_page`).
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import types
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.config import BookieConfig, ClientConfig
+from quire.replication.settings import AutorecoverySettings
+
+ENVIRONMENT_PREFIX = "QUIRE_"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterConfig:
+    """Keys that stand before the first table."""
+
+    metadata: str = ""
+    """The URI of the metadata store, which names the cluster: `sqlite:///FILE` or
+    `zk+hierarchical://HOST:PORT/ledgers`. '': none, so that commands need `--metadata`."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieProcess:
+    """Of `quire bookie start`, beside the limits in `BookieConfig`."""
+
+    directories: tuple[str, ...] = ()
+    """Where it keeps its entries, one for each disk (`--dir`)."""
+    port: int = 3181
+    """Where it listens (`--port`). 0: any free one."""
+    advertise: str = "127.0.0.1"
+    """The host under which clients reach it (`--advertise`)."""
+    bind: str = ""
+    """The address to listen on (`--bind`). '': that of `advertise`."""
+    bookie_id: str = ""
+    """What ledgers call it, for good (`--bookie-id`). '': the id that its directory was first
+    started with; of a new one ADVERTISE:PORT."""
+    autorecovery: bool = False
+    """Stand for auditor and repair ledgers in the same process (`--autorecovery`)."""
+    http: str = ""
+    """HOST:PORT of the HTTP API, the probes and `/metrics` (`--http`). '': none. Elsewhere than on
+    loopback it needs a token and TLS."""
+    http_token_file: str | None = None
+    """Holds the token that requests must show (`--http-token-file`)."""
+    http_tls_cert: str | None = None
+    """Serve HTTPS with this certificate (`--http-tls-cert`)."""
+    http_tls_key: str | None = None
+    """Its private key (`--http-tls-key`); not set: it stands in the file of the certificate."""
+    http_name: tuple[str, ...] = ()
+    """Further host names that requests may be sent to (`--http-name`)."""
+
+
+TABLES: dict[str, tuple[type, ...]] = {
+    "": (ClusterConfig,),
+    "bookie": (BookieProcess, BookieConfig),
+    "client": (ClientConfig,),
+    "autorecovery": (AutorecoverySettings,),
+}
+"""By the name of the table."""
+
+UNITS = (
+    ("bytes_per_s", "bytes/s"),
+    ("_bytes", "bytes"),
+    ("_ms", "milliseconds"),
+    ("_s", "seconds"),
+    ("_percent", "percent"),
+    ("_ratio", "share (0 to 1)"),
+)
+"""What a name ends in says the unit."""
+
+CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (2, 3)}
+MOST: Mapping[str, float] = {
+    "bookie.port": 65_535,
+    "autorecovery.ledger_check_percent": 100,
+    "bookie.compact_minor_ratio": 1,
+    "bookie.compact_major_ratio": 1,
+}
+LEAST: Mapping[str, float] = {
+    "autorecovery.bytes_per_s": 1,
+    "autorecovery.ledgers_at_once": 1,
+    "autorecovery.poll_s": 0.001,
+    "bookie.check_space_s": 0.001,
+    "bookie.gc_full_interval_s": 0.001,
+    "bookie.gc_interval_s": 0.001,
+    "bookie.max_batch_read_bytes": 1,
+    "bookie.max_connections": 1,
+    "bookie.max_frame_bytes": 1,
+    "bookie.max_queued_bytes": 1,
+    "bookie.max_unsent_bytes": 1,
+    "bookie.seal_idle_ms": 1,
+    "bookie.segment_bytes": 4 * BLOCK_BYTES,
+    "bookie.session_timeout_ms": 1,
+    "bookie.stop_timeout_s": 0.001,
+    "bookie.tls.max_handshakes": 1,
+    "client.add_timeout_s": 0.001,
+    "client.connect_timeout_s": 0.001,
+    "client.max_turn_bytes": 1,
+    "client.max_unacked_bytes": 1,
+    "client.read_timeout_s": 0.001,
+    "client.read_window_bytes": 1,
+    "client.read_windows": 1,
+    "client.recovery_timeout_s": 0.001,
+    "client.single_reads_in_flight": 1,
+}
+"""Of what nothing can be done with 0 of; all other numbers may be 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    name: str
+    """With its tables: `bookie.tls.ca`."""
+    kind: str
+    """boolean, integer, number, string, strings, mapping, or location (a string or a mapping)."""
+    default: Any
+    """`MISSING`: it has to be given where its table is."""
+    owner: type
+    """The dataclass whose field it is."""
+    choices: tuple[object, ...] = ()
+    may_be_none: bool = False
+
+    @property
+    def meaning(self) -> str:
+        return docstrings(self.owner).get(self.name.rpartition(".")[2], "")
+
+    @property
+    def unit(self) -> str:
+        if self.kind not in ("integer", "number"):
+            return ""
+        last = self.name.rpartition(".")[2]
+        return next((unit for ending, unit in UNITS if last.endswith(ending)), "")
+
+    @property
+    def least(self) -> float:
+        return LEAST.get(self.name, 0)
+
+    @property
+    def most(self) -> float:
+        return MOST.get(self.name, float("inf"))
+
+    @property
+    def environment(self) -> str:
+        return ENVIRONMENT_PREFIX + self.name.upper().replace(".", "_")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of tables: what one dataclass within another stands for."""
+
+    name: str
+    kind: type
+    optional: bool
+    """Left out it means something else than empty: no TLS."""
+    owner: type
+
+    @property
+    def meaning(self) -> str:
+        return docstrings(self.owner).get(self.name.rpartition(".")[2], "")
+
+
+@cache
+def keys() -> dict[str, Key]:
+    """All, by name, in the order of the page."""
+    return {one.name: one for one in _everything() if isinstance(one, Key)}
+
+
+@cache
+def inner_tables() -> dict[str, Table]:
+    return {one.name: one for one in _everything() if isinstance(one, Table)}
+
+
+@cache
+def _everything() -> tuple[Key | Table, ...]:
+    found: list[Key | Table] = []
+    for name, kinds in TABLES.items():
+        for kind in kinds:
+            found += _walk(kind, f"{name}." if name else "")
+    return tuple(found)
+
+
+def _walk(kind: type, prefix: str) -> list[Key | Table]:
+    hints = get_type_hints(kind)
+    plain: list[Key | Table] = []
+    nested: list[Key | Table] = []
+    for item in fields(kind):
+        name = prefix + item.name
+        inner, optional = _without_none(hints[item.name])
+        if is_dataclass(inner):
+            assert isinstance(inner, type)
+            nested.append(Table(name, inner, optional, kind))
+            nested += _walk(inner, f"{name}.")
+            continue
+        default = item.default
+        if item.default_factory is not MISSING:
+            default = item.default_factory()
+        kind_name, choices = _kind_of(inner)
+        choices = choices or CHOICES.get(name, ())
+        plain.append(Key(name, kind_name, default, kind, choices, optional))
+    return plain + nested
+
+
+def _without_none(hint: Any) -> tuple[Any, bool]:
+    if get_origin(hint) in (Union, types.UnionType):
+        others = [one for one in get_args(hint) if one is not type(None)]
+        if len(others) == 1:
+            return others[0], True
+    return hint, False
+
+
+def _kind_of(hint: Any) -> tuple[str, tuple[object, ...]]:
+    if get_origin(hint) is Literal:
+        return "string", get_args(hint)
+    simple = {bool: "boolean", int: "integer", float: "number", str: "string"}
+    if hint in simple:
+        return simple[hint], ()
+    if hint == tuple[str, ...]:
+        return "strings", ()
+    if hint == Mapping[str, str]:
+        return "mapping", ()
+    if hint == str | Mapping[str, str]:
+        return "location", ()
+    raise TypeError(f"a configuration cannot hold {hint}")
+
+
+@cache
+def docstrings(kind: type) -> dict[str, str]:
+    """The strings below the fields of a dataclass, on one line each."""
+    tree = ast.parse(inspect.cleandoc(inspect.getsource(kind)))
+    body = tree.body[0]
+    assert isinstance(body, ast.ClassDef)
+    found: dict[str, str] = {}
+    for statement, below in zip(body.body, body.body[1:], strict=False):
+        if not isinstance(statement, ast.AnnAssign) or not isinstance(statement.target, ast.Name):
+            continue
+        if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            found[statement.target.id] = " ".join(str(below.value.value).split())
+    return found

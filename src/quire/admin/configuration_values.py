@@ -1,0 +1,129 @@
+"""From what stands in a file, the environment or an option to the value of a key, and back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from quire.admin.configuration_fields import Key
+
+NONE = "none"
+_BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
+
+
+def value_of(key: Key, given: object) -> Any:
+    """`given` comes from TOML, or is text. ValueError says in a few words what is wrong with it."""
+    if key.kind == "boolean":
+        value: Any = None if key.may_be_none and given == NONE else _boolean(given)
+    elif key.kind in ("integer", "number"):
+        value = _number(key, given)
+    elif key.kind == "strings":
+        value = _strings(given)
+    elif key.kind == "mapping" or (key.kind == "location" and isinstance(given, dict)):
+        value = _mapping(given)
+    elif isinstance(given, str):
+        value = None if key.may_be_none and not given else given
+    else:
+        raise ValueError(f"{_shown(given)} is no string")
+    if key.choices and value not in key.choices:
+        raise ValueError(f"{_shown(given)} is none of {', '.join(map(str, key.choices))}")
+    return value
+
+
+def _boolean(given: object) -> bool:
+    if isinstance(given, bool):
+        return given
+    if isinstance(given, str) and given.lower() in _BOOLEANS:
+        return _BOOLEANS[given.lower()]
+    raise ValueError(f"{_shown(given)} is neither true nor false")
+
+
+def _number(key: Key, given: object) -> float | None:
+    if key.may_be_none and given == NONE:
+        return None
+    whole = key.kind == "integer"
+    number = _from_text(key, given) if isinstance(given, str) else given
+    if isinstance(number, bool) or not isinstance(number, int | float):
+        raise ValueError(f"{_shown(given)} is no {'whole number' if whole else 'number'}")
+    if whole and number != int(number if math.isfinite(number) else 0):
+        raise ValueError(f"{_shown(given)} is no whole number{_of(key)}")
+    if not key.least <= number <= key.most or not math.isfinite(number):
+        most = f" to {key.most:g}" if math.isfinite(key.most) else " or more"
+        raise ValueError(f"{_shown(given)} is not {key.least:g}{most}{_of(key)}")
+    return int(number) if whole else float(number)
+
+
+def _from_text(key: Key, text: str) -> float:
+    """A number; or with the unit that it names: 64m, 15m, 500ms."""
+    from quire.spark.options import parse_duration, parse_size
+
+    parsers: dict[str, tuple[Callable[[str], float], str]] = {
+        "bytes": (parse_size, "use bytes, or 512k, 64m, 1g"),
+        "bytes/s": (parse_size, "use bytes, or 512k, 64m, 1g"),
+        "seconds": (parse_duration, "use seconds, or 500ms, 30s, 15m, 1h"),
+        "milliseconds": (
+            lambda text: round(parse_duration(text) * 1000),
+            "use milliseconds, or 500ms, 30s, 15m, 1h",
+        ),
+    }
+    try:
+        return int(text) if key.kind == "integer" else float(text)
+    except ValueError:
+        if key.unit not in parsers:
+            number = "whole number" if key.kind == "integer" else "number"
+            raise ValueError(f"{text!r} is no {number}") from None
+    parse, use = parsers[key.unit]
+    try:
+        return parse(text)
+    except ValueError:
+        raise ValueError(f"{text!r} is no number{_of(key)}: {use}") from None
+
+
+def _of(key: Key) -> str:
+    return f" ({key.unit})" if key.unit else ""
+
+
+def _strings(given: object) -> tuple[str, ...]:
+    if isinstance(given, str):
+        return tuple(part for part in (part.strip() for part in given.split(",")) if part)
+    if isinstance(given, list | tuple) and all(isinstance(one, str) for one in given):
+        return tuple(given)
+    raise ValueError(f"{_shown(given)} is no list of strings")
+
+
+def _mapping(given: object) -> dict[str, str]:
+    if isinstance(given, str):
+        pairs = [part.partition("=") for part in given.split(",") if part.strip()]
+        if all(name.strip() and equals for name, equals, _ in pairs):
+            return {name.strip(): value.strip() for name, _, value in pairs}
+    elif isinstance(given, Mapping) and all(isinstance(one, str) for one in given.values()):
+        return dict(given)
+    raise ValueError(f"{_shown(given)} is no table of strings")
+
+
+def _shown(given: object) -> str:
+    text = repr(given)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def as_toml(value: object) -> str:
+    """A value as TOML has it. TOML has no word for None: see `may_be_none` of the key."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int):
+        return f"{value:_}" if abs(value) >= 10_000 else str(value)
+    if isinstance(value, float):
+        return f"{int(value):_}.0" if value.is_integer() and value >= 10_000 else repr(value)
+    if isinstance(value, tuple | list):
+        return "[" + ", ".join(map(as_toml, value)) + "]"
+    if isinstance(value, Mapping):
+        pairs = (f"{_quoted(name)} = {as_toml(one)}" for name, one in value.items())
+        return "{" + ", ".join(pairs) + "}"
+    return _quoted(str(value))
+
+
+def _quoted(text: str) -> str:
+    """JSON's escapes are TOML's, but for U+007F, which TOML wants escaped as well."""
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
