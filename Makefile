@@ -7,13 +7,13 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants
+PYTHON_SCRIPTS := scripts/test scripts/check-docs scripts/mutants scripts/config-docs scripts/check-dist
 
 SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-heal bench-spark bench-spark-latency java lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency java config-docs dist dist-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -36,7 +36,7 @@ check: $(STAMP) ## format, lint, types, import rule, documents
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/heal.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
 	@$(BIN)/python scripts/check-docs
@@ -66,6 +66,9 @@ pipelines: $(STAMP) java ## the long tests of jobs on Spark
 bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)
 
+bench-disk: $(STAMP) ## a bookie's index, start, cold reads, and adds beside them (ARGS="--quick", ARGS="--rows index")
+	@$(BIN)/python bench/disk.py $(ARGS)
+
 bench-heal: $(STAMP) ## what a lost bookie costs a writer, and what its healing copies (ARGS="--rounds 3")
 	@$(BIN)/python bench/heal.py $(ARGS)
 
@@ -78,7 +81,16 @@ bench-spark-latency: $(STAMP) java ## from an append to a query's sink, per trig
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto
 
-lock: ## remake requirements/dev.lock (ARGS=--upgrade for the newest versions)
+config-docs: $(STAMP) ## write the generated parts of the documents about configuration
+	@$(BIN)/python scripts/config-docs
+
+dist: $(STAMP) ## wheel and sdist, in dist/
+	@$(BIN)/python scripts/check-dist --build-only
+
+dist-check: $(STAMP) ## the same, installed into an empty environment, with a cluster run from there
+	@$(BIN)/python scripts/check-dist
+
+lock: ## remake the locks in requirements/ (ARGS=--upgrade for the newest versions)
 	@scripts/lock $(ARGS)
 
 clean: ## remove what was built; the virtual environment too
