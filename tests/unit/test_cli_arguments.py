@@ -60,9 +60,13 @@ def option(command: tuple[str, ...], name: str) -> click.Option:
 def test_all_commands_are_there() -> None:
     leaves = {" ".join(p) for p, command in ALL.items() if not isinstance(command, click.Group)}
     assert leaves == {
-        "local", "bookie start", "bookie recover", "bookie decommission", "zookeeper",
+        "local", "http", "bookie start", "bookie recover", "bookie decommission", "zookeeper",
         "cluster init", "cluster bookies", "cluster rebalance", "explain ledger",
-        "bookie explain space",
+        "bookie disk files", "bookie disk segment", "bookie disk ledger", "bookie disk last-mark",
+        "bookie disk check", "bookie disk rebuild-index", "bookie init", "bookie format",
+        "bookie cookie show", "bookie cookie create", "bookie cookie update",
+        "bookie cookie delete", "bookie cookie generate",
+        "bookie explain space", "bookie scrub", "bookie conf", "config show", "config check",
         "cluster locations list", "cluster locations set", "cluster locations remove",
         "autorecovery start", "autorecovery status", "autorecovery list", "autorecovery enable",
         "autorecovery disable", "autorecovery delay", "autorecovery trigger",
@@ -137,6 +141,10 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["--before", "latest"] if "truncate" in command else []),
         *(["--dir", "x"] if command == ("bookie", "start") else []),
         *(["x"] if command[-1] in ("recover", "decommission") and "bookie" in command else []),
+        *(["--dir", "x"] if command == ("bookie", "init") else []),
+        *(["--dir", ".", "--delete-cookie"] if command == ("bookie", "format") else []),
+        *(["x"] if command[:2] == ("bookie", "cookie") and command[-1] != "show" else []),
+        *(["--dir", "x"] if command == ("bookie", "cookie", "generate") else []),
         *(["1"] if command == ("explain", "ledger") else []),
         *(["x"] if "locations" in command and command[-1] in ("set", "remove") else []),
         *(["/a"] if command == ("cluster", "locations", "set") else []),
@@ -153,8 +161,10 @@ def test_no_cluster_named(command: tuple[str, ...]) -> None:
 def test_all_that_talk_to_a_cluster_take_metadata() -> None:
     local = {("local",), ("zookeeper",), ("cluster",), ("ledger",), ("object",), ("bench",)}
     local |= {("simulate",), ("namespace",), ("stream",), ("pipeline",), ("bookie",), ("explain",)}
-    local |= {("autorecovery",), ("cluster", "locations")}
-    local |= {("bookie", "explain"), ("bookie", "explain", "space")}
+    local |= {("autorecovery",), ("cluster", "locations"), ("bookie", "conf")}
+    local |= {("config",), ("config", "show"), ("config", "check")}
+    local |= {("bookie", "explain"), ("bookie", "explain", "space"), ("bookie", "cookie")}
+    local |= {path for path in ALL if path[:2] == ("bookie", "disk")} | {("bookie", "scrub")}
     assert set(TALKING) == set(ALL) - local
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from quire.admin.groups import DefaultGroup, LazyGroup, RootGroup
+from quire.admin.options import CONFIG_VARIABLE
 
 _COMMANDS = {
     "local": (
@@ -13,11 +14,19 @@ _COMMANDS = {
     ),
     "bookie": (
         "quire.admin.main:bookie",
-        "Run one bookie in the foreground; take a bookie away.",
+        "Run one bookie in the foreground; look after it; take it away.",
     ),
     "autorecovery": (
         "quire.admin.main:autorecovery",
         "Replicate again what is lost, without a command.",
+    ),
+    "http": (
+        "quire.admin.http:http",
+        "Serve the HTTP API and the metrics of a cluster.",
+    ),
+    "ui": (
+        "quire.admin.ui:ui",
+        "Serve the dashboard of a cluster.",
     ),
     "zookeeper": (
         "quire.admin.zookeeper:zookeeper",
@@ -35,6 +44,7 @@ _COMMANDS = {
     ),
     "stream": ("quire.admin.main:stream", "Write, read, tail, truncate and manage streams."),
     "pipeline": ("quire.admin.main:pipeline", "Move, keep, compare and check data with Spark."),
+    "config": ("quire.admin.main:config", "Show and check the configuration."),
     "explain": ("quire.admin.main:explain", "Say what is wrong with something, and why."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
     "simulate": (
@@ -57,6 +67,24 @@ _BOOKIE = {
         "quire.admin.bookie_explain:explain",
         "Say what a bookie keeps on its disk, and why.",
     ),
+    "scrub": (
+        "quire.admin.bookie_scrub:scrub",
+        "Read all that a bookie has stored, and check it.",
+    ),
+    "disk": (
+        "quire.admin.bookie_disk:disk",
+        "Look at the files of a bookie; check them; make their index again.",
+    ),
+    "cookie": (
+        "quire.admin.bookie_cookie:cookie",
+        "Show and mend what ties directories to a bookie.",
+    ),
+    "conf": (
+        "quire.admin.bookie_conf:conf",
+        "Say what becomes of each key of Apache's bk_server.conf.",
+    ),
+    "init": ("quire.admin.bookie_init:init", "Make a new bookie in an empty directory."),
+    "format": ("quire.admin.bookie_format:erase_bookie", "Destroy what a bookie has stored."),
 }
 
 _AUTORECOVERY = {
@@ -92,6 +120,11 @@ _CLUSTER = {
         "quire.admin.cluster_rebalance:rebalance",
         "Move entries from the fullest bookies to the emptiest.",
     ),
+}
+
+_CONFIG = {
+    "show": ("quire.admin.config_show:show", "Show effective values, and their origins."),
+    "check": ("quire.admin.config_check:check", "Say what is wrong with a configuration file."),
 }
 
 _EXPLAIN = {
@@ -197,7 +230,21 @@ def _version(context: click.Context, parameter: click.Parameter, wanted: bool) -
         context.exit()
 
 
+def _config(context: click.Context, parameter: click.Parameter, path: str | None) -> None:
+    if path is not None:
+        context.meta[CONFIG_VARIABLE] = path
+
+
 @click.group("quire", cls=RootGroup, lazy=_COMMANDS, context_settings=_SETTINGS)
+@click.option(
+    "--config",
+    type=click.Path(exists=True, dir_okay=False),
+    metavar="FILE",
+    expose_value=False,
+    callback=_config,
+    help="The configuration (TOML). [default: QUIRE_CONFIG, else ~/.config/quire/quire.toml, else "
+    "/etc/quire/quire.toml]",
+)
 @click.option(
     "--version",
     is_flag=True,
@@ -216,7 +263,7 @@ def cli() -> None:
 
 @click.group(cls=DefaultGroup, lazy=_BOOKIE, default="start")
 def bookie() -> None:
-    """Run one bookie in the foreground; take a bookie away.
+    """Run one bookie in the foreground; look after it; take it away.
 
     `quire bookie --dir DIR ...` is short for `quire bookie start --dir DIR ...`.
     """
@@ -225,6 +272,11 @@ def bookie() -> None:
 @click.group(cls=LazyGroup, lazy=_AUTORECOVERY)
 def autorecovery() -> None:
     """Replicate again what is lost, without a command; see what is being done."""
+
+
+@click.group(cls=LazyGroup, lazy=_CONFIG)
+def config() -> None:
+    """Show and check the configuration: one TOML file, environment variables, options."""
 
 
 @click.group(cls=LazyGroup, lazy=_EXPLAIN)

@@ -36,7 +36,7 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
     lost="an append that a bookie without a fence completes is acknowledged, and cut off",
     laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
     workload="fences",
-    seeds=30,
+    seeds=720,
     rule="bk#2614, rule 1",
 )
 def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:
