@@ -13,10 +13,11 @@ import asyncio
 import random
 from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from quire.client import Client
 from quire.client.pool import BookiePool
+from quire.client.tracing import Tracing
 from quire.codec import frames
 from quire.codec.digest import DigestType
 from quire.codec.entry import META, EntryCodec
@@ -34,6 +35,9 @@ from quire.net.control import ControlChannel
 from quire.net.link import AddSink
 from quire.net.network import AsyncioNetwork
 from quire.testing import SimClock, SimulatedLoop
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 LEDGER = 7
 PASSWORD = b"secret"
@@ -274,7 +278,7 @@ class FakeCluster:
     def __getitem__(self, name: str) -> FakeBookie:
         return self.bookies[name]
 
-    def client(self, config: ClientConfig | None = None) -> Client:
+    def client(self, config: ClientConfig | None = None, tracer: Tracer | None = None) -> Client:
         config = config or self.config
         client = Client(
             MemoryStore(self.metadata), config=config, clock=self.clock, rng=random.Random(1)
@@ -282,7 +286,7 @@ class FakeCluster:
         client._pool._watch.close()
         client._pool.placement.close()
         how = client.metadata, AsyncioNetwork(), config, client._rng, client._tasks
-        client._pool = FakePool(self.bookies, *how)
+        client._pool = FakePool(self.bookies, *how, Tracing(tracer))
         return client
 
     async def ledger(

@@ -8,6 +8,7 @@ from quire.client.add_timeouts import AddTimeouts
 from quire.client.deferred_session import DeferredSession
 from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
+from quire.client.tracing import Tracing
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig
@@ -50,6 +51,7 @@ class OneBookie(BookiePool):
     def __init__(self, link: Answered) -> None:
         self.link = link
         self.counters = ClientCounters()
+        self.tracing = Tracing()
         self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
 
     async def control(self, bookie_id: str, *, adds_of: int | None = None) -> ControlChannel:

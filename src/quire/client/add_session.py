@@ -12,12 +12,16 @@ differ.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Protocol
 
 from quire.client.add_member import Member
+from quire.client.logs import log_event
 from quire.client.pool import BookiePool
+from quire.client.tracing import note
 from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.frames import Buffer
 from quire.config import ClientConfig
@@ -110,6 +114,8 @@ class AddSession:
         self._absent: set[int] = set()
         self._rejoin_delays: dict[int, float] = {}
         self._changes = 0
+        self._spans = pool.tracing.of_session(self.ledger_id)
+        self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
 
     async def connect(self, bookie_id: str) -> Link:
@@ -176,6 +182,8 @@ class AddSession:
             else:
                 channel.send(data)
             member.sent = last
+        if self._spans is not None:
+            self._spans.sent(first, last, length - block.length_before)
         return last
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
@@ -236,6 +244,8 @@ class AddSession:
                 entry_id, future = waiters.popleft()
                 if not future.done():
                     future.set_result(entry_id)
+            if self._spans is not None:
+                self._spans.accepted(accepted)
         if self._room is not None and not self.full:
             self._room.set_result(None)
             self._room = None
@@ -262,6 +272,17 @@ class AddSession:
             self.pipeline.frozen = True
             self.tasks.start(self._replace_failed())
 
+    def _tell_failure(self, error: QuireError) -> None:
+        if self._spans is not None:
+            self._spans.failed(error)
+        if not self._stopped:
+            confirmed, pushed = self.pipeline.last_confirmed, self.pipeline.last_pushed
+            outcome = "unknown" if pushed > confirmed else "acknowledged"
+            log_event(
+                logging.INFO, "writer_failed", ledger=self.ledger_id, entry=confirmed,
+                last_sent=pushed, outcome=outcome, error=str(error),
+            )  # fmt: skip
+
     def fail(self, error: QuireError) -> None:
         """The end of this session: nothing is confirmed any more."""
         if self.failure is not None:
@@ -280,6 +301,7 @@ class AddSession:
         if self._room is not None:
             self._room.set_result(None)
             self._room = None
+        self._tell_failure(error)
 
     async def _replace_failed(self) -> None:
         """Replace failed members until none is left (replication spec, 4.2 and 4.3)."""
@@ -289,12 +311,27 @@ class AddSession:
                 self._failed.clear()
                 for index in failed:
                     self._members[index].leave()
-                await self._replace(failed)
+                await self._replace_and_tell(failed)
         except QuireError as error:
             self.fail(error)
         if self.failure is None:
             self.pipeline.frozen = False
             self.after_acks()
+
+    async def _replace_and_tell(self, failed: dict[int, str]) -> None:
+        bookies = [failed[index] for index in sorted(failed)]
+        spans = self._spans
+        with nullcontext() if spans is None else spans.ensemble_change(bookies) as span:
+            await self._replace(failed)
+            now = {index: self.ensemble[index] for index in sorted(failed)}
+            added = [bookie for index, bookie in now.items() if bookie != failed[index]]
+            outcome = "fewer" if self._absent.intersection(failed) else "replaced"
+            note(span, added=added, outcome=outcome, first_entry=self.pipeline.last_confirmed + 1)
+        log_event(
+            logging.INFO, "ensemble_changed", ledger=self.ledger_id,
+            entry=self.pipeline.last_confirmed + 1, bookie=bookies, added=added, outcome=outcome,
+            error="; ".join(str(self.causes[b]) for b in bookies if b in self.causes),
+        )  # fmt: skip
 
     async def _replace(self, failed: dict[int, str]) -> None:
         self._changes += 1
@@ -382,6 +419,10 @@ class AddSession:
             if self.pool.bookies.find(member.bookie_id) and not self.pipeline.frozen:
                 self._absent.discard(index)
                 self._replace_members({index})
+                log_event(
+                    logging.INFO, "bookie_rejoined", ledger=self.ledger_id,
+                    entry=self.pipeline.last_confirmed + 1, bookie=member.bookie_id,
+                )  # fmt: skip
                 return
             await self.pool.changed(self._loop.time() + delay)
 
@@ -439,6 +480,7 @@ class AddSession:
 
     def stop(self, error: QuireError | None = None) -> None:
         """Detach from all bookies. What is not confirmed fails with `error`."""
+        self._stopped = error is None
         self.fail(
             error
             or LedgerClosedError(

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     import pandas
     import polars
     import pyarrow as pa
+    from opentelemetry.trace import Tracer
 
     from quire.client.blocking_datasets import BlockingDatasets
 
@@ -98,10 +99,14 @@ def call(work: Coroutine[Any, Any, T]) -> T:
 
 
 def connect(
-    uri: str, *, config: ClientConfig | None = None, zookeeper: ZooKeeperOptions | None = None
+    uri: str,
+    *,
+    config: ClientConfig | None = None,
+    zookeeper: ZooKeeperOptions | None = None,
+    tracer: Tracer | None = None,
 ) -> Client:
     """Connect to a cluster; see `quire.connect`."""
-    client = Client(uri, config, zookeeper)
+    client = Client(uri, config, zookeeper, tracer)
     client.aio  # noqa: B018 - connects now, so that a wrong URI shows here
     return client
 
@@ -114,10 +119,12 @@ class Client:
         uri: str,
         config: ClientConfig | None = None,
         zookeeper: ZooKeeperOptions | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._uri = uri
         self._config = config
         self._zookeeper = zookeeper
+        self._tracer = tracer
         self._pid = -1
         self._client: asynchronous.Client | None = None
         self._closed = False
@@ -138,7 +145,9 @@ class Client:
             return self._client
 
     async def _connect(self) -> asynchronous.Client:
-        return await asynchronous.connect(self._uri, config=self._config, zookeeper=self._zookeeper)
+        return await asynchronous.connect(
+            self._uri, config=self._config, zookeeper=self._zookeeper, tracer=self._tracer
+        )
 
     @overload
     def create_ledger(

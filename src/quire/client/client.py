@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from types import TracebackType
-from typing import Any, Literal, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.datasets import Datasets
@@ -17,6 +17,7 @@ from quire.client.pool import BookiePool
 from quire.client.quarantine import OnDamage, Suspect
 from quire.client.reader import LedgerReader
 from quire.client.recovery import Recovery
+from quire.client.tracing import Tracing, note
 from quire.client.writer import LedgerWriter
 from quire.clock import Clock, SystemClock
 from quire.codec.digest import DigestType
@@ -38,6 +39,9 @@ from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
 from quire.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Tracer
 
 T = TypeVar("T")
 
@@ -65,6 +69,7 @@ class Client:
         network: Network | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self.metadata = metadata
         self.config = config or ClientConfig()
@@ -72,7 +77,12 @@ class Client:
         self._rng = rng or random.Random()
         self._tasks = TaskSet()
         self._pool = BookiePool(
-            metadata, network or AsyncioNetwork(), self.config, self._rng, self._tasks
+            metadata,
+            network or AsyncioNetwork(),
+            self.config,
+            self._rng,
+            self._tasks,
+            Tracing(tracer),
         )
         self._closed = False
 
@@ -142,31 +152,33 @@ class Client:
                 f"{ack_quorum} >= 1 does not hold"
             )
         self._check_liars(self.config.assume_liars, ack_quorum)
-        ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
-        metadata = LedgerMetadata(
-            ensemble_size=ensemble_size,
-            write_quorum=write_quorum,
-            ack_quorum=ack_quorum,
-            segments=(Segment(0, ensemble),),
-            digest=kind,
-            password=password,
-            custom=dict(custom or {}),
-            ctime_ms=self.clock.now_ms(),
-            ctoken=self._rng.getrandbits(CTOKEN_BITS),
-            format_version=self._format_version(),
-        )
-        new_id, stored = await self.metadata.create_ledger(metadata, ledger_id)
-        make = CallerIdWriter if caller_ids else LedgerWriter
-        return make(
-            ledger_id=new_id,
-            metadata=stored,
-            password=password,
-            store=self.metadata,
-            pool=self._pool,
-            config=self.config,
-            tasks=self._tasks,
-            deferred_sync=deferred_sync,
-        )
+        with self._pool.tracing.span("create_ledger") as span:
+            ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
+            metadata = LedgerMetadata(
+                ensemble_size=ensemble_size,
+                write_quorum=write_quorum,
+                ack_quorum=ack_quorum,
+                segments=(Segment(0, ensemble),),
+                digest=kind,
+                password=password,
+                custom=dict(custom or {}),
+                ctime_ms=self.clock.now_ms(),
+                ctoken=self._rng.getrandbits(CTOKEN_BITS),
+                format_version=self._format_version(),
+            )
+            new_id, stored = await self.metadata.create_ledger(metadata, ledger_id)
+            note(span, ledger_id=new_id, ensemble=list(ensemble))
+            make = CallerIdWriter if caller_ids else LedgerWriter
+            return make(
+                ledger_id=new_id,
+                metadata=stored,
+                password=password,
+                store=self.metadata,
+                pool=self._pool,
+                config=self.config,
+                tasks=self._tasks,
+                deferred_sync=deferred_sync,
+            )
 
     async def open_ledger(
         self,
@@ -191,6 +203,14 @@ class Client:
         too small for so many liars. Cancel-safe.
         """
         self._check_open()
+        with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
+            reader = await self._open(ledger_id, password, recover, assume_liars)
+            note(span, last_entry=reader.last_add_confirmed)
+            return reader
+
+    async def _open(
+        self, ledger_id: int, password: bytes, recover: bool, assume_liars: int | None
+    ) -> LedgerReader:
         stored = await self.metadata.read_ledger(ledger_id)
         value = stored.value
         if value.password is not None and value.password != password:
@@ -238,7 +258,8 @@ class Client:
         """Remove the ledger from the metadata; bookies free its space at their next garbage
         collection. A ledger that does not exist is success. Cancel-safe."""
         self._check_open()
-        await self.metadata.delete_ledger(ledger_id)
+        with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
+            await self.metadata.delete_ledger(ledger_id)
 
     async def list_ledgers(self, first: int = 0) -> AsyncIterator[int]:
         """All ledger ids from `first` on, ascending."""
@@ -386,7 +407,8 @@ class connect:
 
     `uri` names the metadata store: `sqlite:///FILE` or `zk+hierarchical://HOST:PORT/ledgers`.
     `zookeeper` says who we are to ZooKeeper; without it the environment does
-    (`QUIRE_ZOOKEEPER_AUTH_FILE`). Raises MetadataURIError, MetadataUnavailableError,
+    (`QUIRE_ZOOKEEPER_AUTH_FILE`). `tracer`: of OpenTelemetry, for spans of calls and batches
+    (docs/observability.md). Raises MetadataURIError, MetadataUnavailableError,
     MetadataDeniedError, ClusterNotInitialisedError.
     """
 
@@ -396,17 +418,19 @@ class connect:
         *,
         config: ClientConfig | None = None,
         zookeeper: ZooKeeperOptions | None = None,
+        tracer: Tracer | None = None,
     ) -> None:
         self._uri = uri
         self._config = config
         self._zookeeper = zookeeper
+        self._tracer = tracer
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
         metadata = await open_metadata(self._uri, zookeeper=self._zookeeper)
         try:
             await metadata.instance_id()
-            return Client(metadata, config=self._config)
+            return Client(metadata, config=self._config, tracer=self._tracer)
         except BaseException:
             await metadata.close()
             raise

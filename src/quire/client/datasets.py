@@ -406,7 +406,10 @@ class Datasets:
                     continue
                 await self._store.delete_value((CHUNKS, name, chunk_id))
         except MetadataError as error:
-            logger.warning("dataset %s: old chunks were not removed: %s", name, error)
+            logger.warning(
+                "dataset %s: old chunks were not removed: %s", name, error,
+                extra={"event": "chunks_not_removed", "dataset": name, "error": str(error)},
+            )  # fmt: skip
 
 
 # -- inside -----------------------------------------------------------------------------------

@@ -68,7 +68,10 @@ class TableLocations:
         self.failures += 1
         text = f"{what}: {error}"
         if text != self.trouble:
-            logger.warning("locations are left as they were: %s", text)
+            logger.warning(
+                "locations are left as they were: %s", text,
+                extra={"event": "locations_not_learnt", "error": text},
+            )  # fmt: skip
         self.trouble = text
 
 

@@ -265,7 +265,10 @@ class Placement:
                 found[bookie] = f"its location {location} has {depth} parts, not {wanted}"
                 if self._told.get(bookie) != location:
                     self._told[bookie] = location
-                    logger.warning("bookie %s is not chosen: %s", bookie, found[bookie])
+                    logger.warning(
+                        "bookie %s is not chosen: %s", bookie, found[bookie],
+                        extra={"event": "bookie_not_chosen", "bookie": bookie},
+                    )  # fmt: skip
         return found
 
     # -- what changes -------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from quire.client.add_timeouts import AddTimeouts
 from quire.client.metrics import ClientCounters
 from quire.client.placement import Placement
 from quire.client.quarantine import BookieHealth
+from quire.client.tracing import Tracing
 from quire.config import ClientConfig
 from quire.core.placement import Standing, Wanted, read_order
 from quire.errors import BookieTimeoutError, BookieUnavailableError
@@ -73,6 +74,7 @@ class BookiePool:
         config: ClientConfig,
         rng: random.Random,
         tasks: TaskSet,
+        tracing: Tracing | None = None,
     ) -> None:
         self._metadata = metadata
         self._dialer = Dialer(network, config)
@@ -86,6 +88,7 @@ class BookiePool:
         self._controls = _Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
         self.counters = ClientCounters()
+        self.tracing = tracing or Tracing()
         limits = config.add_timeout_s, config.add_quorum_timeout_s
         self.timeouts = AddTimeouts(min(limit for limit in limits if limit > 0))
         self.health = BookieHealth(config, lambda: asyncio.get_running_loop().time(), tasks)

@@ -21,12 +21,11 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from quire.client.logs import Field, log_event
 from quire.codec.entry import BadEntryError, WrongEntryError
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.tasks import TaskSet
-
-logger = logging.getLogger("quire.client")
 
 SUSPECTS_MAX = 10_000
 """Pairs of bookie and kind that are counted; more are logged only."""
@@ -103,7 +102,7 @@ class BookieHealth:
         times.append(now)
         if len(times) == limit and now - times[0] <= self._config.quarantine_window_s:
             times.clear()
-            self._quarantine(bookie, f"errors={limit}")
+            self._quarantine(bookie, errors=limit)
 
     def overtaken(self, bookie: str) -> None:
         """Another one, asked later, answered before it did."""
@@ -116,12 +115,12 @@ class BookieHealth:
         if known is not None or len(self._suspects) < SUSPECTS_MAX:
             self._suspects[key] = Suspect(bookie, kind, count, ledger_id, entry_id)
         if str(count).strip("0") == "1":  # 1, 10, 100 ...: a bookie that is broken says much
-            logger.warning(
-                "bookie_misbehaved bookie=%s kind=%s count=%d ledger=%d entry=%d",
-                bookie, kind.value, count, ledger_id, entry_id,
+            log_event(
+                logging.WARNING, "bookie_misbehaved", bookie=bookie, kind=kind.value, count=count,
+                ledger=ledger_id, entry=entry_id,
             )  # fmt: skip
         if kind in PROVEN and self._config.quarantine_liars:
-            self._quarantine(bookie, f"kind={kind.value}")
+            self._quarantine(bookie, kind=kind.value)
         if kind in REPAIRABLE:
             self._report(ledger_id, bookie)
 
@@ -162,10 +161,10 @@ class BookieHealth:
         del until[bookie]
         return False
 
-    def _quarantine(self, bookie: str, why: str) -> None:
+    def _quarantine(self, bookie: str, **why: Field) -> None:
         if not self.quarantined(bookie):
             seconds = self._config.quarantine_s
-            logger.warning("bookie_quarantined bookie=%s %s seconds=%g", bookie, why, seconds)
+            log_event(logging.WARNING, "bookie_quarantined", bookie=bookie, **why, seconds=seconds)
         self._quarantined_until[bookie] = self._now() + self._config.quarantine_s
 
     def _report(self, ledger_id: int, bookie: str) -> None:
@@ -182,6 +181,7 @@ class BookieHealth:
         except QuireError as error:
             self.unreported += 1
             self._reported.discard((ledger_id, bookie))
-            logger.warning(
-                "damage_not_reported bookie=%s ledger=%d error=%s", bookie, ledger_id, error
-            )
+            log_event(
+                logging.WARNING, "damage_not_reported", bookie=bookie, ledger=ledger_id,
+                error=str(error),
+            )  # fmt: skip

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from contextlib import AbstractContextManager
 
 from quire.client.hedge import Hedge
 from quire.client.pool import BookiePool
@@ -124,6 +125,17 @@ class ReadEngine:
         return striped or self._no_batches or self.doubt.votes
 
     async def _window(self, first: int, last: int, near: str | None) -> list[EntryRun]:
+        with self._span("read", first, last):
+            return await self._read_window(first, last, near)
+
+    def _span(
+        self, name: str, first: int, last: int, **more: str
+    ) -> AbstractContextManager[object]:
+        return self._pool.tracing.span(
+            name, ledger_id=self._codec.ledger_id, first_entry=first, last_entry=last, **more
+        )
+
+    async def _read_window(self, first: int, last: int, near: str | None) -> list[EntryRun]:
         turn, self._turn = self._turn, self._turn + 1
         runs: list[EntryRun] = []
         while first <= last:
@@ -209,6 +221,10 @@ class ReadEngine:
 
     async def batch(self, bookie: str, first: int, last: int) -> EntryRun:
         """What one bookie has of first..last, at least the first of them."""
+        with self._span("read_batch", first, last, bookie=bookie):
+            return await self._batch(bookie, first, last)
+
+    async def _batch(self, bookie: str, first: int, last: int) -> EntryRun:
         channel = await self._pool.channel(bookie)
         count = last - first + 1
         answer = await channel.batch_read(
@@ -278,9 +294,10 @@ class ReadEngine:
         """Fill `found` with what this bookie answers validly in time, and `denied` with what it
         says that it never had."""
         try:
-            async with asyncio.timeout(self._config.speculative_read_s):
-                channel = await self._pool.channel(bookie)
-                answers = await channel.read_many(self._codec.ledger_id, entries)
+            with self._span("read_stripe", entries[0], entries[-1], bookie=bookie):
+                async with asyncio.timeout(self._config.speculative_read_s):
+                    channel = await self._pool.channel(bookie)
+                    answers = await channel.read_many(self._codec.ledger_id, entries)
         except TimeoutError:
             self._pool.health.overtaken(bookie)
             return

@@ -8,15 +8,19 @@ recoveries may run at once: the first to close decides, the others adopt what it
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Hashable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from quire.client.add_session import AddSession
 from quire.client.last_confirmed import read_last_confirmed
+from quire.client.logs import log_event
 from quire.client.pool import BookiePool
 from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import ReadEngine
+from quire.client.tracing import note
 from quire.codec.digest import master_key
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.frames import BATCH_RESPONSE_BYTES, LENGTH, MAX_FRAME_BYTES, Flag
@@ -29,6 +33,9 @@ from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.update import update_ledger
 from quire.net.answer_codes import NoEntryAnswer
 from quire.tasks import TaskSet
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import Span
 
 FENCED_READ = Flag.DO_FENCING | Flag.HIGH_PRIORITY
 RECOVERY_ADD = Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY
@@ -72,10 +79,32 @@ class Recovery:
         self._segments: list[tuple[int, tuple[str, ...]]] = []
         """Ensembles chosen during this recovery; private until the close."""
         self._preferred = 0
+        self._written_back = 0
 
     async def run(self) -> Versioned[LedgerMetadata]:
         """The closed metadata. RecoveryError, UnauthorizedError, or a metadata error; after any of
         them nothing is lost and the ledger can be opened again. Cancel-safe in the same sense."""
+        with self._span("recover") as span:
+            try:
+                closed = await self._run_in_time()
+            except QuireError as error:
+                log_event(
+                    logging.INFO, "recovery_failed", ledger=self.ledger_id, outcome="open",
+                    error=str(error),
+                )  # fmt: skip
+                raise
+            last, written_back = closed.value.last_entry_id, self._written_back
+            note(span, last_entry=last, written_back=written_back)
+        log_event(
+            logging.INFO, "ledger_recovered", ledger=self.ledger_id, entry=last,
+            written_back=written_back, outcome="closed",
+        )  # fmt: skip
+        return closed
+
+    def _span(self, name: str) -> AbstractContextManager[Span | None]:
+        return self._pool.tracing.span(name, ledger_id=self.ledger_id)
+
+    async def _run_in_time(self) -> Versioned[LedgerMetadata]:
         try:
             async with asyncio.timeout(self._config.recovery_timeout_s):
                 return await self._run()
@@ -106,17 +135,23 @@ class Recovery:
         snapshot = self._current.value
         if snapshot.closed:
             return self._current
-        known = await read_last_confirmed(
-            snapshot,
-            self._codec,
-            self._pool,
-            self._config.read_timeout_s,
-            fence_with=self._key,
-            doubt=self._doubt,
-        )
-        lac = recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)
-        last, length = await self._write_back(snapshot, lac)
-        return await self._close(last, length)
+        with self._span("recover.fence") as span:
+            known = await read_last_confirmed(
+                snapshot,
+                self._codec,
+                self._pool,
+                self._config.read_timeout_s,
+                fence_with=self._key,
+                doubt=self._doubt,
+            )
+            lac = recovery_lac({0: known.lac}, snapshot.last_segment.first_entry_id)
+            note(span, last_entry=lac)
+        with self._span("recover.write_back") as span:
+            last, length = await self._write_back(snapshot, lac)
+            self._written_back = last - lac
+            note(span, first_entry=lac + 1, last_entry=last)
+        with self._span("recover.close"):
+            return await self._close(last, length)
 
     # -- reading on and writing back ----------------------------------------------------------
 

@@ -12,6 +12,7 @@ from quire.client.add_session import AddSession
 from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac
 from quire.client.pool import BookiePool
+from quire.client.tracing import note
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.codec.frames import Buffer
@@ -153,7 +154,9 @@ class WriteHandle:
             return await asyncio.shield(self._closing)
         self._closing = self._loop.create_future()
         try:
-            last = await self._close()
+            with self._session.pool.tracing.span("close_ledger", ledger_id=self.ledger_id) as span:
+                last = await self._close()
+                note(span, last_entry=last)
         except BaseException as error:
             if isinstance(error, QuireError):
                 self._closing.set_exception(error)
