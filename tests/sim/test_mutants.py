@@ -19,7 +19,7 @@ from tests.sim.mutants import MUTANTS, ROOMS, Mutant, applied, kill
 from tests.sim.mutants.mutant import edit
 
 MUTANTS_MIN = 34
-QUICK_SEEDS_MAX = 80
+QUICK_SEEDS_MAX = 40
 """A mutant that may take more is left to `make sim`."""
 FULL_SEEDS = 200
 """What `make sim` asks for, at least."""

@@ -436,7 +436,7 @@ def what_is_truncated_in_part_is_freed(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         truncation,
-        "free",
+        "_truncated",
         ("s.truncation is Truncation.TRUNCATED", "s.truncation is not Truncation.ACTIVE"),
     )
 
