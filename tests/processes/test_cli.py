@@ -294,6 +294,10 @@ def test_list_and_delete(quire: Quire) -> None:
     ]
     described = [json.loads(line) for line in quire("ledger", "list", "--json").ok().splitlines()]
     assert [str(one["ledger_id"]) for one in described] == listed
+    planned = quire("ledger", "delete", ids[1], "--dry-run")
+    planned.ok()
+    assert "would be deleted" in planned.err
+    assert ids[1] in quire("ledger", "list").ok().decode().splitlines()
     deleted = quire("ledger", "delete", ids[1])
     assert (deleted.ok(), deleted.err) == (b"", f"ledger {ids[1]} deleted\n")
     assert ids[1] not in quire("ledger", "list").ok().decode().splitlines()

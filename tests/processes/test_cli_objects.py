@@ -109,6 +109,10 @@ def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
     assert quire("object", "get", "ä", "--bucket", "own").ok() == b"two"
     assert str(first) not in ledgers(quire)
     assert str(second) in ledgers(quire)
+    planned = quire("object", "delete", "ä", "--bucket", "own", "--dry-run")
+    assert planned.ok() == b""
+    assert planned.err == "object ä (3 bytes) would be deleted\n"
+    assert str(second) in ledgers(quire)
     assert quire("object", "delete", "ä", "--bucket", "own").ok() == b""
     assert str(second) not in ledgers(quire)
     done = quire("object", "delete", "ä", "--bucket", "own")

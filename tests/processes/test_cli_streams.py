@@ -317,8 +317,12 @@ def test_a_signal_keeps_a_subscription(quire: Quire, number: signal.Signals, sta
 def test_truncation_is_told(quire: Quire) -> None:
     write(quire, "a", numbers(0, 100), "--roll-every", "40")
     position = described(quire, "read", "a", "--from", "seq:50", "--limit", "1")[0]["position"]
-    done = quire("stream", "truncate", "a", "--before", "seq:50", "--json")
+    truncate = ("stream", "truncate", "a", "--before", "seq:50", "--json")
+    planned = json.loads(quire(*truncate, "--dry-run").ok())
+    assert read(quire, "a") == [b"%d" % n for n in range(100)]
+    done = quire(*truncate)
     said = json.loads(done.ok())
+    assert planned == {**said, "dry_run": True}
     assert (said["before"], len(said["freed_ledgers"])) == (position, 1)
     quire("ledger", "show", str(said["freed_ledgers"][0])).fails(1, "ledger")
     assert read(quire, "a") == [b"%d" % n for n in range(50, 100)]
@@ -338,7 +342,10 @@ def test_retention(quire: Quire) -> None:
     for name in ("a", "b"):
         write(quire, name, numbers(0, 100), "--roll-every", "40")
     quire("stream", "set", "a", "retention_bytes=1").ok()
+    planned = json.loads(quire("stream", "retain", "a", "--json", "--dry-run").ok())
+    assert read(quire, "a") == [b"%d" % n for n in range(100)]
     said = json.loads(quire("stream", "retain", "a", "--json").ok())
+    assert planned == {**said, "dry_run": True}
     assert len(said["freed_ledgers"]) == 2
     assert read(quire, "b") == [b"%d" % n for n in range(100)]
     quire("namespace", "set", quire.environment["QUIRE_NAMESPACE"], "retention_bytes=1").ok()
@@ -431,6 +438,10 @@ def test_the_default_namespace_makes_itself(quire: Quire) -> None:
 
 def test_the_end_of_a_stream(quire: Quire) -> None:
     write(quire, "a", b"one\n")
+    for verb, what in (("end", "ended"), ("delete", "deleted")):
+        planned = quire("stream", verb, "a", "--dry-run")
+        assert (planned.ok(), f"would be {what}" in planned.err) == (b"", True)
+    assert show(quire, "a")["ended"] is False
     done = quire("stream", "end", "a")
     assert (done.ok(), done.err) == (b"", "stream a ended behind 1 records\n")
     quire("stream", "write", "a", stdin=b"two\n").fails(1, "stream a was ended")

@@ -235,14 +235,17 @@ async def _switch(uri: str, *, on: bool) -> bool:
 @click.command()
 @metadata_option
 @click.argument("seconds", type=click.IntRange(0, 2**31 - 1), required=False)
-def delay(uri: str, seconds: int | None) -> None:
+@json_option("One JSON object: delay_s.")
+def delay(uri: str, seconds: int | None, as_json: bool) -> None:
     """Show or set how long a single lost bookie is waited for.
 
     The same value again wakes the auditor, as `trigger` does. More than one bookie that are lost
     at a time are not waited for.
     """
     found = run_async(_delay(uri, seconds))
-    if seconds is None:
+    if as_json:
+        print_json({"delay_s": found})
+    elif seconds is None:
         click.echo(str(found))
 
 

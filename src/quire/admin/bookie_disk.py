@@ -147,7 +147,7 @@ def _either(one: Any, other: Any) -> Any:
 # -- segment ----------------------------------------------------------------------------------
 
 
-def _segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
+def segment_number(context: click.Context, parameter: click.Parameter, value: str) -> int:
     """A number, or the name of the file."""
     from quire.storage.inspect import number_of
 
@@ -162,7 +162,7 @@ def _segment_number(context: click.Context, parameter: click.Parameter, value: s
 
 @click.command()
 @directory_argument
-@click.argument("number", callback=_segment_number)
+@click.argument("number", callback=segment_number)
 @click.option("--runs", is_flag=True, help="The runs of every group, too.")
 @json_option("One JSON object a line: the segment, then its groups, then its index.")
 def segment(directory: str, number: int, runs: bool, as_json: bool) -> int:

@@ -4,18 +4,24 @@ from __future__ import annotations
 
 import click
 
-from quire.admin.options import ledger_manager_option, metadata_option, run_async
+from quire.admin.options import json_option, ledger_manager_option, metadata_option, run_async
+from quire.admin.output import print_json
 
 
 @click.command()
 @metadata_option
 @ledger_manager_option
-def init(uri: str, ledger_manager: str | None) -> None:
+@json_option("One JSON object: instance_id.")
+def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
     """Make a new, empty cluster and print its instance id.
 
     Where a cluster exists already this is an error, and nothing is changed.
     """
-    click.echo(run_async(_init(uri, ledger_manager)))
+    made = run_async(_init(uri, ledger_manager))
+    if as_json:
+        print_json({"instance_id": made})
+    else:
+        click.echo(made)
 
 
 async def _init(uri: str, ledger_manager: str | None) -> str:

@@ -7,11 +7,14 @@ from pathlib import Path
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail
+from quire.admin.options import json_option
+from quire.admin.output import print_json
 
 
 @click.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False))
-def check(file: str) -> int | None:
+@json_option("One JSON object: file, problems.")
+def check(file: str, as_json: bool) -> int | None:
     """Say what is wrong with a configuration file: one line for each problem, and status 1.
 
     Nothing else is looked at: no environment, no certificate, no cluster.
@@ -19,6 +22,9 @@ def check(file: str) -> int | None:
     from quire.admin.configuration import file_layer, merged
 
     problems = merged([file_layer(Path(file))]).problems
+    if as_json:
+        print_json({"file": file, "problems": list(problems)})
+        return EXIT_ERROR if problems else None
     for problem in problems:
         fail(problem)
     if problems:

@@ -8,7 +8,7 @@ import click
 
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.object_options import bucket_option, name_argument
-from quire.admin.options import metadata_option, run_async
+from quire.admin.options import dry_run_option, metadata_option, run_async
 
 
 @click.command()
@@ -16,20 +16,27 @@ from quire.admin.options import metadata_option, run_async
 @bucket_option
 @name_argument
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
-def delete(uri: str, bucket: str, name: str, yes: bool) -> int:
+@dry_run_option("Only say what would be deleted.")
+def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> int:
     """Delete an object and its ledger; bookies free its space at their next garbage collection.
 
     Asks first where standard input is a terminal. An object that is not there is success.
     """
-    return run_async(_delete(uri, bucket, name, ask=not yes and sys.stdin.isatty()))
+    return run_async(
+        _delete(uri, bucket, name, ask=not yes and sys.stdin.isatty(), dry_run=dry_run)
+    )
 
 
-async def _delete(uri: str, bucket: str, name: str, ask: bool) -> int:
+async def _delete(uri: str, bucket: str, name: str, ask: bool, dry_run: bool) -> int:
     import quire
     from quire.streams.objects import Objects
 
     async with quire.connect(uri) as client:
         objects = Objects(client, bucket)
+        if dry_run:
+            held = (await objects.info(name)).size_bytes
+            say(f"object {name} ({held} bytes) would be deleted")
+            return 0
         if ask:
             held = (await objects.info(name)).size_bytes
             if not click.confirm(f"Delete object {name} ({held} bytes)?", err=True):

@@ -157,6 +157,10 @@ def wanted_placement(context: click.Context) -> PlacementConfig | None:
         raise click.UsageError(str(error), context) from None
 
 
+def dry_run_option(help_text: str) -> Callable[[Command], Command]:
+    return click.option("--dry-run", is_flag=True, help=help_text)
+
+
 def json_option(help_text: str) -> Callable[[Command], Command]:
     return click.option("--json", "as_json", is_flag=True, help=help_text)
 

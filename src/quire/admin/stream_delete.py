@@ -7,7 +7,7 @@ import sys
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
-from quire.admin.options import metadata_option, run_async
+from quire.admin.options import dry_run_option, metadata_option, run_async
 from quire.admin.stream_options import (
     name_argument,
     namespace,
@@ -23,17 +23,21 @@ from quire.admin.tls import tls_options
 @namespace_option
 @name_argument()
 @yes_option
-def delete(uri: str, path: str, name: str, yes: bool) -> int:
+@dry_run_option("Only say what would be deleted.")
+def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
     """Delete a stream with all its ledgers and subscriptions.
 
     Whoever is writing it is fenced. Asks first where standard input is a terminal.
     """
-    return run_async(_delete(uri, path, name, ask=not yes and sys.stdin.isatty()))
+    return run_async(_delete(uri, path, name, ask=not yes and sys.stdin.isatty(), dry_run=dry_run))
 
 
-async def _delete(uri: str, path: str, name: str, ask: bool) -> int:
+async def _delete(uri: str, path: str, name: str, ask: bool, dry_run: bool) -> int:
     async with namespace(uri, path) as opened:
         count = len(await opened.segments(name))
+        if dry_run:
+            say(f"stream {name} ({count} segments) would be deleted")
+            return 0
         if ask and not click.confirm(f"Delete stream {name} ({count} segments)?", err=True):
             say("nothing was deleted")
             return EXIT_ERROR
@@ -49,16 +53,22 @@ async def _delete(uri: str, path: str, name: str, ask: bool) -> int:
 @name_argument()
 @password_option
 @yes_option
-def end(uri: str, path: str, name: str, password: bytes, yes: bool) -> int:
+@dry_run_option("Only say what would be ended.")
+def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_run: bool) -> int:
     """End a stream for good: nobody can append to it any more, and readers come to an end.
 
     Whoever is writing it is fenced. Asks first where standard input is a terminal.
     """
-    return run_async(_end(uri, path, name, password, ask=not yes and sys.stdin.isatty()))
+    ask = not yes and sys.stdin.isatty()
+    return run_async(_end(uri, path, name, password, ask, dry_run))
 
 
-async def _end(uri: str, path: str, name: str, password: bytes, ask: bool) -> int:
+async def _end(uri: str, path: str, name: str, password: bytes, ask: bool, dry_run: bool) -> int:
     async with namespace(uri, path, password) as opened:
+        if dry_run:
+            count = len(await opened.segments(name))
+            say(f"stream {name} ({count} segments) would be ended for good")
+            return 0
         if ask and not click.confirm(f"End stream {name} for good?", err=True):
             say("nothing was changed")
             return EXIT_ERROR

@@ -178,6 +178,16 @@ class SegmentDump:
             self._file, self._directory_id, facts.number, facts.groups_at, facts.groups_end
         )
 
+    def frames(self, extent: Extent) -> Iterator[tuple[int, int, bytes]]:
+        """Entry id, place in the file, and frame of each entry of a run, one by one. Nothing of
+        them is checked. `OSError`."""
+        at = extent.offset
+        for index in range(extent.count):
+            entry_id = extent.first + index if extent.ids is None else extent.ids[index]
+            size = extent.frame_size if extent.sizes is None else extent.sizes[index]
+            yield entry_id, at, read(self._file, at, size)
+            at += size
+
     def scrub(self, target: Target) -> SegmentScrub:
         """A check of all of it, step by step."""
         return SegmentScrub(self._file, self._directory_id, target)

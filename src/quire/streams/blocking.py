@@ -184,13 +184,13 @@ class Namespace:
 
     # -- giving up the beginning --------------------------------------------------------------
 
-    def truncate(self, name: str, before: DLSN) -> list[StreamSegment]:
+    def truncate(self, name: str, before: DLSN, *, dry_run: bool = False) -> list[StreamSegment]:
         """See `quire.streams.Namespace.truncate`."""
-        return call(self.aio.truncate(name, before))
+        return call(self.aio.truncate(name, before, dry_run=dry_run))
 
-    def retain(self, name: str) -> list[StreamSegment]:
+    def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
         """See `quire.streams.Namespace.retain`."""
-        return call(self.aio.retain(name))
+        return call(self.aio.retain(name, dry_run=dry_run))
 
 
 class StreamWriter:

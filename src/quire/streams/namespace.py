@@ -44,7 +44,14 @@ from quire.streams.settings import (
 from quire.streams.stream_metadata import StreamMetadata
 from quire.streams.subscriptions import Subscription
 from quire.streams.takeover import take_over
-from quire.streams.truncation import free, retain, stored_bytes, truncate
+from quire.streams.truncation import (
+    free,
+    retain,
+    stored_bytes,
+    truncate,
+    would_free,
+    would_retain,
+)
 from quire.streams.writer import StreamWriter
 from quire.tasks import TaskSet, each
 
@@ -362,17 +369,24 @@ class Namespace:
 
     # -- giving up the beginning --------------------------------------------------------------
 
-    async def truncate(self, name: str, before: DLSN) -> list[StreamSegment]:
+    async def truncate(
+        self, name: str, before: DLSN, *, dry_run: bool = False
+    ) -> list[StreamSegment]:
         """Give up every record before this position, and free the ledgers that hold nothing else:
         the segments that went. Readers that come there get a StreamGapError. The segment that is
-        being written is left alone: what lies in it is given up by a later call (or roll first)."""
+        being written is left alone: what lies in it is given up by a later call (or roll first).
+        `dry_run`: only say which would go."""
         metadata = self.metadata(name)
+        if dry_run:
+            return await would_free(self.client, metadata, before)
         await truncate(metadata, before)
         return await free(self.client, metadata)
 
-    async def retain(self, name: str) -> list[StreamSegment]:
-        """Apply the stream's retention now (writers do when they roll); the segments that went."""
-        return await retain(self.client, self.metadata(name), await self.stream_settings(name))
+    async def retain(self, name: str, *, dry_run: bool = False) -> list[StreamSegment]:
+        """Apply the stream's retention now (writers do when they roll); the segments that went.
+        `dry_run`: only say which would go."""
+        apply = would_retain if dry_run else retain
+        return await apply(self.client, self.metadata(name), await self.stream_settings(name))
 
     def metadata(self, name: str) -> StreamMetadata:
         return StreamMetadata(self._tree, StreamPaths(self.path, stream_name(name)))

@@ -71,13 +71,36 @@ def _marked(segment: StreamSegment, before: DLSN) -> StreamSegment:
     return segment
 
 
+async def would_free(
+    client: Client, metadata: StreamMetadata, before: DLSN | None
+) -> list[StreamSegment]:
+    """The segments that `free` would free now, or behind `truncate` to this position. Nothing is
+    changed."""
+    segments = [s for s in await metadata.segments() if not s.in_progress]
+    if before is not None:
+        segments = [_marked(segment, before) for segment in segments]
+    there = []
+    for segment in _truncated(segments):
+        try:
+            await client.ledger_metadata(segment.ledger_id)
+        except NoSuchLedgerError:
+            continue  # it was freed before
+        there.append(segment)
+    return there
+
+
+def _truncated(completed: Sequence[StreamSegment]) -> list[StreamSegment]:
+    """Those that may go."""
+    return list(takewhile(lambda s: s.truncation is Truncation.TRUNCATED, completed[:-1]))
+
+
 async def free(client: Client, metadata: StreamMetadata) -> list[StreamSegment]:
     """Delete the ledgers of truncated segments, oldest first, and the nodes of all of these but the
     newest; the segments that were freed. After an error some are left: call it again.
 
     A reader that has read the newest to its end sees by its node that it has missed nothing."""
     segments = [s for s in await metadata.segments() if not s.in_progress]
-    truncated = list(takewhile(lambda s: s.truncation is Truncation.TRUNCATED, segments[:-1]))
+    truncated = _truncated(segments)
     for segment in truncated[:-1]:
         await remove(client, metadata, segment)
     freed = truncated[:-1]
@@ -108,16 +131,27 @@ async def retain(
     """Delete what the settings do not want kept: completed segments that are too old or too much,
     oldest first, and what was truncated. With `explicit_truncation` only the latter."""
     if not settings.explicit_truncation:
-        await _truncate_expired(client, metadata, settings)
+        expired = await _expired(client, metadata, settings)
+        if expired is not None:
+            await truncate(metadata, expired)
     return await free(client, metadata)
 
 
-async def _truncate_expired(
+async def would_retain(
     client: Client, metadata: StreamMetadata, settings: StreamSettings
-) -> None:
+) -> list[StreamSegment]:
+    """The segments that `retain` would delete now. Nothing is changed."""
+    expired = None
+    if not settings.explicit_truncation:
+        expired = await _expired(client, metadata, settings)
+    return await would_free(client, metadata, expired)
+
+
+async def _expired(
+    client: Client, metadata: StreamMetadata, settings: StreamSettings
+) -> DLSN | None:
+    """Before this position nothing has to be kept; None: all has."""
     segments = [s for s in await metadata.segments() if not s.in_progress]
-    if not segments:
-        return
     expired = 0
     if settings.retention_ms:
         oldest_ms = client.clock.now_ms() - settings.retention_ms
@@ -129,8 +163,7 @@ async def _truncate_expired(
         while expired < len(segments) and left - sizes[expired] >= settings.retention_bytes:
             left -= sizes[expired]
             expired += 1
-    if expired:
-        await truncate(metadata, segments[expired - 1].last_dlsn.next_slot())
+    return segments[expired - 1].last_dlsn.next_slot() if expired else None
 
 
 async def stored_bytes(client: Client, segments: Sequence[StreamSegment]) -> int:

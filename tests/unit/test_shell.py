@@ -1,0 +1,280 @@
+"""`quire shell`: Apache's verbs and flags are taken, and what is written has Apache's form."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from quire.admin.main import cli
+from quire.admin.shell import REFUSED, VERBS, shell
+from quire.admin.shell_ledgers import metadata_text
+from quire.admin.shell_options import Shell, bookie_line, hex_dump, readable
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.metadata import open_metadata
+from quire.metadata.base import BookieAddress
+
+FLAGS = {
+    "activeledgers": "l logId t timeout",
+    "autorecovery": "e enable d disable",
+    "bookieformat": "f force n nonInteractive d deleteCookie",
+    "bookieinfo": "",
+    "bookiesanity": "e entries t timeout",
+    "clusterinfo": "",
+    "cookie_create": "cf cookie-file",
+    "cookie_delete": "",
+    "cookie_generate": "i instance-id j journal-dirs l ledger-dirs o output-file ix index-dirs",
+    "cookie_get": "",
+    "cookie_update": "cf cookie-file",
+    "decommissionbookie": "bookieid",
+    "deleteledger": "l ledgerid f force",
+    "endpointinfo": "b bookieid",
+    "forceauditchecks": "calc checkallledgerscheck ppc placementpolicycheck rc replicascheck",
+    "help": "",
+    "initbookie": "",
+    "initnewcluster": "",
+    "lastmark": "",
+    "ledger": "m meta",
+    "ledgermetadata": "dumptofile restorefromfile update l ledgerid",
+    "listbookies": "a all h hostnames ro readonly rw readwrite",
+    "listfilesondisc": "txn journal log entrylog idx index",
+    "listledgers": "m meta bookieid",
+    "listunderreplicated": "c onlydisplayledgercount emr excludingmissingreplica mr missingreplica "
+    "pmr printmissingreplica prw printreplicationworkerid",
+    "localconsistencycheck": "",
+    "lostbookierecoverydelay": "g get s set",
+    "metaformat": "f force n nonInteractive",
+    "nukeexistingcluster": "f force i instanceid p zkledgersrootpath",
+    "queryautorecoverystatus": "",
+    "readjournal": "dir m msg",
+    "readledger": "m msg l ledgerid fe firstentryid le lastentryid r force-recovery b bookie",
+    "readlog": "m msg l ledgerid e entryid sp startpos ep endpos",
+    "readlogmetadata": "",
+    "recover": "q query dr dryrun f force l ledger sk skipOpenLedgers d deleteCookie "
+    "sku skipUnrecoverableLedgers rate replicationRate",
+    "simpletest": "e ensemble w writeQuorum a ackQuorum n numEntries",
+    "triggeraudit": "",
+    "updateBookieInLedger": "sb srcBookie db destBookie s updatespersec r maxOutstandingReads "
+    "l limit v verbose p printprogress",
+    "updateledgers": "b bookieId s updatespersec r maxOutstandingReads l limit v verbose "
+    "p printprogress",
+    "whatisinstanceid": "",
+    "whoisauditor": "",
+}
+"""What `bookkeeper shell help` of 4.17 says, but for the verbs in REFUSED."""
+
+URI = "sqlite:////tmp/nothing.db"
+
+
+def quire(*arguments: str) -> Result:
+    return CliRunner().invoke(cli, ["shell", *arguments])
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.delenv("QUIRE_METADATA", raising=False)
+    found = f"sqlite:///{tmp_path}/cluster.db"
+
+    async def make() -> None:
+        store = await open_metadata(found, create=True)
+        await store.initialise()
+        await store.close()
+
+    asyncio.run(make())
+    return found
+
+
+def a_shell(ledger_id_format: str = "long", *, hex_entries: bool = False) -> Shell:
+    return Shell(URI, {}, (), "", ledger_id_format, hex_entries)
+
+
+def test_all_verbs_are_there() -> None:
+    assert set(VERBS) == set(FLAGS)
+    assert not set(REFUSED) & set(VERBS)
+
+
+@pytest.mark.parametrize("verb", FLAGS)
+def test_all_flags_are_taken_with_one_dash_or_two(verb: str) -> None:
+    command = shell.get_command(click.Context(shell), verb)
+    assert command is not None
+    taken = {spelling for parameter in command.params for spelling in parameter.opts}
+    for flag in FLAGS[verb].split():
+        assert {f"-{flag}", f"--{flag}"} <= taken, flag
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_is_refused_says_what_to_type(verb: str) -> None:
+    result = quire("--metadata", URI, verb, "-v", "--x", "1", "word")
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(f"error: {verb}: ")
+    assert "quire bookie" in line or "nothing to convert" in line
+
+
+def test_no_cluster_and_no_bookie_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("QUIRE_METADATA", raising=False)
+    for verb, named in (("listledgers", "-conf"), ("lastmark", "--dir"), ("nonsense", "nonsense")):
+        result = quire(verb)
+        assert result.exit_code == 2
+        (line,) = result.stderr.splitlines()
+        assert named in line
+
+
+def test_the_cluster_of_bk_server_conf(
+    uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It counts more than the environment, and less than --metadata. What a bookie would refuse in
+    it does not matter here."""
+    conf = tmp_path / "bk_server.conf"
+    conf.write_text(f"metadataServiceUri={uri}\njournalSyncData=false\nbookiePort=3999\n")
+    monkeypatch.setenv("QUIRE_METADATA", URI)
+    said = quire("-conf", str(conf), "whatisinstanceid")
+    assert said.exit_code == 0, said.stderr
+    assert said.stdout.startswith(f"Metadata Service Uri: {uri} InstanceId: ")
+    other = quire("--metadata", "sqlite:////nowhere/x.db", "--conf", str(conf), "whatisinstanceid")
+    assert other.exit_code == 1
+    assert "/nowhere/x.db" in other.stderr
+
+
+def test_localbookie_may_have_no_value(uri: str) -> None:
+    for words in (
+        ["-localbookie"],
+        ["-localbookie", "h:1"],
+        ["-entryformat", "hex", "--localbookie"],
+        ["-entryformat", "hex"],
+    ):
+        result = quire("--metadata", uri, *words, "listledgers")
+        assert (result.exit_code, result.stdout) == (0, ""), result.stderr
+
+
+def test_help_of_a_verb() -> None:
+    assert "readledger" in quire("help").stdout
+    assert "-firstentryid" in quire("help", "readledger").stdout
+    assert quire("help", "nonsense").exit_code == 2
+
+
+def test_a_file_is_not_formatted(uri: str) -> None:
+    """SQLite's file is the whole cluster: deleting it is up to its owner."""
+    for words in (["metaformat", "-n", "-f"], ["nukeexistingcluster", "-p", "/ledgers", "-f"]):
+        result = quire("--metadata", uri, *words)
+        assert result.exit_code == 2
+        assert "delete the file" in result.stderr
+    assert quire("--metadata", uri, "whatisinstanceid").exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["nukeexistingcluster", "-p", "/ledgers"], "-force"),
+        (["nukeexistingcluster", "-p", "/ledgers", "-f", "-i", "x"], "not both"),
+        (["lostbookierecoverydelay"], "-get"),
+        (["lostbookierecoverydelay", "-g", "-s", "1"], "-get"),
+        (["autorecovery"], "-enable"),
+        (["autorecovery", "-e", "-d"], "-disable"),
+        (["listbookies"], "-readwrite"),
+        (["ledgermetadata", "-l", "x"], "'x'"),
+        (["readledger", "-l", "1", "-fe", "5", "-le", "4"], "-firstentryid 5"),
+        (["forceauditchecks"], "-calc"),
+        (["recover", "h:1"], "-force"),
+        (["bookieformat", "-n"], "--dir"),
+    ],
+)
+def test_wrong_usage(uri: str, words: list[str], named: str) -> None:
+    result = quire("--metadata", uri, *words)
+    assert result.exit_code == 2
+    assert named in result.stderr.splitlines()[-1]
+
+
+def test_switches_and_delay(uri: str) -> None:
+    run = ("--metadata", uri)
+    assert quire(*run, "lostbookierecoverydelay", "-set", "7").exit_code == 0
+    said = quire(*run, "lostbookierecoverydelay", "-get").stdout
+    assert said == "LostBookieRecoveryDelay value in ZK: 7\n"
+    quire(*run, "autorecovery", "-disable")
+    assert '"ledgerReplicationEnabled" : false' in quire(*run, "clusterinfo").stdout
+    quire(*run, "autorecovery", "--enable")
+    assert '"ledgerReplicationEnabled" : true' in quire(*run, "clusterinfo").stdout
+    assert quire(*run, "triggeraudit").exit_code == 0
+    assert quire(*run, "whoisauditor").exit_code == 1
+
+
+def test_cookies(uri: str, tmp_path: Path) -> None:
+    run, file = ("--metadata", uri), str(tmp_path / "cookie")
+    words = ("-j", "/j", "-l", "/a,/b", "-o", file, "h:1")
+    assert quire(*run, "cookie_generate", *words).exit_code == 0
+    assert quire(*run, "cookie_get", "h:1").exit_code == 1
+    assert quire(*run, "cookie_create", "-cf", file, "--dry-run", "h:1").exit_code == 0
+    assert quire(*run, "cookie_get", "h:1").exit_code == 1
+    assert quire(*run, "cookie_create", "-cf", file, "h:1").exit_code == 0
+    said = quire(*run, "cookie_get", "h:1").stdout
+    assert said.startswith("Cookie for bookie 'h:1' is:\n---\n5\n")
+    assert 'ledgerDirs: "2\\t/a\\t/b"' in said
+    assert quire(*run, "cookie_delete", "h:1").exit_code == 0
+    assert quire(*run, "cookie_get", "h:1").exit_code == 1
+
+
+# -- as Apache writes it ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("long", "255"), ("hex", "ff"), ("uuid", "00000000-0000-0000-0000-0000000000ff")],
+)
+def test_ledger_ids(kind: str, text: str) -> None:
+    found = a_shell(kind)
+    assert found.ledger(255) == text
+    assert found.parse_ledger(f" {text} ") == 255
+    with pytest.raises(ValueError):
+        found.parse_ledger("nonsense")
+    with pytest.raises(ValueError):
+        found.parse_ledger("-1")
+
+
+def test_entries() -> None:
+    assert a_shell().entry("ž".encode()) == "ž"
+    assert a_shell().entry(b"\xff") == "\N{REPLACEMENT CHARACTER}"
+    dumped = a_shell(hex_entries=True).entry("entry-3-2 ž payload".encode())
+    assert dumped.splitlines() == [
+        "00000000 65 6E 74 72 79 2D 33 2D 32 20 C5 BE 20 70 61 79 entry-3-2 .. pay",
+        "00000010 6C 6F 61 64                                     load",
+    ]
+    assert hex_dump(b"") == ""
+
+
+@pytest.mark.parametrize(
+    ("size", "text"),
+    [
+        (999, "999"),
+        (1000, "1000(1KB)"),
+        (79_450_931_200, "79450931200(79.45GB)"),
+        (79_375_319_040, "79375319040(79.375GB)"),
+        (5_000_000_000_000_000, "5000000000000000(5000TB)"),
+    ],
+)
+def test_sizes(size: int, text: str) -> None:
+    assert readable(size) == text
+
+
+def test_bookies() -> None:
+    address = BookieAddress("me", "127.0.0.1", 7)
+    assert bookie_line("me", address).startswith("BookieID:me, IP:127.0.0.1, Port:7, Hostname:")
+    assert bookie_line("me", None) == "BookieID:me, IP:Unknown, Port:Unknown, Hostname:Unknown"
+
+
+def test_metadata() -> None:
+    metadata = LedgerMetadata(
+        ensemble_size=2,
+        write_quorum=2,
+        ack_quorum=1,
+        segments=(Segment(0, ("a:1", "b:2")), Segment(3, ("a:1", "c:3"))),
+        custom={"k": b"v"},
+    )
+    ensembles = "ensembles={0=[a:1, b:2], 3=[a:1, c:3]}, customMetadata={k=base64:dg==}}"
+    begin = "LedgerMetadata{formatVersion=3, ensembleSize=2, writeQuorumSize=2, ackQuorumSize=1, "
+    rest = f"digestType=CRC32C, password=OMITTED, {ensembles}"
+    assert metadata_text(metadata) == f"{begin}state=OPEN, {rest}"
+    closed = metadata.with_close(4, 50)
+    assert metadata_text(closed) == f"{begin}state=CLOSED, length=50, lastEntryId=4, {rest}"
