@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 
 Range = tuple[int, int]
@@ -46,6 +46,12 @@ def touches(ranges: Sequence[Range], first: int, last: int) -> bool:
     return at < len(ranges) and ranges[at][0] <= last
 
 
+def overlapping(ranges: Sequence[Range], first: int, last: int) -> Sequence[Range]:
+    """Those that have any number of first..last."""
+    low = bisect_left(ranges, first, key=_last)
+    return ranges[low : bisect_right(ranges, last, lo=low, key=_first)]
+
+
 def widened(ranges: Sequence[Range], most: int) -> list[Range]:
     """At most so many ranges, which have all the numbers and, where there were more, others too:
     those in the narrowest gaps."""
@@ -65,6 +71,10 @@ def widened(ranges: Sequence[Range], most: int) -> list[Range]:
 def count(ranges: Iterable[Range]) -> int:
     """How many numbers."""
     return sum(last - first + 1 for first, last in ranges)
+
+
+def _first(one: Range) -> int:
+    return one[0]
 
 
 def _last(one: Range) -> int:

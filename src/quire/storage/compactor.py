@@ -39,7 +39,7 @@ from quire.storage.rewrite import BadSegmentError, Result, Rewrite, Source
 from quire.storage.salvage import Salvage, is_original_deletion
 from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo, Segment, SegmentState
-from quire.storage.spares import Spares, is_full
+from quire.storage.spares import Spares, may_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,6 +258,7 @@ class Compactor:
             self._files.get(last)
         except OSError as error:
             last.damage = f"it cannot be opened ({error})"
+            self._quarantine.doubt(last.number)
             return
         last.readers += 1
         for number in choice.numbers:
@@ -374,7 +375,7 @@ class Compactor:
                 bad.damage = bad.damage or str(error)
                 self._quarantine.doubt(bad.number)
             self.tick()
-        elif not is_full(error):
+        elif not may_pass(error):
             self._broken(error)
 
     def _release(self, work: _Work) -> None:

@@ -11,7 +11,7 @@ from itertools import accumulate
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows
 from quire.codec.log_format import ranges_of
 from quire.codec.log_parts import BLOCK_BYTES
-from quire.core.ranges import Range, merged, touches, without
+from quire.core.ranges import Range, merged, overlapping, without
 from quire.storage.batch import Run
 
 
@@ -62,13 +62,12 @@ class Extent:
     def hit(self, blocks: Sequence[Range]) -> list[Range]:
         """Which of its frames, counted from 0, touch any of these blocks."""
         low, high = self.blocks
-        if not touches(blocks, low, high):
+        touched = overlapping(blocks, low, high)
+        if not touched:
             return []
         ends = None if self.sizes is None else list(accumulate(self.sizes))
         found = []
-        for first, last in blocks:
-            if last < low or first > high:
-                continue
+        for first, last in touched:
             start = max(first * BLOCK_BYTES - self.offset, 0)
             stop = min((last + 1) * BLOCK_BYTES - self.offset, self.size_bytes)
             if ends is None:

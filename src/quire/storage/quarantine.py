@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
+from quire.codec.log_parts import BLOCK_BYTES
 from quire.core.ranges import Range
 from quire.storage import extents
 from quire.storage.catalogue import Catalogue
@@ -30,8 +31,8 @@ from quire.storage.salvage import Salvage
 from quire.storage.scrub import Findings
 from quire.storage.sealed_rows import unpack
 from quire.storage.seams import Disk
-from quire.storage.segment import LedgerInfo, Segment, SegmentState
-from quire.storage.spares import is_full
+from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.spares import may_pass
 
 CHECK_INTERVAL_S = 10.0
 """Between two looks whether what is damaged is there once more."""
@@ -59,6 +60,14 @@ class Quarantine:
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
         """Records of which it is known what lacks, and not only what is damaged."""
+        self._seen: set[int] = set()
+        """Records that a scrub of this process made. Of an older one it is not known whether it is
+        of the file that is there: a crash may have come between the rewriting and its removal."""
+        self._unread: set[int] = set()
+        """Numbers whose file was there at the start and could not be read."""
+        self._rest: dict[int, dict[int, list[Range]]] = {}
+        """What is damaged of ledgers that a record has no room for, until it is known that of those
+        which it names something lacks: a scrub finds the others again."""
         self._unsaved: set[int] = set()
         """Numbers whose file is not what it should be."""
         self._saving = False
@@ -73,17 +82,16 @@ class Quarantine:
 
     def load(self) -> list[int]:
         """What earlier starts have found. Blocks. Numbers of segments to be looked at again, for
-        what was remembered of them cannot be read. `OSError`, `StorageError`."""
-        unread = []
+        what was remembered of them cannot be read. `OSError`."""
         for number, record in stored_records(self._disk):
             segment = self._catalogue.segments.get(number)
             if segment is None:
                 self._unsaved.add(number)
             elif record is None:
-                unread.append(number)
+                self._unread.add(number)
             else:
                 self._put(segment, record)
-        return unread
+        return sorted(self._unread)
 
     # -- what is known --------------------------------------------------------------------------
 
@@ -109,7 +117,10 @@ class Quarantine:
                 and not record.header
                 and not (record.index and record.lost_tables)
             ):
-                yield segment
+                if number in self._seen:
+                    yield segment
+                else:
+                    self.suspect(number)
 
     def salvage(self, segment: Segment) -> Salvage:
         """How to write it anew; it is `ready`."""
@@ -145,11 +156,17 @@ class Quarantine:
         """All of the segment was checked. It is what the catalogue has under its number."""
         number = segment.number
         if found.clean:
-            if number in self.records:
+            segment.damage = ""  # A compaction may have met an error that passed.
+            if number in self.records or number in self._unread:
                 self.release(number)
             return
         old = self.records.get(number)
-        ledgers, more = limited(self._hurt(segment, found))
+        hurt = self._hurt(segment, found)
+        ledgers, more = limited(hurt)
+        self._rest.pop(number, None)
+        if more and segment.trailer is not None:
+            self._rest[number] = _others(hurt, ledgers)
+        self._seen.add(number)
         record = SegmentDamage(
             number,
             self._now_ms() if old is None else old.found_ms,
@@ -171,13 +188,15 @@ class Quarantine:
 
     def _hurt(self, segment: Segment, found: Findings) -> dict[int, list[Range]]:
         if segment.trailer is None:
-            return damaged_here(segment, found.blocks)
+            return damaged_here(tuple(segment.parts.items()), found.blocks)
         return damaged_sealed(segment, found, self._catalogue.ledgers)
 
     def release(self, number: int) -> None:
         """The segment was written anew, is gone, or reads well again."""
         record = self.records.pop(number, None)
-        self._checked.discard(number)
+        for known in (self._checked, self._seen, self._unread):
+            known.discard(number)
+        self._rest.pop(number, None)
         self._unsaved.add(number)
         segment = self._catalogue.segments.get(number)
         if segment is not None:
@@ -213,28 +232,59 @@ class Quarantine:
             record, segment = self.records.get(number), self._catalogue.segments.get(number)
             if record is None or segment is None:
                 continue
-            if segment.trailer is None:
-                damaged: Mapping[int, Sequence[Range]] = damaged_here(segment, record.blocks)
-            else:
-                damaged = self._alive(record)
-            newer = {
-                ledger_id: newer_copies(
-                    self._catalogue.segments, self._catalogue.ledgers[ledger_id], number
-                )
-                for ledger_id in damaged
-            }
             self._checking = True
-            self._maintenance.run(
-                partial(_left, self._disk, segment, record, damaged, newer),
-                partial(self._on_checked, segment, record, numbers),
-            )
+            if segment.trailer is None:  # It may have a hundred thousand runs.
+                self._maintenance.run(
+                    partial(damaged_here, tuple(segment.parts.items()), record.blocks),
+                    partial(self._on_damaged, segment, record, numbers),
+                )
+            else:
+                self._look(segment, record, False, numbers, self._alive(record))
             return
+
+    def _on_damaged(
+        self,
+        segment: Segment,
+        record: SegmentDamage,
+        upcoming: Sequence[int],
+        damaged: dict[int, list[Range]] | None,
+        error: Exception | None,
+    ) -> None:
+        if damaged is None or self.closed:
+            self._check(upcoming)
+        else:
+            self._look(segment, record, True, upcoming, damaged)
+
+    def _look(
+        self,
+        segment: Segment,
+        record: SegmentDamage,
+        whole: bool,
+        upcoming: Sequence[int],
+        damaged: Mapping[int, Sequence[Range]],
+    ) -> None:
+        """What of the damaged entries lacks. `whole`: the record may name fewer."""
+        ledgers = self._catalogue.ledgers
+        alive = {
+            ledger_id: ranges
+            for ledger_id, ranges in damaged.items()
+            if ledger_id in ledgers  # it may have been deleted meanwhile
+        }
+        newer = {
+            ledger_id: newer_copies(self._catalogue.segments, ledgers[ledger_id], record.number)
+            for ledger_id in alive
+        }
+        self._maintenance.run(
+            partial(_left, self._disk, segment, record, alive, newer),
+            partial(self._on_checked, segment, record, whole, upcoming),
+        )
 
     def _on_checked(
         self,
         segment: Segment,
         record: SegmentDamage,
-        rest: Sequence[int],
+        whole: bool,
+        upcoming: Sequence[int],
         left: dict[int, list[Range]] | None,
         error: Exception | None,
     ) -> None:
@@ -242,14 +292,21 @@ class Quarantine:
         same = self.records.get(number) is record
         if left is not None and same and self._catalogue.segments.get(number) is segment:
             ledgers, more = limited(left)
-            self._checked.add(number)
-            if ledgers != record.ledgers:
-                new = replace(record, ledgers=ledgers, more=record.more or more)
-                self._put(segment, new)
+            more = more if whole else record.more
+            rest = self._rest.pop(number, None)
+            if not ledgers and rest:  # Those are there once more: now the next ones.
+                ledgers, more = limited(rest)
+                if more:
+                    self._rest[number] = _others(rest, ledgers)
+                upcoming = (number, *upcoming)
+            else:
+                self._checked.add(number)
+                if not ledgers and more:
+                    self.suspect(number)  # these are healed: who else is there?
+            if ledgers != record.ledgers or more != record.more:
+                self._put(segment, replace(record, ledgers=ledgers, more=more))
                 self._unsaved.add(number)
-            if not ledgers and record.more:
-                self.suspect(number)  # these are healed: who else is there?
-        self._check(rest)
+        self._check(upcoming)
         self._save()
 
     # -- files ------------------------------------------------------------------------------------
@@ -270,17 +327,35 @@ class Quarantine:
         self._saving = False
         if error is None:
             self._save()
-        elif is_full(error):
+        elif may_pass(error):
             self._unsaved.add(number)  # the next tick tries again
         else:
             self._broken(error)
 
 
-def damaged_here(segment: Segment, blocks: Sequence[Range]) -> dict[int, list[Range]]:
-    """Entries without a good copy in a segment that has no footer, by the index in memory."""
-    ledgers = {}
-    for ledger_id, part in segment.parts.items():
-        synced = [extents.of_run(run) for run in part.runs if run.batch.buffers is None]
+def _others(hurt: Mapping[int, list[Range]], named: Mapping[int, object]) -> dict[int, list[Range]]:
+    return {ledger_id: ranges for ledger_id, ranges in hurt.items() if ledger_id not in named}
+
+
+def damaged_here(
+    parts: Sequence[tuple[int, Part]], blocks: Sequence[Range]
+) -> dict[int, list[Range]]:
+    """Entries without a good copy in a segment that has no footer, by the index in memory. Runs may
+    be added meanwhile."""
+    ledgers: dict[int, list[Range]] = {}
+    if not blocks:
+        return ledgers
+    low, high = blocks[0][0] * BLOCK_BYTES, (blocks[-1][1] + 1) * BLOCK_BYTES
+    for ledger_id, part in parts:
+        runs = [run for run in part.runs[:] if run.batch.buffers is None]
+        # Of many thousands only a few lie near what is damaged.
+        if not any(
+            start < high and start + run.size_bytes > low
+            for run in runs
+            for start in (run.batch.file_offset + run.offset,)
+        ):
+            continue
+        synced = [extents.of_run(run) for run in runs]
         if hurt := extents.damaged_entries(synced, blocks):
             ledgers[ledger_id] = hurt
     return ledgers
@@ -295,7 +370,8 @@ def damaged_sealed(
         return {
             ledger_id: ranges
             for ledger_id, ranges in found.ledgers.items()
-            if (info := ledgers.get(ledger_id)) is not None and info.lives_in(number)
+            if (info := ledgers.get(ledger_id)) is not None
+            and (info.lives_in(number) or ledger_id in segment.parts)
         }
     whole: dict[int, list[Range]] = {}
     for ledger_id in segment.mentions:

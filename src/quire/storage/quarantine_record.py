@@ -135,7 +135,7 @@ def decode_record(data: bytes, number: int) -> SegmentDamage:
 
 def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
     """Number of each segment that something is remembered of; None where that cannot be read.
-    `OSError`."""
+    `OSError`: the directory cannot be listed."""
     for name in disk.list(LOG_DIRECTORY):
         if not name.endswith(SUFFIX):
             continue
@@ -145,5 +145,5 @@ def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
             continue
         try:
             yield number, decode_record(read_small_file(disk, record_name(number)) or b"", number)
-        except (FormatError, StorageError):
+        except (FormatError, OSError, StorageError):
             yield number, None

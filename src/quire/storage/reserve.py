@@ -14,7 +14,7 @@ from quire.storage.maintenance import Maintenance
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY
-from quire.storage.spares import Spares, is_full
+from quire.storage.spares import Spares, may_pass
 
 
 class Reserve:
@@ -85,7 +85,7 @@ class Reserve:
         if size is not None:
             self.size_bytes = size
             self._spares.held_bytes = 0
-        elif error is not None and not is_full(error):
+        elif error is not None and not may_pass(error):
             self._broken(error)
 
     def _remove(self) -> None:
@@ -96,6 +96,6 @@ class Reserve:
     def _on_removed(self, _: None, error: Exception | None) -> None:
         self._busy = False
         self.size_bytes = 0
-        if error is not None and not is_full(error):
+        if error is not None and not may_pass(error):
             self._broken(error)
         self._spares.check()

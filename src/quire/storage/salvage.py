@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.codec.log_footer import Trailer
 from quire.codec.log_format import RunRow
@@ -74,7 +74,8 @@ def _add_runs(
             found.extents.setdefault(row.ledger_id, []).append(extent)
         done = max(done, stop)
         if record is not None:
-            found.records.append(record)
+            # As in a footer: where it stood among these runs means nothing elsewhere.
+            found.records.append(replace(record, run_index=0))
             if is_original_deletion(record):
                 found.extents.pop(record.ledger_id, None)
 

@@ -127,6 +127,7 @@ class SegmentScrub:
 
     def _head(self) -> int:
         size = self._target.groups_at
+        self._uncache(0, size)
         try:
             header = read_segment_header(self._file, self._directory_id, self._target.number)
             # Its checksum leaves the padding out.
@@ -140,6 +141,7 @@ class SegmentScrub:
 
     def _footer(self, trailer: Trailer) -> int:
         self._expected = None
+        self._uncache(trailer.footer_at, trailer.file_bytes)
         try:
             size = self._file.size()
             tail = read(self._file, trailer.trailer_at, size - trailer.trailer_at)
@@ -192,8 +194,11 @@ class SegmentScrub:
         while at < end:
             header = self._header_at(at)
             if header is None or header.end > end:
-                low = at
-                at = self._next_group(at + BLOCK_BYTES, end)
+                low, at = at, at + BLOCK_BYTES
+                # Block by block, each a step: a disk that fails may take its time for every one.
+                while at < end and self._header_at(at) is None:
+                    at += BLOCK_BYTES
+                    yield BLOCK_BYTES
                 self._holes.append((low, at - 1))
                 self.found.lost_tables += 1
                 for start in range(low, at, SCAN_BYTES):
@@ -213,12 +218,6 @@ class SegmentScrub:
             )
         except OSError:
             return None
-
-    def _next_group(self, at: int, end: int) -> int:
-        """Where the next header that checks stands, or the end."""
-        while at < end and self._header_at(at) is None:
-            at += BLOCK_BYTES
-        return at
 
     def _group(self, header: GroupHeader, data: bytes) -> None:
         table = None
@@ -298,9 +297,7 @@ class SegmentScrub:
 
     def _read(self, low: int, high: int) -> bytes:
         """Whole blocks. What cannot be read is damaged, and zeros stand for it."""
-        if self._target.trailer is not None:
-            # The disk is to be checked, not memory. The newest entries are left to their readers.
-            self._file.uncache(low, high - low)
+        self._uncache(low, high)
         try:
             data = read(self._file, low, high - low)
         except OSError:
@@ -308,6 +305,11 @@ class SegmentScrub:
         if len(data) < high - low:
             self._bad.update(range((low + len(data)) // BLOCK_BYTES, high // BLOCK_BYTES))
         return data.ljust(high - low, b"\0")
+
+    def _uncache(self, low: int, high: int) -> None:
+        """The disk is to be checked, not memory. The newest entries are left to their readers."""
+        if self._target.trailer is not None:
+            self._file.uncache(low, high - low)
 
     def _block(self, at: int) -> bytes:
         try:

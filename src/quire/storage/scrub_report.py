@@ -119,7 +119,7 @@ class DirectoryScrub:
     def _scrubbed(self, segment: Segment, found: Findings) -> SegmentScrubbed:
         catalogue = self._catalogue
         if segment.trailer is None:
-            damaged = damaged_here(segment, found.blocks)
+            damaged = damaged_here(tuple(segment.parts.items()), found.blocks)
         else:
             damaged = damaged_sealed(segment, found, catalogue.ledgers)
         left: dict[int, tuple[Range, ...]] = {}

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from quire.codec.log_parts import BLOCK_BYTES
+from quire.errors import StorageError
 from quire.storage.appender import Handle, Schedule
 from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import Catalogue
@@ -22,7 +23,7 @@ from quire.storage.quarantine import Quarantine
 from quire.storage.scrub import Findings, SegmentScrub, Target
 from quire.storage.seams import Disk
 from quire.storage.segment import Segment, SegmentState
-from quire.storage.spares import is_full
+from quire.storage.spares import may_pass
 
 SCRUB_NAME = f"{CURRENT_DIRECTORY}/SCRUB"
 FIRST_DELAY_S = 600.0
@@ -115,16 +116,17 @@ class Scrubber:
         return self._round.upcoming
 
     def load(self) -> None:
-        """Where the round is. Blocks. `OSError`, `StorageError`."""
-        found = Round.decode(read_small_file(self._disk, SCRUB_NAME) or b"")
+        """Where the round is. Blocks."""
+        try:
+            found = Round.decode(read_small_file(self._disk, SCRUB_NAME) or b"")
+        except (OSError, StorageError):
+            return  # It rotted: no reason not to serve what did not.
         if found is not None:
             self._round = found
 
     def suspect(self, number: int) -> None:
         """Something was damaged there: look at all of it, soon."""
-        last_s = self._looked_s.get(number)
-        if last_s is None or self._monotonic() - last_s >= SUSPECT_AGAIN_S:
-            self._suspects[number] = None
+        self._suspects[number] = None
 
     def tick(self) -> None:
         """Every few seconds: begin what is due, if nothing is under way."""
@@ -134,10 +136,13 @@ class Scrubber:
     # -- what is next ---------------------------------------------------------------------------
 
     def _next(self) -> None:
-        while self._suspects:
-            number = next(iter(self._suspects))
+        now_s = self._monotonic()
+        for number in list(self._suspects):
+            last_s = self._looked_s.get(number)
+            if last_s is not None and now_s - last_s < SUSPECT_AGAIN_S:
+                continue
             del self._suspects[number]
-            self._looked_s[number] = self._monotonic()
+            self._looked_s[number] = now_s
             if (segment := self._catalogue.segments.get(number)) is not None:
                 self._begin(segment, suspect=True)
                 return
@@ -165,10 +170,18 @@ class Scrubber:
         if segment.state in (SegmentState.PREPARED, SegmentState.RETIRED):
             self._passed(segment)
             return
+        if segment.in_flight and segment.end == segment.groups_at:
+            self._passed(segment)  # The log has not begun it yet.
+            return
         target = target_of(segment)
         try:
             file = self._files.get(segment)
-        except OSError:
+        except OSError as error:
+            if may_pass(error):
+                self._looked_s[segment.number] = self._monotonic()
+                self.suspect(segment.number)  # again later
+                self._passed(segment)
+                return
             # Nothing of it can be read: as damaged as can be.
             everything = [(0, max(0, target.end // BLOCK_BYTES - 1))]
             found = Findings(everything, True, "it cannot be opened", 1, extent_known=False)
@@ -214,7 +227,9 @@ class Scrubber:
         if self._catalogue.segments.get(number) is not segment:
             pass  # It is gone, or another file has taken its place.
         elif (segment.trailer is None) != (target.trailer is None) and not found.clean:
-            self._suspects[number] = None  # It was sealed meanwhile: what its footer names counts.
+            # It was sealed meanwhile: what its footer names counts.
+            self._looked_s.pop(number, None)
+            self.suspect(number)
         else:
             self._quarantine.take(segment, found)
         self._passed(segment)
@@ -243,7 +258,7 @@ class Scrubber:
 
     def _on_saved(self, _: None, error: Exception | None) -> None:
         self._saving = False
-        if error is not None and not is_full(error):
+        if error is not None and not may_pass(error):
             self._broken(error)
 
     def cancel(self) -> None:

@@ -20,10 +20,17 @@ from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT}
+NO_FILES = {errno.EMFILE, errno.ENFILE}
 
 
 def is_full(error: Exception) -> bool:
     return isinstance(error, OSError) and error.errno in FULL_DISK
+
+
+def may_pass(error: Exception) -> bool:
+    """Whether it says nothing against the disk: there was no room, or the process, or the machine,
+    had no file descriptor left. Nothing was done then, and it is tried again."""
+    return is_full(error) or (isinstance(error, OSError) and error.errno in NO_FILES)
 
 
 def prepare(disk: Disk, number: int, size: int) -> Segment:
@@ -162,7 +169,7 @@ class Spares:
             self.ensure()
             return
         assert error is not None
-        if not is_full(error):
+        if not may_pass(error):
             self._broken(error)
         elif self._prepared:
             self._prepared = False

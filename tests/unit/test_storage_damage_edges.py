@@ -1,0 +1,335 @@
+"""What damage must not turn into: records of an older file, errors that passed, hints that rot, and
+more ledgers than one record names."""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.core.ranges import Range, merged, overlapping
+from quire.errors import DamagedError
+from quire.storage import quarantine_record
+from quire.storage.quarantine_record import record_name
+from quire.storage.scrub import SegmentScrub
+from quire.storage.scrubber import SCRUB_NAME, target_of
+from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.testing.disk import SimFile
+from tests.support.storage import key_of
+from tests.unit.test_storage_compaction import sealed
+from tests.unit.test_storage_damage import EAGER, ON_SUSPICION, Box, filled
+
+
+def seal_current(box: Box) -> None:
+    wanted, upcoming = len(sealed(box)) + 1, 0
+    while len(sealed(box)) < wanted:
+        box.append([(97, upcoming + k, b"fill" * 200) for k in range(9)])
+        upcoming += 9
+        box.pump()
+    box.idle()
+
+
+def readable(box: Box) -> set[tuple[int, int]]:
+    found = set()
+    for ledger_id, entry_id in box.acknowledged:
+        try:
+            assert box.read(ledger_id, entry_id) == [box.acknowledged[ledger_id, entry_id]]
+        except DamagedError:
+            continue
+        found.add((ledger_id, entry_id))
+    return found
+
+
+@pytest.mark.parametrize("most", [1, 2, 4])
+def test_more_ledgers_than_a_record_names_are_healed_too(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(quarantine_record, "LEDGERS_MAX", most)
+    box = filled()
+    [number, *_] = sealed(box)
+    for block in range(1, 12):
+        box.flip(number, block)
+    box.later()
+    told: set[int] = set()
+    while lacking := box.store.lacking():
+        assert len(lacking) <= most
+        assert not told & set(lacking), "they are healed"
+        told |= set(lacking)
+        box.heal(lacking)
+        box.later()
+    assert len(told) == 6
+    assert box.unreadable() == {}
+    assert box.store.stats().damaged_segments == 0
+
+
+def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
+    """A crash came between the rewriting and the removal of the record. What stands in the blocks
+    that it names is whole now, and the newer copies may not be."""
+    box = filled(ON_SUSPICION, segments=1)
+    [number] = sealed(box)
+    for ledger_id in range(1, 7):
+        ids = [entry_id for ledger, entry_id in box.written if ledger == ledger_id]
+        for at in range(0, len(ids), 8):
+            box.heal({ledger_id: [(ids[at], ids[min(at + 7, len(ids) - 1)])]})
+    seal_current(box)
+    box.flip(number, 4)
+    box.store._scrubber.suspect(number)
+    left = b""
+    release = box.store._quarantine.release
+
+    def keep(number: int) -> None:
+        nonlocal left
+        file = box.disk.open(record_name(number))
+        left = bytes(file.read(0, file.size()) or b"")
+        release(number)
+
+    box.store._quarantine.release = keep  # type: ignore[method-assign]
+    box.later()
+    assert box.store.stats().compactions == 1
+    box.close()
+    file = box.disk.create(record_name(number))
+    file.write([left], 0)
+    file.sync()
+    box.disk.sync_directory(LOG_DIRECTORY)
+    box.open()
+    for newer in sealed(box)[1:]:
+        trailer = box.segment(newer).trailer
+        assert trailer is not None
+        for block in range(1, trailer.footer_at // BLOCK_BYTES):
+            box.flip(newer, block, 50)
+    before = readable(box)
+    assert len(before) > 50
+    box.later()
+    assert readable(box) == before
+    assert box.records().count(record_name(number).rpartition("/")[2]) == 0
+
+
+def test_a_segment_made_from_its_groups_can_be_made_from_its_groups_again() -> None:
+    """A deletion stands behind the runs that it voids in the group where it was logged: copied
+    elsewhere it must not void others."""
+    box = filled(segments=1)
+    box.append([(0, n, b"old life") for n in range(9)])
+    box.append([(90, n, b"zz") for n in range(9)])
+    box.append([(89, n, b"zz") for n in range(9)])
+    box.fence(0)
+    box.pump()
+    box.append([(88, n, b"zz") for n in range(9)])
+    box.append([(87, n, b"zz") for n in range(9)])
+    box.drop([0])
+    box.store.create_ledger(0, key_of(0), again=True)  # a copy is brought back
+    box.append([(0, n, b"new") for n in range(2)])
+    box.pump()
+    seal_current(box)
+    number = next(n for n in sealed(box) if box.store.ledgers[0].lives_in(n))
+    for _ in range(2):
+        trailer = box.segment(number).trailer
+        assert trailer is not None
+        box.disk.flip_bit(segment_name(number), trailer.summary_at + 3)
+        box.store._cache._values.clear()
+        box.later(2)
+        assert box.store.stats().damaged_segments == 0
+        assert box.unreadable() == {}
+    trailer = box.segment(number).trailer
+    assert trailer is not None
+    box.disk.crash()
+    box.disk.flip_bit(segment_name(number), trailer.summary_at + 3)
+    assert box.open().problems == ()
+    assert box.unreadable() == {}
+    assert box.store.ledgers[0].fenced
+
+
+def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
+    box = filled()
+    appender = box.store._appender
+    old = appender.current
+    upcoming = 0
+    while appender.current is old:
+        box.pump()
+        box.append([(50, upcoming + k, b"x" * 700) for k in range(3)])
+        upcoming += 3
+    assert appender.current is not None
+    number = appender.current.number
+    box.store._scrubber.suspect(number)
+    box.store.check_space()
+    while box.maintenance.run():  # the log does nothing
+        pass
+    assert box.events == []
+    box.idle()
+    box.flip(number, appender.current.groups_at // BLOCK_BYTES, 200)
+    box.clock.ms += 61_000
+    box.store._scrubber.suspect(number)
+    box.later(1)
+    assert box.events == [(number, False)]
+
+
+def test_a_process_without_file_descriptors_says_nothing_of_the_disk() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.store._files.close(box.segment(number))
+    real, short = box.disk.open, True
+
+    def opened(name: str) -> SimFile:
+        if short and name == segment_name(number):
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(name)
+
+    box.disk.open = opened  # type: ignore[method-assign]
+    box.flip(number, 4)
+    box.later()
+    assert box.events == []
+    assert box.store.lacking() == {}
+    short = False
+    box.later(2)
+    assert box.events == [(number, False)]
+    assert box.store.lacking() == box.unreadable() != {}
+
+
+@pytest.mark.parametrize("suffix", [".damaged.new", "SCRUB.new", ".spare", ".seg"])
+def test_a_process_without_file_descriptors_makes_the_files_later(suffix: str) -> None:
+    box = filled(replace(EAGER, compact_minor_ratio=0.5, compact_major_ratio=0.9))
+    [number, *_] = sealed(box)
+    real = box.disk.create
+    refused: list[str] = []
+
+    def create(name: str) -> SimFile:
+        if name.endswith(suffix) and len(refused) < 3:
+            refused.append(name)
+            raise OSError(errno.EMFILE, "Too many open files")
+        return real(name)
+
+    box.disk.create = create  # type: ignore[method-assign]
+    box.flip(number, 4)
+    box.drop([1, 2, 3])
+    for _ in range(4):
+        box.later()
+        seal_current(box)
+    assert len(refused) == 3
+    assert box.failures == []
+    assert box.errors == []
+    assert box.store.writable
+    assert box.events == [(number, False)]
+    assert len(box.records()) == 1
+
+
+@pytest.mark.parametrize("rotten", ["record", "round"])
+def test_a_hint_that_cannot_be_read_keeps_nothing_from_being_served(rotten: str) -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = box.store.lacking()
+    box.close()
+    box.disk.fail_reads(record_name(number) if rotten == "record" else SCRUB_NAME)
+    box.open()
+    box.later()
+    assert box.store.lacking() == lacking != {}
+
+
+def test_a_record_that_cannot_be_read_goes_with_its_damage() -> None:
+    box = filled(ON_SUSPICION)
+    [number, *_] = sealed(box)
+    box.close()
+    file = box.disk.create(record_name(number))
+    file.write([b"rotten"], 0)
+    file.sync()
+    box.disk.sync_directory(LOG_DIRECTORY)
+    box.open()
+    box.later()
+    assert box.records() == []
+    assert box.events == []
+
+
+def test_a_compaction_that_met_an_error_that_passed_is_done_later() -> None:
+    box = filled(replace(ON_SUSPICION, compact_minor_ratio=0.5, compact_major_ratio=0.9))
+    numbers = sealed(box)
+    box.drop([1, 2, 3])
+    box.idle()
+    for number in numbers:
+        box.disk.fail_reads(segment_name(number))
+    box.store.check_space()
+    box.pump()
+    assert any(box.segment(number).damage for number in numbers)
+    for number in numbers:
+        box.disk.mend_reads(segment_name(number))
+    for _ in range(4):
+        box.clock.ms += 3_600_000
+        box.later(1)
+    assert box.store.stats().compactions > 0
+    assert not any(box.segment(number).damage for number in sealed(box))
+    assert box.unreadable() == {}
+
+
+def test_damage_found_while_a_look_is_too_soon_is_looked_at_later() -> None:
+    box = filled(ON_SUSPICION)
+    [number, *_] = sealed(box)
+    box.store._scrubber.suspect(number)
+    box.store.check_space()
+    box.idle()
+    assert box.store.stats().scrubbed_segments == 1
+    box.flip(number, 4)
+    assert box.unreadable() != {}
+    box.store.check_space()
+    box.idle()
+    assert box.store.stats().scrubbed_segments == 1
+    box.later(2)  # nobody reads it again
+    assert box.events == [(number, False)]
+
+
+class Watched(SimFile):
+    """Counts what is asked of it."""
+
+    reads = 0
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> bytes | None:
+        self.reads += 1
+        return super().read(offset, size, wait=wait)
+
+    def uncache(self, offset: int, size: int) -> None:
+        uncached.append((offset, offset + size - 1))
+
+
+uncached: list[Range] = []
+
+
+def watched(box: Box, number: int) -> tuple[SegmentScrub, Watched]:
+    name = segment_name(number)
+    file = Watched(box.disk, name, box.disk._file(name))
+    uncached.clear()
+    return SegmentScrub(file, box.store._directory_id, target_of(box.segment(number))), file
+
+
+def test_all_of_a_sealed_segment_comes_from_the_device() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    scrub, _ = watched(box, number)
+    while scrub.step():
+        pass
+    assert merged(uncached) == [(0, box.segment(number).file_bytes - 1)]
+
+
+def test_where_nothing_can_be_read_a_step_asks_for_little() -> None:
+    """Every read may take seconds then, and the log waits for the thread that does it."""
+    box = filled()
+    [number, *_] = sealed(box)
+    box.disk.fail_reads(segment_name(number))
+    scrub, file = watched(box, number)
+    asked = []
+    while scrub.step():
+        asked.append(file.reads)
+        file.reads = 0
+    trailer = box.segment(number).trailer
+    assert trailer is not None
+    blocks = (trailer.footer_at - trailer.groups_at) // BLOCK_BYTES
+    assert len(asked) > blocks > 8
+    assert max(asked[2:-1]) <= 2
+    assert asked[-1] <= blocks + 2  # then all of it, to find out what is good
+
+
+def test_ranges_that_overlap() -> None:
+    ranges = [(1, 2), (5, 9), (12, 12)]
+    for first in range(14):
+        for last in range(first, 14):
+            expected = [one for one in ranges if one[0] <= last and first <= one[1]]
+            assert list(overlapping(ranges, first, last)) == expected
