@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency java config-docs dist dist-check lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency bench-ui java chromium config-docs dist dist-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -26,17 +26,20 @@ $(STAMP): pyproject.toml requirements/dev.lock scripts/setup-venv
 java:
 	@scripts/ensure-java
 
+chromium:
+	@scripts/ensure-chromium
+
 demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
 	@$(BIN)/python -m quire.admin.demo
 
-test: $(STAMP) java ## every test, fast parts first (ARGS="unit" for one part, ARGS=--list)
+test: $(STAMP) java chromium ## every test, fast parts first (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
 
 check: $(STAMP) ## format, lint, types, import rule, documents
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/ui.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
 	@$(BIN)/python scripts/check-docs
@@ -77,6 +80,9 @@ bench-spark: $(STAMP) java ## Spark reading and writing, beside what bounds it (
 
 bench-spark-latency: $(STAMP) java ## from an append to a query's sink, per trigger interval
 	@PYTHONPATH=bench $(BIN)/python bench/spark/follow.py $(ARGS)
+
+bench-ui: $(STAMP) ## each page of the dashboard, with 100 bookies and 100,000 ledgers (ARGS="--rounds 20")
+	@$(BIN)/python bench/ui.py $(ARGS)
 
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto

@@ -60,7 +60,8 @@ def quire_executable() -> str:
 
 
 def quire_local(bookies: int, directory: Path, zookeeper: bool) -> list[str]:
-    command = [quire_executable(), "local", "--bookies", str(bookies), "--dir", str(directory)]
+    where = ("--dir", str(directory))
+    command = [quire_executable(), "local", "--no-ui", "--bookies", str(bookies), *where]
     return [*command, "--zookeeper"] if zookeeper else command
 
 

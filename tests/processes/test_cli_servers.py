@@ -187,7 +187,7 @@ def test_a_writer_whose_only_bookie_dies(tmp_path: Path) -> None:
 
 
 def running_local(*arguments: str) -> Running:
-    return Quire().start("local", *arguments)
+    return Quire().start("local", "--no-ui", *arguments)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=["INT", "TERM"])

@@ -97,5 +97,8 @@ def test_every_route_is_documented() -> None:
     check("http.md", "bookie", route_rows(bookie))
     check("http.md", "cluster", route_rows(ClusterRoutes(connect, jobs, "x").routes()))
     rates = Rates(lambda: 0.0, cast(Fetch, None))
-    ours = [*OurRoutes(connect, jobs, rates).routes(), *DashboardRoutes(connect, jobs, rates).routes()]
+    ours = [
+        *OurRoutes(connect, jobs, rates).routes(),
+        *DashboardRoutes(connect, jobs, rates).routes(),
+    ]
     check("http.md", "ours", route_rows(ours))

@@ -146,9 +146,7 @@ def serve_in_foreground(uri: str, serving: Callable[[str], object] | None = None
         pass
 
 
-async def _http(
-    uri: str, options: HttpOptions, serving: Callable[[str], object] | None
-) -> None:
+async def _http(uri: str, options: HttpOptions, serving: Callable[[str], object] | None) -> None:
     import quire
     from quire.admin.autorecovery import default_name
     from quire.bookie.main import log_event

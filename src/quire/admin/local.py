@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
+import time
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import click
@@ -15,6 +17,9 @@ if TYPE_CHECKING:
     from quire.testing.cluster import LocalCluster, ServerProcess
 
 WATCH_INTERVAL_S = 0.25
+UI_ADDRESS = "127.0.0.1:8080"
+ANY_PORT = "127.0.0.1:0"
+UI_START_TIMEOUT_S = 20.0
 
 
 @click.command()
@@ -39,10 +44,22 @@ WATCH_INTERVAL_S = 0.25
     type=click.IntRange(1, 65535),
     help="Port of the first bookie, the others follow. [default: free ones, the same every time]",
 )
+@click.option(
+    "--ui",
+    metavar="HOST:PORT",
+    help=f"Where the dashboard is; loopback only. [default: {UI_ADDRESS}, or any free port where "
+    "that is taken]",
+)
+@click.option("--no-ui", is_flag=True, help="Without the dashboard.")
 def local(
-    bookies: int | None, directory: str | None, zookeeper: bool, base_port: int | None
+    bookies: int | None,
+    directory: str | None,
+    zookeeper: bool,
+    base_port: int | None,
+    ui: str | None,
+    no_ui: bool,
 ) -> int:
-    """Run a whole cluster on this machine, in the foreground: metadata and bookies.
+    """Run a whole cluster on this machine, in the foreground: metadata, bookies, and a dashboard.
 
     Prints the metadata URI, and nothing else, on standard output once all bookies serve. Ctrl-C
     and SIGTERM stop it cleanly, with exit status 0; started again on the same directory it has its
@@ -53,18 +70,35 @@ def local(
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stopping.set())
+    if ui and no_ui:
+        raise click.UsageError("--ui and --no-ui exclude each other", click.get_current_context())
+    wanted = not no_ui and (bool(ui) or find_spec("aiohttp") is not None)
     cluster = LocalCluster(
-        bookies, directory, True if zookeeper else None, base_port=base_port, stopping=stopping
+        bookies,
+        directory,
+        True if zookeeper else None,
+        ("--http", ANY_PORT) if wanted else (),  # whence the dashboard has what they do now
+        base_port=base_port,
+        stopping=stopping,
     )
+    shown: list[ServerProcess] = []
     try:
         cluster.start()
+        if wanted:
+            shown = [_dashboard(cluster, ui, stopping)]
         _welcome(cluster)
-        _watch(cluster, stopping)
+        if shown:
+            say(f"Dashboard: {shown[0].said}")
+        elif not no_ui:
+            say('No dashboard: it needs pip install "quire[http]"')
+        _watch([*cluster.processes, *shown], stopping)
     except StoppedError:
         say("stopped before it served")
         return 0
     finally:
-        running = len(cluster.processes)
+        running = len(cluster.processes) + len(shown)
+        for process in shown:
+            process.stop()  # it only looks: how it ends is nobody's loss
         unclean = cluster.stop()
     for line in unclean:
         fail(line)
@@ -87,12 +121,37 @@ def _welcome(cluster: LocalCluster) -> None:
     say("Ctrl-C stops it")
 
 
-def _watch(cluster: LocalCluster, stopping: threading.Event) -> None:
+def _dashboard(
+    cluster: LocalCluster, address: str | None, stopping: threading.Event
+) -> ServerProcess:
+    """`quire ui` beside the cluster. StartError."""
+    from quire.errors import StartError
+    from quire.testing._process import quire_command
+    from quire.testing.cluster import ServerProcess, StoppedError
+
+    def start(where: str) -> ServerProcess:
+        command = quire_command("ui", "--metadata", cluster.uri, "--http", where)
+        process = ServerProcess("the dashboard", command, cluster.directory / "ui.log")
+        process.launch()
+        process.wait_ready(time.monotonic() + UI_START_TIMEOUT_S, stopping)
+        return process
+
+    if address is not None:
+        return start(address)
+    try:
+        return start(UI_ADDRESS)
+    except StoppedError:
+        raise
+    except StartError:
+        return start(ANY_PORT)  # most likely somebody else has the port
+
+
+def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
     """Until stopped. A process that dies is told of and not restarted: whoever kills one wants to
     see what the others do."""
     dead: set[ServerProcess] = set()
     while not stopping.wait(WATCH_INTERVAL_S):
-        for process in cluster.processes:
+        for process in processes:
             if process not in dead and not process.alive:
                 dead.add(process)
                 say(f"{process.name} ended {process.how_it_ended()}; its log: {process.log_path}")

@@ -47,6 +47,11 @@ _COMMANDS = {
     "config": ("quire.admin.main:config", "Show and check the configuration."),
     "explain": ("quire.admin.main:explain", "Say what is wrong with something, and why."),
     "bench": ("quire.admin.main:bench", "Measure a cluster."),
+    "shell": ("quire.admin.shell:shell", "Take the verbs and flags of Apache's BookieShell."),
+    "completion": (
+        "quire.admin.completion:completion",
+        "Print what makes a shell complete commands and options.",
+    ),
     "simulate": (
         "quire.admin.simulate:simulate",
         "Run whole clusters with faults on seeds, and check them.",
@@ -112,6 +117,7 @@ _AUTORECOVERY = {
 _CLUSTER = {
     "init": ("quire.admin.cluster_init:init", "Make a new, empty cluster."),
     "bookies": ("quire.admin.cluster_bookies:bookies", "List the registered bookies."),
+    "erase": ("quire.admin.cluster_erase:erase", "Destroy a cluster and all its ledgers."),
     "locations": (
         "quire.admin.cluster_locations:locations",
         "Say where bookies stand: racks, regions, zones.",

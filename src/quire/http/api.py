@@ -125,8 +125,8 @@ class Route:
     example: Any = None
     """An answer."""
     open: bool = False
-    """Answered without the token: for probes, and the dashboard's files. It says nothing but whether
-    the process is well."""
+    """Answered without the token: for probes, and the dashboard's files. It says nothing of the
+    cluster, and of the process nothing but whether it is well."""
     documented: bool = True
     """In the OpenAPI document."""
 

@@ -21,7 +21,7 @@ from quire.streams.walk import namespaces
 from quire.tasks import each
 
 PREFIX = "/api/v1/quire"
-ANSWER_TIMEOUT_S = 6.0
+ANSWER_TIMEOUT_S = 5.0
 """Somebody looks at a page: a metadata store that takes longer is told of as what is wrong."""
 MARKED_SHOWN_MAX = 50
 NAMESPACES_MAX = 1_000
@@ -49,7 +49,7 @@ class DashboardRoutes:
             bookies = await bookie_facts(client, gone=True, space=True, rates=self._rates)
             recovery = (await overview(client.metadata, clock=client.clock)).as_json()
             instance = await client.metadata.instance_id()
-        count = {state: 0 for state in ("writable", "read-only", "gone")}
+        count = dict.fromkeys(("writable", "read-only", "gone"), 0)
         for one in bookies:
             count[one["state"]] += 1
         told = [one for one in bookies if one["free_bytes"] is not None]

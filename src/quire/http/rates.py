@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.metadata.base import BookieAddress
-from quire.tasks import each
+from quire.tasks import TaskSet, each
 
 ENDPOINT = "httpserver"
 """What Apache's bookies call it where they register."""
@@ -23,6 +23,7 @@ LOOK_INTERVAL_S = 1.0
 """Bookies are not asked more often than this."""
 LOOK_AGE_MAX_S = 30.0
 """A rate since a look that is older would not be of now."""
+LOOK_WAIT_S = 0.1
 LOOK_TIMEOUT_S = 2.0
 METRICS_BYTES_MAX = 1024 * 1024
 BOOKIES_AT_ONCE = 32
@@ -44,7 +45,8 @@ _LATENCIES = {
 }
 """Milliseconds, of the last minute or two."""
 _LEDGERS = "bookie_ledgers_count"
-_LINE = re.compile(r"^([a-zA-Z_:]\w*(?:\{[^}]*\})?)\s+(\S+)$", re.MULTILINE)
+_WANTED = "|".join(map(re.escape, (*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS)))
+_LINE = re.compile(rf"^({_WANTED}) (\S+)$", re.MULTILINE)
 
 Fetch = Callable[[str], Awaitable[str]]
 """The text behind an address; any error means that there is none."""
@@ -62,27 +64,34 @@ class Rates:
     def __init__(self, monotonic: Callable[[], float], fetch: Fetch) -> None:
         self._monotonic = monotonic
         self._fetch = fetch
-        self._lock = asyncio.Lock()
+        self._tasks = TaskSet()
+        self._looking: asyncio.Task[None] | None = None
         self._looked_s = -math.inf
         self._looks: dict[str, _Look] = {}
         self._rates: dict[str, dict[str, float | None]] = {}
 
     async def of(self, bookies: Mapping[str, BookieAddress]) -> dict[str, dict[str, float | None]]:
         """By bookie; those that tell nothing are missing. What needs two looks is None at the
-        first one, and so is the latency of what nobody did."""
-        async with self._lock:
-            if self._monotonic() - self._looked_s >= LOOK_INTERVAL_S:
-                await self._look(bookies)
-            return self._rates
+        first one, and so is the latency of what nobody did. A look that takes longer than
+        `LOOK_WAIT_S` is for the next who ask; these get what the one before has found."""
+        due = self._monotonic() - self._looked_s >= LOOK_INTERVAL_S
+        if due and (self._looking is None or self._looking.done()):
+            self._looking = self._tasks.start(self._look(bookies))
+        if self._looking is not None:
+            await asyncio.wait([self._looking], timeout=LOOK_WAIT_S)
+        return self._rates
+
+    async def close(self) -> None:
+        await self._tasks.close()
 
     async def _look(self, bookies: Mapping[str, BookieAddress]) -> None:
         places = [(name, url) for name, one in bookies.items() if (url := metrics_url(one))]
         found = await each(places, self._read, BOOKIES_AT_ONCE)
-        before, self._looks, self._rates = self._looks, {}, {}
-        for (name, _), look in zip(places, found, strict=True):
-            if look is not None:
-                self._looks[name] = look
-                self._rates[name] = _rates(before.get(name), look)
+        looks = {
+            name: look for (name, _), look in zip(places, found, strict=True) if look is not None
+        }
+        self._rates = {name: _rates(self._looks.get(name), look) for name, look in looks.items()}
+        self._looks = looks
         self._looked_s = self._monotonic()
 
     async def _read(self, place: tuple[str, str]) -> _Look | None:
@@ -104,16 +113,14 @@ def metrics_url(address: BookieAddress) -> str | None:
 
 def parsed(text: str) -> dict[str, float]:
     """Prometheus' text, as far as it is looked at. What is no number is left out."""
-    wanted = {*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS}
     values = {}
     for name, number in _LINE.findall(text):
-        if name in wanted:
-            try:
-                value = float(number)
-            except ValueError:
-                continue
-            if math.isfinite(value):
-                values[name] = value
+        try:
+            value = float(number)
+        except ValueError:
+            continue
+        if math.isfinite(value):
+            values[name] = value
     return values
 
 

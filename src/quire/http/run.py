@@ -154,6 +154,7 @@ async def _serving(
         finally:
             await server.stop()
             await jobs.close()
+            await rates.close()
             await client.close()
 
 

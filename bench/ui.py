@@ -1,0 +1,198 @@
+#!/usr/bin/env python3
+"""How long each page of the dashboard waits for its answer, in a cluster of some size.
+
+    make bench-ui
+    make bench-ui ARGS="--bookies 300 --ledgers 1000000 --rounds 20"
+
+The server of the dashboard has the metadata in memory; all bookies are in one further process, on
+disks of the simulator, and answer over sockets of the loopback interface. Prints a table in
+Markdown. Exit status 1: a page took longer than the limit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import random
+import secrets
+import statistics
+import sys
+import time
+import urllib.parse
+import urllib.request
+from contextlib import AsyncExitStack
+
+import quire
+from quire.bookie.metrics import bookie_metrics
+from quire.bookie.server import Address, Bookie
+from quire.clock import SystemClock
+from quire.codec.registration import Endpoint
+from quire.config import BookieConfig, ClientConfig
+from quire.core.placement.tables import with_location
+from quire.http.api import Api, Call, Route, Text
+from quire.http.bookie_list import LOCATIONS_NODE
+from quire.http.rates import ENDPOINT, LOOK_INTERVAL_S
+from quire.http.run import serve_cluster
+from quire.http.security import HttpOptions
+from quire.http.server import HttpServer
+from quire.metadata import open_metadata
+from quire.metadata.base import BookieAddress, MetadataStore
+from quire.metadata.tree import Create
+from quire.metrics import CONTENT_TYPE, exposition
+from quire.net.network import AsyncioNetwork
+from quire.streams import Namespace
+from quire.testing.disk import SimDisk
+from quire.testing.worker import SimWorker
+
+URI = "memory://dashboard"
+LIMIT_MS = 300.0
+BOOKIE = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)
+HOST = "127.0.0.1"
+
+
+def log(event: str, **fields: object) -> None:
+    pass
+
+
+async def start_bookie(number: int, store: MetadataStore, stack: AsyncExitStack) -> Bookie:
+    loop, rng = asyncio.get_running_loop(), random.Random(number)
+    disk = SimDisk(rng, f"b{number}")
+    bookie = Bookie(
+        disk=disk,
+        log_worker=SimWorker(loop, rng, disk),
+        maintenance_worker=SimWorker(loop, rng, disk),
+        metadata=store,
+        network=AsyncioNetwork(),
+        clock=SystemClock(),
+        address=Address(HOST, 0, HOST),
+        config=BOOKIE,
+        log=log,
+        random_bytes=secrets.token_bytes,
+    )
+
+    async def metrics(call: Call) -> Text:
+        return Text(exposition(list(bookie_metrics(bookie, time.monotonic()))), CONTENT_TYPE)
+
+    api = Api("bookie", [Route("GET", "/metrics", "Metrics", metrics)])
+    server = HttpServer(api, HttpOptions(), version="1", monotonic=time.monotonic, log=log)
+    await server.start()
+    stack.push_async_callback(server.stop)
+    bookie.others = (Endpoint(ENDPOINT, HOST, server.port, "http"),)
+    await bookie.start()
+    stack.push_async_callback(bookie.stop)
+    return bookie
+
+
+async def serve_bookies(count: int) -> None:
+    """Prints where they are, as JSON, and serves until its input ends."""
+    async with AsyncExitStack() as stack:
+        store = await open_metadata(URI, create=True)
+        stack.push_async_callback(store.close)
+        running = [await start_bookie(number, store, stack) for number in range(count)]
+        where = [[one.bookie_id, one.others[0].port] for one in running]
+        print(json.dumps(where), flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+async def fill(bookies: list[str], ledgers: int) -> int:
+    """The id of the last ledger, which is written to the end."""
+    racks = b""
+    for at, bookie in enumerate(bookies):
+        racks = with_location(racks, bookie, f"/rack{at % 10}")
+    async with quire.connect(URI) as client:
+        await client.metadata.tree.commit(Create(LOCATIONS_NODE, racks))
+        for _ in range(ledgers - 2):
+            await client.create_ledger()
+        writer = await client.create_ledger()
+        async with writer:
+            await writer.append_many([b"entry"] * 100)
+        async with await Namespace.create(client, "/streams") as team:
+            await team.create_stream("orders")
+            async with await team.open_writer("orders") as stream:
+                position = await stream.append(b"record")
+            await team.subscription("orders", "billing").commit(position)
+        ledger_id: int = writer.ledger_id
+        return ledger_id
+
+
+def pages(ledger_id: int, ledgers: int) -> dict[str, str]:
+    namespace = urllib.parse.quote("/streams", safe="")
+    base = "/api/v1/quire"
+    return {
+        "overview, explain": f"{base}/overview",
+        "bookies": f"{base}/bookies?space=true&rates=true&gone=true&limit=200",
+        "ledgers": f"{base}/ledgers?limit=50",
+        "ledgers, in the middle": f"{base}/ledgers?limit=50&after={ledgers // 2}",
+        "ledger": f"{base}/ledgers/{ledger_id}/explain",
+        "namespaces": f"{base}/namespaces",
+        "streams": f"{base}/streams?namespace={namespace}&limit=100",
+        "stream": f"{base}/stream?namespace={namespace}&name=orders",
+        "repair and jobs": f"{base}/work",
+    }
+
+
+def ask(url: str) -> tuple[float, int]:
+    """Milliseconds, and bytes of the answer."""
+    begun = time.perf_counter()
+    with urllib.request.urlopen(url, timeout=60) as answer:
+        text = answer.read()
+    took_ms = (time.perf_counter() - begun) * 1000
+    json.loads(text)
+    return took_ms, len(text)
+
+
+async def measure(bookies: int, ledgers: int, rounds: int) -> bool:
+    """Whether every page kept the limit."""
+    well = True
+    async with AsyncExitStack() as stack:
+        store = await open_metadata(URI, create=True)
+        stack.push_async_callback(store.close)
+        command = [sys.executable, __file__, "--serve", "--bookies", str(bookies)]
+        pipe = asyncio.subprocess.PIPE
+        process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
+        stack.push_async_callback(process.communicate)  # the end of its input ends it
+        assert process.stdout is not None
+        where = json.loads(await process.stdout.readline())
+        for name, http_port in where:
+            http = Endpoint(ENDPOINT, HOST, http_port, "http")
+            port = int(name.rpartition(":")[2])
+            registered = BookieAddress(name, HOST, port, others=(http,))
+            stack.push_async_callback((await store.register_bookie(registered)).close)
+        ledger_id = await fill([name for name, _ in where], ledgers)
+        served = serve_cluster(HttpOptions(), URI, ClientConfig(), "1", log, owner="bench")
+        server = await stack.enter_async_context(served)
+        print(f"{bookies} bookies, {ledgers} ledgers, {rounds} requests of each page\n")
+        print("| page | median ms | longest ms | kB |\n|---|---|---|---|")
+        for name, path in pages(ledger_id, ledgers).items():
+            took = []
+            for _ in range(rounds):
+                # Each look is a new one: none is answered with the rates of the one before.
+                await asyncio.sleep(LOOK_INTERVAL_S if "bookies" in name or "over" in name else 0)
+                took_ms, size = await asyncio.to_thread(ask, server.url + path)
+                took.append(took_ms)
+            longest = max(took)
+            well = well and longest <= LIMIT_MS
+            middle = statistics.median(took)
+            print(f"| {name} | {middle:.0f} | {longest:.0f} | {size / 1000:.1f} |", flush=True)
+    return well
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    parser.add_argument("--bookies", type=int, default=100)
+    parser.add_argument("--ledgers", type=int, default=100_000)
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--serve", action="store_true", help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.serve:
+        asyncio.run(serve_bookies(given.bookies))
+        return 0
+    if asyncio.run(measure(given.bookies, given.ledgers, given.rounds)):
+        return 0
+    print(f"\na page took longer than {LIMIT_MS:.0f} ms", file=sys.stderr)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

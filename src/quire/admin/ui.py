@@ -1,0 +1,23 @@
+"""`quire ui`."""
+
+from __future__ import annotations
+
+import click
+
+from quire.admin.http import DEFAULT_ADDRESS, http_options, serve_in_foreground
+from quire.admin.options import metadata_option
+from quire.admin.tls import tls_options
+
+
+@click.command()
+@metadata_option
+@http_options("--http", default=DEFAULT_ADDRESS)
+@click.option("--open", "opened", is_flag=True, help="Open it in this machine's browser.")
+@tls_options
+def ui(uri: str, opened: bool) -> None:
+    """Serve the dashboard of a cluster in the foreground, with the HTTP API that it asks.
+
+    It prints the address of the dashboard on standard output once it serves, and one line of JSON
+    for each event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    """
+    serve_in_foreground(uri, (lambda url: click.launch(url)) if opened else None)

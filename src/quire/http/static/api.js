@@ -1,0 +1,54 @@
+// Requests to the server that this page is from. The token, if it wants one, stays in this tab.
+
+const TOKEN = "quire.token";
+const TIMEOUT_MS = 40000;
+
+export class ApiError extends Error {
+  constructor(status, said) {
+    super(said.what);
+    Object.assign(this, { status, remedy: said.remedy, known: said.outcome_known });
+  }
+}
+
+export const keepToken = (token) => sessionStorage.setItem(TOKEN, token);
+
+/** Integers beyond 2^53 (ledger ids may be) stay exact, as BigInt. */
+function exact(key, value, context) {
+  const large = typeof value === "number" && Number.isInteger(value) && !Number.isSafeInteger(value);
+  return large && context?.source ? BigInt(context.source) : value;
+}
+
+export async function ask(method, path, { query = {}, body, signal } = {}) {
+  const search = new URLSearchParams(query).toString();
+  const headers = {};
+  const token = sessionStorage.getItem(TOKEN);
+  if (token) headers.Authorization = `Bearer ${token}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const signals = [AbortSignal.timeout(TIMEOUT_MS), ...(signal ? [signal] : [])];
+  let answer, text;
+  try {
+    answer = await fetch(search ? `${path}?${search}` : path, {
+      method, headers, body: body === undefined ? undefined : JSON.stringify(body),
+      signal: AbortSignal.any(signals), redirect: "error", credentials: "omit",
+    });
+    text = await answer.text();
+  } catch (error) {
+    if (signal?.aborted) throw error;
+    throw new ApiError(0, {
+      what: "The server of this page does not answer", remedy: "Is quire ui still running?",
+      outcome_known: method === "GET",
+    });
+  }
+  let value = null;
+  try {
+    value = JSON.parse(text, exact);
+  } catch {
+    if (answer.ok) throw new ApiError(answer.status, { what: "The answer is no JSON", remedy: "" });
+  }
+  if (!answer.ok) {
+    throw new ApiError(answer.status, value?.error ?? { what: `The server says ${answer.status}`, remedy: "" });
+  }
+  return value;
+}
+
+export const get = (path, query, signal) => ask("GET", path, { query, signal });

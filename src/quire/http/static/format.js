@@ -1,0 +1,37 @@
+// Numbers, sizes and times as people read them. Nothing known is a dash.
+
+const NONE = "–";
+const UNITS = ["B", "kB", "MB", "GB", "TB", "PB"];
+
+export function count(value) {
+  return value === null || value === undefined ? NONE : value.toLocaleString("en");
+}
+
+export function bytes(value) {
+  if (value === null || value === undefined) return NONE;
+  let at = 0;
+  let size = Number(value);
+  while (size >= 1000 && at < UNITS.length - 1) [size, at] = [size / 1000, at + 1];
+  return `${at && size < 100 ? size.toFixed(1) : Math.round(size)} ${UNITS[at]}`;
+}
+
+export function rate(value, unit = "") {
+  if (value === null || value === undefined) return NONE;
+  if (unit === "B") return `${bytes(value)}/s`;
+  return `${value < 10 ? value.toFixed(1) : Math.round(value).toLocaleString("en")}/s`;
+}
+
+export function milliseconds(value) {
+  if (value === null || value === undefined) return NONE;
+  return value < 10 ? `${value.toFixed(2)} ms` : `${Math.round(value)} ms`;
+}
+
+export function seconds(value) {
+  if (value === null || value === undefined) return NONE;
+  if (value < 120) return `${Math.round(value)} s`;
+  return value < 7200 ? `${Math.round(value / 60)} min` : `${Math.round(value / 3600)} h`;
+}
+
+export function time(ms) {
+  return ms === null || ms === undefined ? NONE : new Date(Number(ms)).toLocaleString();
+}

@@ -1,0 +1,46 @@
+import { get } from "/ui/api.js";
+import { facts, h, link, section } from "/ui/dom.js";
+import { bytes, count, milliseconds, rate, seconds } from "/ui/format.js";
+
+const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
+
+export const problemList = (problems) => h("ul", { class: "problems" }, problems.map((one) =>
+  h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.what),
+    one.next ? h("p", null, "What to do: ", one.next.startsWith("quire ") ? h("code", null, one.next) : one.next) : "")));
+
+export const overview = {
+  title: () => "Overview",
+  load: (where, signal) => get("/api/v1/quire/overview", {}, signal),
+  render(data) {
+    const { bookies, rates, autorecovery } = data;
+    return h("div", null,
+      section("What is wrong", data.problems.length ? problemList(data.problems)
+        : h("p", { class: "alert good" }, "✓ Nothing that is known of")),
+      section("Bookies", facts([
+        ["Writable", count(bookies.writable)],
+        ["Read-only", count(bookies["read-only"])],
+        ["Gone", count(bookies.gone)],
+        ["Free space", [bytes(data.free_bytes), " ", h("small", null, `of ${bytes(data.total_bytes)}`)]],
+      ])),
+      section("Now", rates.bookies ? facts([
+        ["Entries added", rate(rates.adds_per_s)],
+        ["Bytes added", rate(rates.add_bytes_per_s, "B")],
+        ["Entries read", rate(rates.reads_per_s)],
+        ["Bytes read", rate(rates.read_bytes_per_s, "B")],
+        ["Add, half within", milliseconds(rates.add_p50_ms)],
+        ["Add, 99 % within", milliseconds(rates.add_p99_ms)],
+        ["Read, 99 % within", milliseconds(rates.read_p99_ms)],
+        ["Disk sync, 99 % within", milliseconds(rates.sync_p99_ms)],
+      ]) : h("p", { class: "quiet" }, "No bookie tells its rates: start them with ", h("code", null, "--http HOST:PORT"), "."),
+      h("p", { class: "quiet" }, rates.bookies ? `Of ${rates.bookies} bookies; each replica counts. Latencies: of the slowest bookie, in the last minute or two.` : "")),
+      section("Autorecovery", facts([
+        ["State", autorecovery.enabled ? "on" : "switched off"],
+        ["Auditor", autorecovery.auditor ?? "nobody"],
+        ["Ledgers that lack replicas", count(autorecovery.marked)],
+        ["Worked on", count(autorecovery.locked)],
+        ["Failing", count(autorecovery.failing)],
+        ["A lost bookie is waited for", seconds(autorecovery.delay_s)],
+      ]), h("p", null, link("Repair and jobs", "work"), ` (${count(data.jobs_running)} jobs run)`)),
+      h("p", { class: "quiet" }, `Cluster ${data.instance_id}, metadata ${data.metadata}`));
+  },
+};

@@ -1,0 +1,235 @@
+"""The dashboard in a real browser."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+import pytest
+
+from quire.http.static_files import POLICY
+
+from ..processes.cli import Quire
+from .browser import expect
+from .conftest import HOSTILE, HOSTILE_NAME, READ, RECORDS, STREAM, TEAM, Dashboard, Tab
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow]
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+INTERVAL_MS = 3000
+"""Of the overview, as app.js has it."""
+WINDOWS = {
+    "light": {"color_scheme": "light"},
+    "dark": {"color_scheme": "dark"},
+    "phone": {"viewport": {"width": 375, "height": 700}, "has_touch": True},
+}
+
+
+def pages(dashboard: Dashboard) -> dict[str, str]:
+    """Name -> path."""
+    return {
+        "overview": "",
+        "bookies": "bookies",
+        "ledgers": "ledgers",
+        "ledger": f"ledger/{dashboard.ledger}",
+        "namespaces": "streams",
+        "streams": "streams/%2Fteam",
+        "stream": f"stream/%2Fteam/{STREAM}",
+        "work": "work",
+        "explain": "explain",
+    }
+
+
+@pytest.mark.parametrize(
+    ("tab", "window"),
+    [(options, name) for name, options in WINDOWS.items()],
+    indirect=["tab"],
+    ids=list(WINDOWS),
+)
+def test_every_page(dashboard: Dashboard, tab: Tab, window: str) -> None:
+    for name, path in pages(dashboard).items():
+        tab.open(path)
+        page = tab.page
+        expect(page.locator("h1")).to_have_count(1)
+        expect(page.get_by_role("alert")).to_be_empty()
+        expect(page.get_by_role("main")).to_be_visible()
+        assert page.title().endswith(" · Quire")
+        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        assert wide <= 0, f"{name} is wider than the window by {wide}"
+        unnamed = page.evaluate(
+            "[...document.querySelectorAll('table')].filter(one => !one.caption || "
+            "!one.querySelector('th[scope=col]') || !one.querySelector('th[scope=row]')).length + "
+            "[...document.querySelectorAll('input')].filter(one => !one.labels.length).length"
+        )
+        assert not unnamed, f"{name} has a table without headings, or a field without a label"
+        tab.picture(f"{name}-{window}")
+    background = tab.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    brightness = sum(map(int, re.findall(r"\d+", background)[:3])) / 3
+    assert (brightness < 64) == (window == "dark")
+
+
+def test_one_request_for_each_view(dashboard: Dashboard, tab: Tab) -> None:
+    for path in pages(dashboard).values():
+        asked = len(tab.seen.answers)
+        tab.open(path)
+        answers = [one.url for one in tab.seen.answers[asked:] if "/api/" in one.url]
+        assert len(answers) == 1, answers
+    first = next(one for one in tab.seen.answers if one.url == f"{dashboard.url}/")
+    assert first.header_value("content-security-policy") == POLICY
+    blocked = tab.page.evaluate(
+        "() => { try { document.body.innerHTML = '<p>'; return false } catch { return true } }"
+    )
+    assert blocked, "text became HTML"
+    tab.seen.errors.clear()  # the browser tells of that
+
+
+def test_what_the_pages_say(dashboard: Dashboard, tab: Tab) -> None:
+    page = tab.page
+    tab.open("bookies")
+    for at, bookie in enumerate(dashboard.cluster.bookies):
+        row = page.get_by_role("row").filter(has_text=bookie.id)
+        expect(row).to_contain_text("✓ writable")
+        expect(row).to_contain_text(f"/rack{at % 2}")
+        expect(row).to_contain_text("free of")
+    tab.open(f"ledger/{dashboard.ledger}")
+    drawing = page.get_by_role("region", name="Ensemble over time")
+    expect(drawing.get_by_role("columnheader", name="entries 0 to 99")).to_be_visible()
+    expect(drawing.locator("td.good")).to_have_count(4)
+    expect(page.get_by_role("cell", name=HOSTILE)).to_be_visible()
+    tab.open("streams")
+    page.get_by_role("link", name=TEAM.strip("/"), exact=True).click()
+    expect(page.get_by_role("link", name=HOSTILE_NAME)).to_be_visible()
+    page.get_by_label("Part of a stream's name").fill("ord")
+    page.get_by_role("button", name="Look").click()
+    expect(page.get_by_role("link", name="others")).to_have_count(0)
+    page.get_by_role("link", name=STREAM).click()
+    expect(page.get_by_role("row").filter(has_text="billing")).to_contain_text(str(RECORDS - READ))
+    expect(page.locator(".chain li")).to_contain_text(f"{RECORDS} records")
+    assert "hacked" not in page.title()
+
+
+def test_rates_are_of_now(dashboard: Dashboard, tab: Tab) -> None:
+    """They need two looks: the page asks again by itself."""
+    tab.open("")
+    added = tab.page.locator("dl div").filter(has_text="Entries added").locator("dd")
+    expect(added).to_have_text(re.compile(r"^[\d,.]+/s$"), timeout=15000)
+
+
+def test_a_large_id_stays_what_it_is(dashboard: Dashboard, tab: Tab) -> None:
+    tab.open("ledgers?after=1000000")
+    tab.page.get_by_role("link", name=str(dashboard.large)).click()
+    expect(tab.page.get_by_role("heading", level=1)).to_have_text(f"Ledger {dashboard.large}")
+    expect(tab.page.locator(".alert.good")).to_be_visible()
+
+
+def test_with_the_keyboard_alone(dashboard: Dashboard, tab: Tab) -> None:
+    page, press = tab.page, tab.page.keyboard.press
+    tab.open("")
+    press("Tab")
+    expect(page.get_by_role("link", name="To the content")).to_be_focused()
+    press("Enter")
+    expect(page.get_by_role("main")).to_be_focused()
+    page.get_by_role("link", name="Ledgers", exact=True).focus()
+    press("Enter")
+    expect(page.get_by_role("heading", name="Ledgers")).to_be_visible()
+    expect(page.get_by_role("main")).to_be_focused()
+    press("Tab")
+    expect(page.get_by_label("Ledger id")).to_be_focused()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid", "the focus is not seen"
+    page.keyboard.type(str(dashboard.ledger))
+    press("Enter")
+    expect(page.get_by_role("heading", name=f"Ledger {dashboard.ledger}")).to_be_visible()
+
+
+def test_a_ledger_that_does_not_exist(dashboard: Dashboard, tab: Tab) -> None:
+    tab.open("ledger/999999")
+    expect(tab.page.get_by_role("alert")).to_contain_text("ledger 999999 does not exist")
+    tab.open("ledger/nonsense")
+    expect(tab.page.get_by_role("alert")).to_contain_text("must be an integer")
+    assert [one.status for one in tab.seen.answers if one.status >= 400] == [404, 400]
+    tab.seen.errors.clear()
+
+
+def test_autorecovery_is_paused_and_goes_on(dashboard: Dashboard, tab: Tab) -> None:
+    page = tab.page
+    tab.open("work")
+    page.get_by_role("button", name="Pause autorecovery").click()
+    expect(page.get_by_role("button", name="Let autorecovery go on")).to_be_visible()
+    assert "Autorecovery is switched off" in dashboard.problems()
+    page.get_by_role("button", name="Let autorecovery go on").click()
+    expect(page.get_by_role("button", name="Pause autorecovery")).to_be_visible()
+    assert "Autorecovery is switched off" not in dashboard.problems()
+    page.get_by_role("button", name="Look for lost bookies now").click()
+    expect(page.get_by_role("alert")).to_be_empty()
+
+
+def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
+    """What is open shows it by itself within ten seconds, and that it is back."""
+    page, bookie = tab.page, dashboard.cluster.bookies[1]
+    tab.open("")
+    bookie.kill()
+    wrong = page.locator("li.bad").filter(has_text=bookie.id)
+    expect(wrong).to_contain_text("not registered", timeout=10000)
+    tab.picture("overview-lost")
+    tab.open("bookies")
+    row = page.get_by_role("row").filter(has_text=bookie.id)
+    expect(row).to_contain_text("✗ gone")
+    tab.open(f"ledger/{dashboard.ledger}")
+    cell = page.locator("td.bad").filter(has_text=bookie.id)
+    expect(cell).to_contain_text("✗ does not answer")
+    red, green, blue = re.findall(
+        r"\d+", cell.evaluate("one => getComputedStyle(one).backgroundColor")
+    )[:3]
+    assert int(red) > int(green)
+    assert int(red) > int(blue)
+    tab.picture("ledger-lost")
+    bookie.start()
+    expect(page.locator("td.bad")).to_have_count(0, timeout=20000)
+
+
+def test_the_token_is_asked_for(
+    dashboard: Dashboard, browser: Browser, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    token = "0123456789abcdef"
+    file = tmp_path_factory.mktemp("token") / "token"
+    file.write_text(token)
+    run = Quire(dashboard.cluster.uri)
+    with run.start("ui", "--http", "127.0.0.1:0", "--http-token-file", str(file)) as server:
+        page = browser.new_page()
+        page.goto(server.line())
+        expect(page.get_by_role("alert")).to_contain_text("the token is missing or wrong")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Use it").click()
+        expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+        page.close()
+
+
+def test_a_server_that_ends(dashboard: Dashboard, browser: Browser) -> None:
+    """The page says so, keeps what it has, and asks less often."""
+    with Quire(dashboard.cluster.uri).start("ui", "--http", "127.0.0.1:0") as server:
+        page = browser.new_page()
+        page.clock.install(time=BEGIN)
+        page.goto(server.line())
+        expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+        said = page.locator("footer").inner_text()
+        page.clock.pause_at(BEGIN + timedelta(hours=1))  # what was due is done once
+        expect(page.locator("footer")).not_to_have_text(said)
+        server.process.terminate()
+        server.process.wait(20)
+        asked: list[str] = []
+        page.on("request", lambda one: asked.append(one.url))
+        page.clock.run_for(INTERVAL_MS)
+        alert = page.get_by_role("alert")
+        expect(alert).to_contain_text("does not answer")
+        expect(alert).to_contain_text("What is below is older")
+        expect(page.get_by_role("heading", name="Autorecovery")).to_be_visible()
+        page.clock.run_for(INTERVAL_MS)
+        assert len(asked) == 1, "it asked again as soon as before"
+        with page.expect_request("**/api/**"):
+            page.clock.run_for(INTERVAL_MS)
+        page.close()

@@ -1,0 +1,137 @@
+"""Rates out of two looks at bookies' metrics."""
+
+from __future__ import annotations
+
+import asyncio
+
+from quire.codec.registration import Endpoint
+from quire.http.rates import (
+    BOOKIES_AT_ONCE,
+    ENDPOINT,
+    LOOK_AGE_MAX_S,
+    LOOK_INTERVAL_S,
+    Rates,
+    metrics_url,
+    parsed,
+    together,
+)
+from quire.metadata.base import BookieAddress
+
+ADDS = 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}'
+P99 = 'bookkeeper_server_ADD_ENTRY_REQUEST{success="true",quantile="0.99"}'
+
+
+def address(name: str, protocol: str = "http", host: str = "10.0.0.1") -> BookieAddress:
+    return BookieAddress(name, host, 3181, others=(Endpoint(ENDPOINT, host, 8080, protocol),))
+
+
+class Bookies:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self.adds = 0
+        self.asked: list[str] = []
+        self.fails = False
+        self.at_once = self.most_at_once = 0
+
+    async def fetch(self, url: str) -> str:
+        self.asked.append(url)
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        await asyncio.sleep(0)
+        self.at_once -= 1
+        if self.fails:
+            raise OSError("it does not answer")
+        return f"# HELP x y\n{ADDS} {self.adds}\n{P99} 1.5\nbookie_ledgers_count 7\n"
+
+
+async def test_a_rate_needs_two_looks() -> None:
+    world, known = Bookies(), {"a": address("a")}
+    rates = Rates(lambda: world.now_s, world.fetch)
+    (first,) = (await rates.of(known)).values()
+    assert (first["adds_per_s"], first["add_p99_ms"], first["ledgers"]) == (None, 1.5, 7)
+    world.adds, world.now_s = 100, 4.0
+    assert (await rates.of(known))["a"]["adds_per_s"] == 25
+    assert world.asked == ["http://10.0.0.1:8080/metrics"] * 2
+
+
+async def test_several_who_look_share_one_look() -> None:
+    world, known = Bookies(), {"a": address("a")}
+    rates = Rates(lambda: world.now_s, world.fetch)
+    await asyncio.gather(*(rates.of(known) for _ in range(10)))
+    world.now_s = LOOK_INTERVAL_S * 0.9
+    await rates.of(known)
+    assert len(world.asked) == 1
+
+
+async def test_what_is_no_rate() -> None:
+    """Of a bookie that started again, and of a look long ago."""
+    world, known = Bookies(), {"a": address("a")}
+    rates = Rates(lambda: world.now_s, world.fetch)
+    world.adds = 100
+    await rates.of(known)
+    world.adds, world.now_s = 10, 2.0
+    assert (await rates.of(known))["a"]["adds_per_s"] is None
+    world.adds, world.now_s = 20, 4.0
+    assert (await rates.of(known))["a"]["adds_per_s"] == 5
+    world.now_s += LOOK_AGE_MAX_S + 1
+    assert (await rates.of(known))["a"]["adds_per_s"] is None
+
+
+async def test_one_that_does_not_answer_has_none() -> None:
+    world, known = Bookies(), {"a": address("a"), "b": BookieAddress("b", "h", 1)}
+    world.fails = True
+    rates = Rates(lambda: world.now_s, world.fetch)
+    assert await rates.of(known) == {}
+    world.fails, world.now_s = False, 2.0
+    assert set(await rates.of(known)) == {"a"}
+
+
+async def test_not_all_are_asked_at_once() -> None:
+    world = Bookies()
+    known = {f"b{n}": address(f"b{n}") for n in range(3 * BOOKIES_AT_ONCE)}
+    await Rates(lambda: world.now_s, world.fetch).of(known)
+    assert len(world.asked) == len(known)
+    assert world.most_at_once == BOOKIES_AT_ONCE
+
+
+def test_where_it_is_asked() -> None:
+    assert metrics_url(address("a", "https", "fe80::1")) == "https://[fe80::1]:8080/metrics"
+    assert metrics_url(address("a", "file")) is None
+    assert metrics_url(BookieAddress("a", "h", 1)) is None
+
+
+def test_what_is_read() -> None:
+    text = f"{ADDS} 3\n{P99} NaN\nbookie_WRITE_BYTES many\nquire_other 5\n{ADDS}x 9\n"
+    assert parsed(text) == {ADDS: 3.0}
+
+
+def test_together() -> None:
+    """Sums of what is counted; of latencies the largest; None where nobody knows."""
+    one = dict.fromkeys(together({}), None)
+    slow = {**one, "adds_per_s": 2.0, "add_p99_ms": 9.0}
+    fast = {**one, "adds_per_s": 5.0, "add_p99_ms": 1.0}
+    found = together({"a": slow, "b": fast})
+    assert (found["bookies"], found["adds_per_s"], found["add_p99_ms"]) == (2, 7.0, 9.0)
+    assert found["reads_per_s"] is None
+
+
+async def test_nobody_waits_for_a_slow_bookie() -> None:
+    """What the look before has found is told meanwhile, and one look is under way at a time."""
+    world, known = Bookies(), {"a": address("a")}
+    go = asyncio.Event()
+
+    async def slowly(url: str) -> str:
+        await go.wait()
+        return await world.fetch(url)
+
+    rates = Rates(lambda: world.now_s, slowly)
+    assert await rates.of(known) == {}
+    assert await rates.of(known) == {}
+    go.set()
+    while not await rates.of(known):
+        await asyncio.sleep(0)
+    assert len(world.asked) == 1
+    go.clear()
+    world.now_s = 2.0
+    assert set(await rates.of(known)) == {"a"}
+    await rates.close()
