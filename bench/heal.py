@@ -133,7 +133,7 @@ async def one_round(cluster: LocalCluster, victim: int, options: argparse.Namesp
                 disturbed = await beside
         finally:
             healer.stop()
-    figures = [one.percentile_ms(of) or 0.0 for one in (undisturbed, disturbed) for of in (50, 99)]
+    figures = [one.percentile_ms(p) or 0.0 for one in (undisturbed, disturbed) for p in (50, 99)]
     return [*figures, took, float(lost), float(healer.entries)]
 
 

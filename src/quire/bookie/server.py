@@ -208,16 +208,21 @@ class Bookie:
             self._announce_soon()
         self._registration.lost.add_done_callback(self._on_registration_lost)
         await self._listen(self._port)
-        self._tasks.start(self._every(self.config.gc_interval_s, self.collect_garbage))
-        if self.config.gc_over_replicated_interval_s:
-            period_s = self.config.gc_over_replicated_interval_s
-            self._tasks.start(self._every(period_s, self.collect_over_replicated))
-        self._tasks.start(self._every(self.config.check_space_s, self._check_space))
-        if self.config.damage_report_interval_s:
-            period_s = self.config.damage_report_interval_s
-            self._tasks.start(self._every(period_s, self.report_damage))
+        self._begin_periods()
         self._serving = True
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+
+    def _begin_periods(self) -> None:
+        config = self.config
+        self._repeat(config.gc_interval_s, self.collect_garbage)
+        if config.gc_over_replicated_interval_s:
+            self._repeat(config.gc_over_replicated_interval_s, self.collect_over_replicated)
+        self._repeat(config.check_space_s, self._check_space)
+        if config.damage_report_interval_s:
+            self._repeat(config.damage_report_interval_s, self.report_damage)
+
+    def _repeat(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+        self._tasks.start(self._every(period_s, work))
 
     async def stop(self) -> None:
         """Withdraw, answer what is queued, seal the log. Safe to call twice."""
