@@ -63,6 +63,8 @@ from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import NamedTuple
 
 from quire.codec.digest import crc32c
 from quire.codec.log_format import RunLike
@@ -149,8 +151,30 @@ class LedgerRows:
         return self.ids[at + self.counts[row] - 1]
 
 
+PLAIN_ROWS_MAX = 64
+"""A ledger that got its entries in turn with others has a few rows of one kind: one packing."""
+
+
+@lru_cache(maxsize=PLAIN_ROWS_MAX)
+def _plain_rows(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}q{count}q{count}I{count}I{count}I{count}II")
+
+
 def encode_ledger_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:
     """`runs` sorted as the format demands; `offsets` of their first frames in the file."""
+    count = len(runs)
+    if count <= PLAIN_ROWS_MAX:
+        frame_sizes = [run.frame_size for run in runs if run.ids is None]
+        if len(frame_sizes) == count and 0 not in frame_sizes:
+            firsts, counts = [run.first for run in runs], [run.count for run in runs]
+            ids_at = (CONSECUTIVE,) * count
+            return _plain_rows(count).pack(
+                *firsts, *offsets, *counts, *frame_sizes, *bytes(count), *ids_at, 0
+            )
+    return _encode_any_rows(runs, offsets)
+
+
+def _encode_any_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:
     sizes = array("I")
     ids = array("q")
     sizes_at = array("I")
@@ -200,9 +224,8 @@ def decode_ledger_rows(data: Buffer, count: int) -> LedgerRows:
 # -- summary ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class LedgerSummary:
-    """One ledger in one segment."""
+class LedgerSummary(NamedTuple):
+    """One ledger in one segment, in the order of the columns."""
 
     ledger_id: int
     first: int
@@ -244,20 +267,8 @@ class Summary:
 
 def encode_summary(ledgers: Sequence[LedgerSummary]) -> bytes:
     """`ledgers` sorted by id."""
-    return b"".join(
-        (
-            little(array("q", [x.ledger_id for x in ledgers])),
-            little(array("q", [x.first for x in ledgers])),
-            little(array("q", [x.last for x in ledgers])),
-            little(array("q", [x.last_add_confirmed for x in ledgers])),
-            little(array("q", [x.size_bytes for x in ledgers])),
-            little(array("q", [x.span for x in ledgers])),
-            little(array("q", [x.rows_at for x in ledgers])),
-            little(array("q", [x.rows_bytes for x in ledgers])),
-            little(array("I", [x.rows for x in ledgers])),
-            little(array("I", [x.rows_crc for x in ledgers])),
-        )
-    )
+    columns = zip(_SUMMARY_COLUMNS, zip(*ledgers), strict=bool(ledgers))
+    return b"".join([little(array(kind, column)) for (kind, _), column in columns])
 
 
 def decode_summary(data: Buffer, count: int) -> Summary:

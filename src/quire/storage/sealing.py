@@ -44,12 +44,15 @@ class Sealed:
     mentions: LedgerIds
 
 
-def _joined(runs: Sequence[Run]) -> tuple[list[Run], list[int]]:
+def _joined(runs: Sequence[Run]) -> tuple[Sequence[Run], list[int]]:
     """The runs and their offsets in the file; those that go on where another ends become one."""
+    offsets = [run.batch.file_offset + run.offset for run in runs]
+    ends = [offset + run.frame_size * run.count for run, offset in zip(runs, offsets)]
+    if not set(ends).intersection(offsets):
+        return runs, offsets
     joined: list[Run] = []
-    offsets: list[int] = []
-    for run in runs:
-        offset = run.batch.file_offset + run.offset
+    places, offsets = offsets, []
+    for run, offset in zip(runs, places):
         if joined and run.ids is None and run.frame_size:
             before = joined[-1]
             if (
@@ -84,16 +87,18 @@ def write_footer(seal: SealInput) -> Sealed:
     for ledger_id, runs, span, last_add_confirmed in seal.ledgers:
         if not runs:
             continue
-        size = sum(run.size_bytes for run in runs)
+        size = sum([run.size_bytes for run in runs])
         if span == DISJOINT:
             joined, offsets = _joined(runs)
         else:
             joined = sorted(runs, key=_arrived)
             offsets = [run.batch.file_offset + run.offset for run in joined]
         encoded = encode_ledger_rows(joined, offsets)
-        if span != DISJOINT:
+        if span == DISJOINT:
+            last = joined[-1].last
+        else:
             span = max(run.last - run.first for run in joined)
-        last = max(run.last for run in joined)
+            last = max(run.last for run in joined)
         summary = LedgerSummary(
             ledger_id, joined[0].first, last, last_add_confirmed, size, span, rows_at,
             len(encoded), len(joined), crc32c(encoded),

@@ -1,0 +1,73 @@
+"""The rows of a footer are the same, whichever way they were put together."""
+
+from __future__ import annotations
+
+from array import array
+from types import SimpleNamespace
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.codec.log_footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
+from quire.storage.batch import Run
+from quire.storage.sealing import _joined
+
+shapes = st.tuples(
+    st.integers(1, 4),  # entries
+    st.sampled_from([80, 80, 80, 81]),  # bytes of each frame
+    st.sampled_from([0, 0, 80]),  # bytes of others between it and the run before
+    st.sampled_from([0, 0, 3]),  # ids left out before it
+    st.sampled_from(["plain"] * 8 + ["sizes", "ids"]),
+)
+
+
+def runs_of(steps: list[Any]) -> list[Run]:
+    """Of one ledger, each behind the one before in the file."""
+    runs, offset, first = [], 0, 0
+    for count, size, gap, jump, kind in steps:
+        offset += gap
+        first += jump
+        sizes = array("I", [size] * count) if kind == "sizes" else None
+        ids = array("q", range(first, first + 2 * count, 2)) if kind == "ids" else None
+        run = Run(7, first, count, offset, 0 if sizes else size, sizes, ids)
+        run.batch = SimpleNamespace(file_offset=4096)  # type: ignore[assignment]
+        runs.append(run)
+        offset += size * count
+        first = run.last + 1
+    return runs
+
+
+@given(st.lists(shapes, min_size=1, max_size=2 * PLAIN_ROWS_MAX))
+def test_plain_rows_are_packed_as_any_rows_are(steps: list[Any]) -> None:
+    runs = runs_of(steps)
+    offsets = [run.offset for run in runs]
+    assert encode_ledger_rows(runs, offsets) == _encode_any_rows(runs, offsets)
+
+
+@given(st.lists(shapes, min_size=1, max_size=30))
+def test_joined_runs_say_of_each_entry_where_it_is(steps: list[Any]) -> None:
+    runs = runs_of(steps)
+    joined, offsets = _joined(runs)
+
+    def places(some: Any, begins: list[int]) -> list[tuple[int, int, int]]:
+        found = []
+        for run, at in zip(some, begins, strict=True):
+            for entry, size in zip(
+                run.ids or range(run.first, run.first + run.count),
+                run.sizes or [run.frame_size] * run.count,
+                strict=True,
+            ):
+                found.append((entry, at, size))
+                at += size
+        return found
+
+    assert places(joined, offsets) == places(runs, [4096 + run.offset for run in runs])
+    for (one, at), (other, behind) in zip(zip(joined, offsets), list(zip(joined, offsets))[1:]):
+        plain = one.ids is None and other.ids is None and one.frame_size and other.frame_size
+        assert not (
+            plain
+            and one.frame_size == other.frame_size
+            and one.last + 1 == other.first
+            and at + one.size_bytes == behind
+        ), "these two should be one"
