@@ -8,7 +8,8 @@
 
 One line of JSON for each figure, with every sample; everything is removed at the end. Rows:
 - index: memory of the index and time to build it at a start, per ledger and per place (a ledger in
-  a segment), for ledgers in long runs and for ledgers that take entries in turn.
+  a segment), for ledgers in long runs and for ledgers that take entries in turn; from the footers
+  of the segments, and from the index cache.
 - restart: 5 GB of log in a bookie's process, stopped cleanly or killed, from the start of the
   process to the first entry served.
 - cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
@@ -34,7 +35,7 @@ import time
 import tracemalloc
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import quire
@@ -53,6 +54,7 @@ from quire.bookie.main import SWITCH_INTERVAL_S
 from quire.heap import collect_on_demand, keep_heap
 from quire.storage import sealed_rows
 from quire.storage.config import StorageConfig
+from quire.storage.index_cache import CACHE_NAME
 from quire.testing.cluster import LocalCluster
 
 QUICK_DIVISOR = 5
@@ -63,6 +65,7 @@ LAST_LOOKUPS = 100_000
 ALONE = Shape(1, 1, 1)
 PACE_PER_S = 5_000.0
 COMPACTION_LIMIT_S = 300.0
+COMPACTION_BEGINS_S = 30.0
 DROP_INTERVAL_S = 0.5
 QUIRE = sys.executable, "-c", "from quire.admin.main import main; main()"
 SETTLE_S = 1.0
@@ -91,6 +94,11 @@ class IndexCost:
     ledgers: int
     places: int
     seconds: float
+    cpu_s: float
+    cached_s: float
+    """The same from the index cache."""
+    cached_cpu_s: float
+    cache_bytes: int
     memory_bytes: int
     last_us: float
 
@@ -122,6 +130,13 @@ def index(options: Options) -> None:
         show("index", f"start, {layout}", "s", [one.seconds for one in found])
         by_place = [one.seconds * 1e6 / one.places for one in found]
         show("index", f"start by places, {layout}", "us", by_place, places=found[0].places)
+        cpu = [one.cpu_s * 1e6 / one.places for one in found]
+        show("index", f"start by places, {layout}, processor", "us", cpu)
+        show("index", f"start from the cache, {layout}", "s", [one.cached_s for one in found])
+        cpu = [one.cached_cpu_s * 1e6 / one.places for one in found]
+        show("index", f"start from the cache by places, {layout}, processor", "us", cpu)
+        size = [one.cache_bytes / one.places for one in found]
+        show("index", f"index cache by places, {layout}", "B", size)
         show("index", f"last entry of a ledger, {layout}", "us", [one.last_us for one in found])
 
 
@@ -131,13 +146,18 @@ async def _fill(directory: Path, layout: Layout, ledgers: int, each: int) -> flo
 
 
 def _start_cost(directory: Path) -> IndexCost:
-    async def start(traced: bool) -> IndexCost:
+    cache = directory / CACHE_NAME
+
+    async def start(*, traced: bool, cached: bool) -> IndexCost:
+        if not cached:
+            cache.unlink(missing_ok=True)
+        cache_bytes = cache.stat().st_size if cached else 0
         gc.collect()
         if traced:
             tracemalloc.start()
-        began = time.perf_counter()
+        began, cpu_began = time.perf_counter(), time.process_time()
         async with opened(directory) as store:
-            seconds = time.perf_counter() - began
+            seconds, cpu_s = time.perf_counter() - began, time.process_time() - cpu_began
             gc.collect()
             memory = tracemalloc.get_traced_memory()[0] if traced else 0
             ledger_ids = store.ledger_ids()
@@ -147,11 +167,21 @@ def _start_cost(directory: Path) -> IndexCost:
             for ledger_id in wanted:
                 store.last_entry_id(ledger_id)
             last_us = (time.perf_counter() - began) * 1e6 / LAST_LOOKUPS
-            return IndexCost(len(ledger_ids), places, seconds, memory, last_us)
+            return IndexCost(
+                len(ledger_ids), places, seconds, cpu_s, seconds, cpu_s, cache_bytes, memory,
+                last_us,
+            )  # fmt: skip
 
-    plain = asyncio.run(start(False))
-    memory_bytes = asyncio.run(start(True)).memory_bytes
-    return IndexCost(plain.ledgers, plain.places, plain.seconds, memory_bytes, plain.last_us)
+    plain = asyncio.run(start(traced=False, cached=False))
+    cached = asyncio.run(start(traced=False, cached=True))
+    memory_bytes = asyncio.run(start(traced=True, cached=False)).memory_bytes
+    return replace(
+        plain,
+        cached_s=cached.seconds,
+        cached_cpu_s=cached.cpu_s,
+        cache_bytes=cached.cache_bytes,
+        memory_bytes=memory_bytes,
+    )
 
 
 # -- restart ----------------------------------------------------------------------------------
@@ -211,13 +241,16 @@ async def _cold_read_compacted(options: Options) -> None:
     )
     async with opened(directory, eager) as store:
         store.drop_ledgers(range(1, ledgers + 1, 2))
+        begin_by = time.monotonic() + COMPACTION_BEGINS_S
         deadline = time.monotonic() + COMPACTION_LIMIT_S
         quiet = 0
         while quiet < 5:
             done = store.stats().compactions
             store.check_space()
             await asyncio.sleep(0.2)
-            quiet = quiet + 1 if store.stats().compactions == done else 0
+            # A busy machine takes its time to begin.
+            begun = done > 0 or time.monotonic() > begin_by
+            quiet = quiet + 1 if begun and store.stats().compactions == done else 0
             if time.monotonic() > deadline:
                 raise SystemExit("the compaction did not come to its end")
         if not store.stats().compactions:
@@ -229,11 +262,14 @@ async def _cold_read_compacted(options: Options) -> None:
 async def _compare(options: Options, directory: Path, ledger_ids: list[int], title: str) -> None:
     cold, copies = [], []
     async with opened(directory) as store:
-        # What a start has just preallocated holds nothing to read.
-        full = [path for path in segments(directory) if path.stat().st_blocks > 0]
         for number in range(options.rounds + 1):
             drop_caches(directory)
-            copy = await asyncio.to_thread(copy_rate_mb_per_s, full[:-2] or full)
+            # What is preallocated holds nothing to read, and what is dead is about to go.
+            alive = {
+                one.number for one in store.usage() if one.state == "sealed" and one.live_bytes
+            }
+            full = [path for path in segments(directory) if int(path.stem, 16) in alive]
+            copy = await asyncio.to_thread(copy_rate_mb_per_s, full)
             drop_caches(directory)
             size, seconds = await read_all(store, ledger_ids, READ_BYTES)
             if number:  # The first does not count.

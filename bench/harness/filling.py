@@ -13,6 +13,7 @@ from typing import Literal
 
 from quire.clock import SystemClock
 from quire.codec.digest import master_key
+from quire.codec.frame_runs import entry_bytes
 from quire.codec.frames import add_request
 from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
@@ -123,7 +124,7 @@ async def read_all(store: LedgerStore, ledger_ids: list[int], max_bytes: int) ->
         while at <= last:
             entries = await store.read_blocking(ledger_id, at, last - at + 1, max_bytes)
             at += len(entries)
-            size += sum(map(len, entries))
+            size += entry_bytes(entries)
     return size, time.perf_counter() - began
 
 

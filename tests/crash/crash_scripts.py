@@ -10,7 +10,13 @@ from tests.support.crash_sweep import Script, Step, together
 from tests.support.promises import PromisingStore
 from tests.support.storage import SMALL
 
-TINY = replace(SMALL, segment_bytes=32 * 1024, reserve_bytes=16 * 1024)
+TINY = replace(
+    SMALL,
+    segment_bytes=32 * 1024,
+    reserve_bytes=16 * 1024,
+    index_cache_interval_s=0.0,
+    index_cache_segments=1,
+)
 COMPACTING = replace(
     TINY,
     segment_bytes=80 * 1024,
@@ -18,6 +24,11 @@ COMPACTING = replace(
     compact_minor_interval_s=0.0,
     compact_major_interval_s=0.0,
 )
+
+
+def look(store: PromisingStore) -> None:
+    """What a bookie does every few seconds: an index cache is written where one is due."""
+    store.store.check_space()
 
 
 class Writer:
@@ -66,8 +77,9 @@ def rolls() -> Iterator[Step]:
             writer.add(2, 1500, 6),
             lambda store, turn=turn: store.fence(1 + turn // 2),
             writer.add(1, 2500, 3, 5),
+            look,
         )
-    yield PromisingStore.idle
+        yield PromisingStore.idle
     yield writer.add(1, 100, 4)
     yield PromisingStore.pump
 
@@ -77,17 +89,19 @@ def deletes() -> Iterator[Step]:
     writer = Writer(3)
     for _ in range(2):
         yield together(writer.add(4, 1200, 1, 2), writer.add(4, 1200, 3, 4), writer.add(2, 2000, 2))
-    yield together(lambda store: store.fence(2), lambda store: store.fence(1))
+    yield together(lambda store: store.fence(2), lambda store: store.fence(1), look)
     yield PromisingStore.idle
     yield together(
-        lambda store: store.drop([2, 3, 4]), writer.add(4, 1500, 5), writer.add(4, 1500, 5, 6)
+        look, lambda store: store.drop([2, 3, 4]), writer.add(4, 1500, 5), writer.add(4, 1500, 5, 6)
     )
     yield together(
         lambda store: store.drop([1, 5]), writer.add(3, 1000, 6), lambda store: store.fence(7)
     )
     yield together(writer.add(2, 500, 2, 6), writer.add(3, 2500, 6), writer.add(3, 2500, 6))
     yield PromisingStore.idle
-    yield together(lambda store: store.drop([2]), writer.add(1, 500, 6))
+    yield together(look, lambda store: store.drop([2]), writer.add(1, 500, 6))
+    yield PromisingStore.idle
+    yield look
     yield PromisingStore.idle
 
 
@@ -103,7 +117,7 @@ def compacts() -> Iterator[Step]:
     yield together(lambda store: store.drop([3]), writer.add(6, 6000, 4), writer.add(5, 7000, 6))
     yield PromisingStore.idle
     for turn in range(4):
-        yield lambda store: store.store.check_space()
+        yield look
         yield together(writer.add(2, 900, 1, 2), writer.add(2, 900, 7 + turn))
         if turn == 1:
             yield together(lambda store: store.fence(4), lambda store: store.drop([4]))

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import pytest
 
 from quire.bookie import identity
+from quire.codec import index_cache_format
 from quire.storage import directory, replay, sealing, spares, startup
 from quire.storage.collector import Collector
+from quire.storage.index_cache import CachedIndex
 from quire.storage.log import LogWriter
 from quire.storage.rewrite import Rewrite
 from tests.crash.crash_scripts import COMPACTS, DELETES, FIRST_START, ROLLS
@@ -130,8 +132,8 @@ def dropped_segments_go_before_the_last_group_is_copied(patch: pytest.MonkeyPatc
         startup,
         "start_log",
         (
-            "recovered = Recovery(disk, identity, catalogue).run()",
-            "recovered = Recovery(disk, identity, catalogue).run()\n"
+            "progress, use_cache=True).run()",
+            "progress, use_cache=True).run()\n"
             "    while recovered.stale:\n"
             "        disk.remove(recovered.stale.pop())",
         ),
@@ -162,3 +164,18 @@ def a_compaction_is_not_synced(patch: pytest.MonkeyPatch) -> None:
         "finish",
         ("assert file is not None", "assert file is not None\n    file.sync = lambda: None"),
     )
+
+
+@defect(DELETES)
+def an_index_cache_counts_although_a_segment_is_gone(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        CachedIndex,
+        "check",
+        ("if gone:", "for one in gone:\n        self.segments.pop(one)\n    if False:"),
+    )
+
+
+@defect(ROLLS)
+def an_index_cache_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(index_cache_format, "check_block", lambda header, body, kind: None)

@@ -36,6 +36,8 @@ def test_what_was_promised_holds_after_every_loss_of_power(
     assert counts.states > counts.operations
     assert counts.second > 50
     assert counts.index
+    assert counts.caches > 10
+    assert counts.cached > 10
 
 
 @pytest.mark.parametrize("one", DEFECTS, ids=lambda one: one.name)

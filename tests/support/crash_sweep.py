@@ -7,7 +7,8 @@ been promised (`promises`). Besides, for a share of them:
 - the process only dies: it starts again on the page cache that is left, and then power is lost,
   at each operation of that start and behind it, when it has served what it found;
 - the store goes on: new adds, a clean stop, another start;
-- the index at rest is gone, or is from another time than the segments.
+- the index at rest is gone, or is from another time than the segments; the index cache is missing,
+  older, damaged, or newer than they are.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 
 from quire.codec.log_footer import TRAILER_BYTES
 from quire.storage.config import StorageConfig
+from quire.storage.index_cache import CACHE_NAME
 from quire.storage.segment import LOG_DIRECTORY
 from quire.testing.disk import Content, Inode, SimDisk
 from quire.testing.power_loss import PowerLoss
@@ -32,6 +34,12 @@ LOOP_TURN = 0.3
 
 LATE = 0.3
 """How often a worker that was woken begins later than the other."""
+
+CACHES_MAX = 3
+"""Older index caches that are tried with a state."""
+
+EARLIER_MAX = 4
+"""States that are tried again with an index cache that was written later."""
 
 
 class BrokenPromiseError(BaseException):
@@ -64,12 +72,16 @@ class Counts:
     """Losses of power during or behind a start."""
     index: int = 0
     """States whose index at rest was changed."""
+    caches: int = 0
+    """States with another index cache, or none, and how often a start used one in any state."""
+    cached: int = 0
 
     def __str__(self) -> str:
         return (
             f"{self.states} distinct states of a disk at {self.operations} operations, every one "
             f"that there is at {self.exhaustive} of them; {self.second} after a second loss of "
-            f"power, {self.index} with another index; {self.starts} starts"
+            f"power, {self.index} with another index, {self.caches} with another index cache; "
+            f"{self.starts} starts, {self.cached} of them from an index cache"
         )
 
 
@@ -137,6 +149,10 @@ class Sweep:
         self._digests: set[bytes] = set()
         self._older: dict[str, Content] = {}
         """Files beside the segments, as they were first."""
+        self._caches: list[Content] = []
+        """Every index cache so far, oldest first."""
+        self._earlier: list[tuple[SimDisk, Promises, str]] = []
+        """A few states from before the last of these."""
         self._subject: SideBySide
         self.counts = Counts()
 
@@ -182,6 +198,7 @@ class Sweep:
             self._start(disk, promises, where)
             return
         self._index(disk, promises, where)
+        self._index_cache(disk, promises, where)
         subject = self._start(disk, promises, where, then="power is lost again")
         self._held(where, lambda: go_on(subject))
 
@@ -204,6 +221,7 @@ class Sweep:
             disk.before_operation = lose_power
         self.counts.starts += 1
         self._held(where, subject.open)
+        self.counts.cached += subject.report.index_cache.startswith("used")
         disk.before_operation = None
         self._held(where, subject.check)
         return subject
@@ -253,6 +271,41 @@ class Sweep:
             if any(changed.get(name) is not contents.get(name) for name in {*changed, *contents}):
                 self.counts.index += 1
                 self._start(disk.holding(changed), promises, f"{where}, {what}")
+
+    def _index_cache(self, disk: SimDisk, promises: Promises, where: str) -> None:
+        """The same disk with another index cache: it may be loaded where it is of these segments,
+        and must be left alone where it is not."""
+        contents = contents_of(disk)
+        there = contents.get(CACHE_NAME)
+        now = contents_of(self._subject.sim).get(CACHE_NAME)
+        if now is not None and (not self._caches or now != self._caches[-1]):
+            self._caches.append(now.copy())
+            for earlier, promised, at in self._earlier:
+                self._with_cache(earlier, promised, f"{at}, with the cache of {where}", now)
+            self._earlier = []
+        if there is not None:
+            self._with_cache(disk, promises, f"{where}, without its cache", None)
+            spoilt = there.copy()
+            offset = self._rng.randrange(spoilt.size)
+            wrong = spoilt.read(offset, offset + 1)[0] ^ 1 << self._rng.randrange(8)
+            spoilt.apply(offset, bytes([wrong]))
+            self._with_cache(disk, promises, f"{where}, with a wrong bit in its cache", spoilt)
+        older = self._rng.sample(self._caches, min(CACHES_MAX, len(self._caches)))
+        for number, cache in enumerate(older):
+            if cache != there:
+                self._with_cache(disk, promises, f"{where}, with older cache {number}", cache)
+        if len(self._earlier) == EARLIER_MAX:
+            self._earlier.pop(self._rng.randrange(EARLIER_MAX))
+        self._earlier.append((disk.copy(), promises.copy(), where))
+
+    def _with_cache(
+        self, disk: SimDisk, promises: Promises, where: str, cache: Content | None
+    ) -> None:
+        contents = {name: one for name, one in contents_of(disk).items() if name != CACHE_NAME}
+        if cache is not None:
+            contents[CACHE_NAME] = cache.copy()
+        self.counts.caches += 1
+        self._start(disk.holding(contents), promises, where)
 
 
 def aside(name: str) -> bool:

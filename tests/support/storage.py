@@ -13,6 +13,7 @@ from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
+from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.recovery import RecoveryReport
 from quire.storage.seams import Disk
 from quire.storage.store import LedgerStore
@@ -249,6 +250,11 @@ class StoreOnDisk:
 
     def close(self) -> None:
         run(self.store.close())
+
+
+def lacks(store: LedgerStore | LedgerDirectories) -> dict[int, list[tuple[int, int]]]:
+    """Of all ledgers."""
+    return store.lacking(sorted(store.lacking_ledgers()))
 
 
 def run(coroutine: object) -> list[memoryview]:

@@ -4,17 +4,19 @@ mixture, and at a cost that does not depend on it."""
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
+from unittest import mock
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.bookie import protocol_v2
 from quire.bookie.connection import Connection
 from quire.bookie.service import Counters
 from quire.clock import SystemClock
 from quire.codec import frames, v3
-from quire.codec.frames import FRAME_HEADER_BYTES
+from quire.codec.frames import FRAME_HEADER_BYTES, Code
 from quire.storage.batch import Batch
 
 KEY = b"k" * 20
@@ -118,6 +120,95 @@ def test_every_mixture_over_protocol_v3(
         if a < b:
             peer.data_received(stream[a:b])
     assert entries_of(store) == sent
+
+
+rows = st.lists(
+    st.tuples(st.integers(1, 5), st.integers(1, 3), st.sampled_from([1, 1, 1, 2]), st.booleans()),
+    min_size=1,
+    max_size=40,
+)
+
+
+@given(rows, st.data())
+def test_what_is_refused_between_adds_of_other_ledgers(
+    steps: list[tuple[int, int, int, bool]], data: st.DataObject
+) -> None:
+    """Ledger 4 is fenced, 5 is not known yet, some come with a wrong key: each add is stored or
+    refused, and the LACs are raised by those that are stored."""
+    peer, store = connection([1, 2, 3, 4])
+    store.ledgers[4].fenced = True
+    refused: list[tuple[int, int]] = []
+
+    def may_add(ledger: int, key: bytes, flags: int) -> int:
+        if ledger == 4:
+            return Code.FENCED
+        if key != KEY:
+            return Code.UNAUTHORIZED
+        store.ledgers.setdefault(
+            ledger, SimpleNamespace(fenced=False, master_key=KEY, last_add_confirmed=-1)
+        )
+        return Code.OK
+
+    cast(Any, peer.service).may_add = may_add
+    upcoming = dict.fromkeys(range(1, 6), 0)
+    stored: list[tuple[int, int, bytes]] = []
+    stream = b""
+    for ledger, count, step, wrong in steps:
+        for _ in range(count):
+            entry_id = upcoming[ledger]
+            upcoming[ledger] += step
+            ids = ledger.to_bytes(8, "big") + entry_id.to_bytes(8, "big")
+            body = ids + (entry_id - 1).to_bytes(8, "big", signed=True) + bytes(20)
+            stream += frames.add_request(b"x" * 20 if wrong else KEY, body)
+            if wrong or ledger == 4:
+                refused.append((ledger, entry_id))
+            else:
+                stored.append((ledger, entry_id, body))
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
+    sent: list[bytes] = []
+    peer._transport = cast(Any, SimpleNamespace(write=sent.append))
+    for a, b in zip([0, *cuts], [*cuts, len(stream)]):
+        if a < b:
+            peer.data_received(stream[a:b])
+    assert entries_of(store) == stored
+    answers = list(frames.RESPONSE.iter_unpack(b"".join(sent)))
+    assert [(ledger, entry_id) for _, _, _, ledger, entry_id in answers] == refused
+    assert all(code != Code.OK for _, _, code, _, _ in answers)
+    for ledger, info in store.ledgers.items():
+        here = [entry_id for one, entry_id, _ in stored if one == ledger]
+        assert info.last_add_confirmed == (max(here) - 1 if here else -1)
+
+
+def test_keys_in_turn_cost_no_more_than_a_few_looks_a_frame() -> None:
+    """Each ledger with a password of its own: what is compared must not grow with the square."""
+    keys = [bytes([97 + k % 7]) * 20 for k in range(2_000)]
+    peer, store = connection([])
+    for ledger, key in enumerate(keys):
+        store.ledgers[ledger] = SimpleNamespace(fenced=False, master_key=key, last_add_confirmed=-1)
+    compared = 0
+    real = frames.add_columns
+
+    class Prefixes(tuple[bytes, ...]):
+        def __getitem__(self, at: Any) -> Any:
+            nonlocal compared
+            compared += 1
+            return super().__getitem__(at)
+
+        def count(self, value: bytes) -> int:
+            nonlocal compared
+            compared += len(self)
+            return super().count(value)
+
+    with mock.patch.object(
+        protocol_v2,
+        "add_columns",
+        lambda view, size: (Prefixes((columns := real(view, size))[0]), *columns[1:]),
+    ):
+        peer.data_received(
+            b"".join(frames.add_request(key, entry(k, 0, 20)) for k, key in enumerate(keys))
+        )
+    assert len(entries_of(store)) == 2_000
+    assert compared <= 8 * 2_000
 
 
 def test_mixed_sizes_of_one_ledger_are_one_run() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from quire.bookie.damage import AGAIN_S, LEDGERS_PER_PASS, DamageReports, names
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.underreplication import Underreplicated, mark_path
 from quire.errors import CookieError, MetadataUnavailableError
+from quire.metadata import memory
 from quire.metadata.memory import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
@@ -27,8 +29,12 @@ class FakeStore:
     def absence_unknown(self, ledger_id: int) -> bool:
         return self.negatives_unknown
 
-    def lacking(self) -> dict[int, list[tuple[int, int]]]:
-        return self.damaged
+    def lacking_ledgers(self) -> set[int]:
+        return set(self.damaged)
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
+        assert len(ledger_ids) <= LEDGERS_PER_PASS
+        return {one: self.damaged[one] for one in ledger_ids}
 
 
 class Scene:
@@ -152,6 +158,67 @@ async def test_where_nobody_knows_what_was_lost_every_ledger_of_the_bookie_is_ma
     assert await there.marked(count) == ()
     there.store.negatives_unknown = False
     assert await reports.report(there.log) == 0
+
+
+async def test_a_cluster_is_looked_through_without_holding_its_ledgers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass ends anywhere in a range of ids, and what fails is looked at again by the next."""
+    monkeypatch.setattr(memory, "LIST_RANGE_LEDGERS", 70)
+    there = Scene()
+    reports = await there.begin()
+    count = 2 * LEDGERS_PER_PASS + 10
+    for ledger_id in range(0, 3 * count, 3):
+        await there.ledger(ledger_id, (ME,))
+    there.store.negatives_unknown = True
+    asked: list[int] = []
+    there.store.absence_unknown = lambda one: bool(asked.append(one)) or True  # type: ignore[method-assign, func-returns-value]
+    assert await reports.report(there.log) == LEDGERS_PER_PASS
+    read = there.metadata.read_ledger
+
+    async def fails(ledger_id: int) -> Any:
+        raise MetadataUnavailableError("gone")
+
+    monkeypatch.setattr(there.metadata, "read_ledger", fails)
+    with pytest.raises(MetadataUnavailableError):
+        await reports.report(there.log)
+    monkeypatch.setattr(there.metadata, "read_ledger", read)
+    passes = [await reports.report(there.log) for _ in range(3)]
+    assert passes == [LEDGERS_PER_PASS, 10, 0]
+    assert sorted(set(asked)) == list(range(0, 3 * count, 3))
+    assert len(asked) < count + LEDGERS_PER_PASS
+
+
+async def test_what_was_never_told_goes_before_what_is_told_again() -> None:
+    there = Scene()
+    reports = await there.begin()
+    for ledger_id in range(LEDGERS_PER_PASS + 20):
+        await there.ledger(ledger_id, (ME, OTHER))
+    there.store.damaged = {one: [(0, 0)] for one in range(LEDGERS_PER_PASS)}
+    assert await reports.report(there.log) == LEDGERS_PER_PASS
+    there.clock.ms += int(AGAIN_S * 1000)
+    there.store.damaged |= {LEDGERS_PER_PASS + n: [(0, 0)] for n in range(20)}
+    assert await reports.report(there.log) == 20  # the others are marked still
+    assert all([await there.marked(LEDGERS_PER_PASS + n) for n in range(20)])
+    there.store.damaged = {}
+    assert await reports.report(there.log) == 0
+    assert not reports._told_s
+
+
+async def test_nobody_is_forgotten_behind_who_was_told_again() -> None:
+    there = Scene()
+    reports = await there.begin()
+    for ledger_id in (1, 2):
+        await there.ledger(ledger_id, (ME, OTHER))
+        there.store.damaged[ledger_id] = [(0, 0)]
+        assert await reports.report(there.log) == 1
+        there.clock.ms += int(AGAIN_S * 500)
+    path = mark_path(replication_root(there.metadata.uri), 2)
+    await there.metadata.tree.commit(Delete(path))
+    assert await reports.report(there.log) == 0  # 1 is marked still, and it is its turn alone
+    there.clock.ms += int(AGAIN_S * 500)
+    assert await reports.report(there.log) == 1
+    assert await there.marked(2) == (ME,)
 
 
 def test_which_entries_a_bookie_should_have() -> None:

@@ -38,6 +38,27 @@ def ignore(*_: object) -> None:
     pass
 
 
+async def test_a_directory_that_does_not_close_keeps_no_other_from_it() -> None:
+    """The others were left as after a crash."""
+    box = DirectoriesOnDisks(3)
+    box.open()
+    closed: list[int] = []
+
+    def closing(number: int, error: Exception | None) -> Any:
+        async def close() -> None:
+            closed.append(number)
+            if error is not None:
+                raise error
+
+        return close
+
+    for number, store in enumerate(box.stores):
+        store.close = closing(number, None if number else OSError("first"))  # type: ignore[method-assign]
+    with pytest.raises(OSError, match="first"):
+        await box.store.close()
+    assert closed == [0, 1, 2]
+
+
 # -- where a ledger goes ----------------------------------------------------------------------
 
 

@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError, DiskFullError, StorageError
+from quire.storage.collector import READ_AGAIN_MS, Collector
 from quire.storage.compactor import Compaction
 from quire.storage.config import StorageConfig
+from quire.storage.index_cache import CACHE_NAME
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
@@ -159,7 +161,7 @@ def sealed(box: StoreOnDisk) -> list[int]:
 
 def trailer_rows(box: StoreOnDisk, number: int, ledger_id: int) -> int:
     segment = box.store._catalogue.segments[number]
-    found = box.store._reader.summary(segment, {}).find(ledger_id)
+    found = box.store._reader.summary(segment, None).find(ledger_id)
     return 0 if found is None else found.rows
 
 
@@ -293,6 +295,36 @@ def test_a_damaged_segment_is_kept_and_others_are_compacted(where: str) -> None:
         except DamagedError:
             damaged += 1
     assert 0 < damaged < readable
+
+
+def test_a_dead_segment_that_cannot_be_read_is_not_read_at_every_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of it was read again whenever a ledger was deleted, and every few seconds."""
+    box = opened()
+    mixed(box, segments=2)
+    number = sealed(box)[0]
+    disk_of(box).fail_reads(segment_name(number))
+    tried: list[int] = []
+    load = Collector._load_records
+    monkeypatch.setattr(
+        Collector, "_load_records", lambda self, one: tried.append(one.number) or load(self, one)
+    )
+    box.drop(list(box.store.ledgers))
+    for _ in range(5):
+        box.store.check_space()
+        box.idle()
+        box.append([(77, 0, b"x")])
+        box.drop([77])
+    assert tried.count(number) == 1
+    assert number in sealed(box)
+    disk_of(box).mend_reads(segment_name(number))
+    box.clock.ms += READ_AGAIN_MS
+    box.store.check_space()
+    box.idle()
+    assert tried.count(number) == 2
+    assert number not in sealed(box)
+    assert number not in box.store._upkeep.collector._read_again_ms
 
 
 def test_an_unreadable_segment_is_not_fatal() -> None:
@@ -469,6 +501,7 @@ def test_a_compacted_segment_whose_index_is_damaged_is_read_from_its_groups() ->
     assert generation.trailer is not None
     at = generation.trailer.summary_at
     box.close()
+    disk_of(box).remove(CACHE_NAME)
     disk_of(box).flip_bit(segment_name(number), at)
     report = box.open()
     assert report.problems == ()
@@ -492,6 +525,7 @@ def test_a_compacted_segment_that_lost_a_group_says_so() -> None:
     assert trailer is not None
     groups_at = box.store._catalogue.segments[number].groups_at
     box.close()
+    disk_of(box).remove(CACHE_NAME)
     disk_of(box).flip_bit(segment_name(number), trailer.summary_at)
     disk_of(box).flip_bit(segment_name(number), groups_at + 50)
     report = box.open()

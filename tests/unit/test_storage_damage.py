@@ -29,7 +29,7 @@ from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.storage.signals import NoEntry
 from quire.storage.space_report import look as look_at_space
 from quire.testing.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, make_batch, sim_disk
+from tests.support.storage import SMALL, StoreOnDisk, lacks, make_batch, sim_disk
 from tests.unit.test_storage_compaction import check, mixed, sealed
 
 EAGER = replace(
@@ -135,7 +135,7 @@ def test_what_is_whole_is_clean() -> None:
     assert box.store.stats().scrub_rounds > 0
     assert box.store.stats().scrubbed_bytes > sum(one.file_bytes for one in box.store.usage()) / 2
     assert box.events == []
-    assert box.store.lacking() == {}
+    assert lacks(box.store) == {}
     assert box.records() == []
 
 
@@ -180,7 +180,27 @@ def test_a_segment_that_is_still_written_is_checked_as_far_as_it_is_synced() -> 
     assert found.blocks == [(block, block)]
     box.idle()
     box.later()
-    assert box.store.lacking() == box.unreadable() != {}
+    assert lacks(box.store) == box.unreadable() != {}
+
+
+def test_who_asks_before_it_is_known_what_lacks_is_told_later() -> None:
+    """What was put together of all records is put together again when one changes."""
+    box = filled()
+    [number, *_] = sealed(box)
+    asked: list[int] = []
+    quarantine = box.store._upkeep.quarantine
+    tick = quarantine.tick
+
+    def ask_first() -> None:  # it is not checked yet, when a scrub has found something
+        asked.append(len(box.store.lacking_ledgers()))
+        tick()
+
+    quarantine.tick = ask_first  # type: ignore[method-assign]
+    box.flip(number, 4)
+    box.later()
+    assert asked.count(0) > 1
+    assert lacks(box.store) == box.unreadable() != {}
+    assert box.store.stats().damaged_ledgers == len(box.unreadable())
 
 
 def test_frames_that_are_not_what_their_run_says_are_found_though_all_checksums_are_right() -> None:
@@ -191,7 +211,7 @@ def test_frames_that_are_not_what_their_run_says_are_found_though_all_checksums_
     box.store.append(batch, lambda batch, error: None)
     box.idle()
     box.later()
-    assert box.store.lacking() == {60: [(7, 9)]}
+    assert lacks(box.store) == {60: [(7, 9)]}
 
 
 def test_an_index_that_names_what_no_group_has_is_found() -> None:
@@ -216,11 +236,11 @@ def test_a_read_that_meets_damage_has_the_segment_looked_at() -> None:
     [number, *_] = sealed(box)
     box.flip(number, 5)
     box.later()
-    assert box.store.lacking() == {}  # nobody has looked
+    assert lacks(box.store) == {}  # nobody has looked
     unreadable = box.unreadable()
     box.later(1)
     assert box.events == [(number, False)]
-    assert box.store.lacking() == unreadable
+    assert lacks(box.store) == unreadable
     # Reads that meet it again and again cost no scrub each.
     before = box.store.stats().scrubbed_segments
     for _ in range(5):
@@ -241,7 +261,7 @@ def test_what_a_start_finds_damaged_is_looked_at() -> None:
     box.idle()
     box.later()
     assert box.events == [(current, False)]
-    assert box.store.lacking() == box.unreadable() == {70: box.unreadable()[70]}
+    assert lacks(box.store) == box.unreadable() == {70: box.unreadable()[70]}
 
 
 def test_a_device_that_refuses_for_a_while_is_damage_for_a_while() -> None:
@@ -250,11 +270,11 @@ def test_a_device_that_refuses_for_a_while_is_damage_for_a_while() -> None:
     box.disk.fail_reads(segment_name(number), 6 * BLOCK_BYTES, BLOCK_BYTES)
     box.later()
     assert box.events == [(number, False)]
-    assert box.store.lacking() == box.unreadable() != {}
+    assert lacks(box.store) == box.unreadable() != {}
     box.disk.mend_reads(segment_name(number))
     box.later()
     assert box.events == [(number, False), (number, True)]
-    assert box.store.lacking() == {}
+    assert lacks(box.store) == {}
     assert box.records() == []
     assert box.store.failed is None
 
@@ -264,7 +284,7 @@ def test_a_segment_that_cannot_be_read_at_all_lacks_everything() -> None:
     [number, *_] = sealed(box)
     box.disk.fail_reads(segment_name(number))
     box.later()
-    assert box.store.lacking() == box.unreadable() != {}
+    assert lacks(box.store) == box.unreadable() != {}
 
 
 # -- remembered -------------------------------------------------------------------------------
@@ -276,7 +296,7 @@ def test_it_is_remembered_without_being_found_again(end: str) -> None:
     [number, *_] = sealed(box)
     box.flip(number, 4)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}
     if end == "close":
         box.close()
@@ -288,7 +308,7 @@ def test_it_is_remembered_without_being_found_again(end: str) -> None:
     box.open()
     assert next(iter(box.store.usage())).why.startswith("quarantined: 1 blocks are damaged")
     box.later(1)
-    assert box.store.lacking() == lacking
+    assert lacks(box.store) == lacking
     assert box.store.stats().scrubbed_segments == 0
 
 
@@ -297,13 +317,13 @@ def test_a_record_that_rots_is_made_again() -> None:
     [number, *_] = sealed(box)
     box.flip(number, 4)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     box.close()
     box.disk.flip_bit(record_name(number), 60)
     box.config = ON_SUSPICION
     box.open()
     box.later()
-    assert box.store.lacking() == lacking
+    assert lacks(box.store) == lacking
     assert box.store.stats().scrubbed_segments == 1
     file = box.disk.open(record_name(number))
     assert decode_record(file.read(0, file.size()) or b"", number).blocks == ((4, 4),)
@@ -315,7 +335,7 @@ def test_on_a_full_disk_it_is_written_later() -> None:
     room, box.disk.capacity_bytes = box.disk.capacity_bytes, 0
     box.flip(number, 4)
     box.later()
-    assert box.store.lacking() == box.unreadable() != {}
+    assert lacks(box.store) == box.unreadable() != {}
     assert box.store.failed is None
     box.disk.capacity_bytes = room
     box.later(1)
@@ -345,18 +365,18 @@ def test_a_round_goes_on_where_it_was() -> None:
     box.clock.ms += 700_000
     box.store.check_space()
     box.pump()
-    while box.store._scrubber.upcoming <= first + 1:
+    while box.store._upkeep.scrubber.upcoming <= first + 1:
         box.clock.ms += 61_000
         box.timers.fire()
         box.pump()
         steps += 1
         assert steps < 500
-    upcoming = box.store._scrubber.upcoming
-    began_ms = box.store._scrubber.round_began_ms
+    upcoming = box.store._upkeep.scrubber.upcoming
+    began_ms = box.store._upkeep.scrubber.round_began_ms
     box.disk.crash()
     box.open()
-    assert box.store._scrubber.upcoming == upcoming
-    assert box.store._scrubber.round_began_ms == began_ms > 0
+    assert box.store._upkeep.scrubber.upcoming == upcoming
+    assert box.store._upkeep.scrubber.round_began_ms == began_ms > 0
     box.config = replace(config, scrub_bytes_per_s=0)
     box.disk.kill()
     box.open()
@@ -381,13 +401,13 @@ def test_a_note_of_the_round_that_makes_no_sense_is_none() -> None:
 def test_the_pace_is_bounded() -> None:
     box = filled(replace(EAGER, scrub_bytes_per_s=1_000))
     delays: list[float] = []
-    schedule = box.store._scrubber._schedule
+    schedule = box.store._upkeep.scrubber._schedule
 
     def noted(delay: float, callback: Any) -> Any:
         delays.append(delay)
         return schedule(delay, callback)
 
-    box.store._scrubber._schedule = noted
+    box.store._upkeep.scrubber._schedule = noted
     box.later(1)
     stats = box.store.stats()
     assert stats.scrubbed_segments == len(box.store.usage())
@@ -404,18 +424,18 @@ def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
     for block in (3, 4, 9):
         box.flip(number, block)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}
     # One after the other: only when all of it is there once more may any of it go.
     for ledger_id in list(lacking)[:-1]:
         box.heal({ledger_id: lacking.pop(ledger_id)})
         box.later()
-        assert box.store.lacking() == lacking == box.unreadable()
+        assert lacks(box.store) == lacking == box.unreadable()
         assert box.store.stats().damaged_segments == 1
         assert box.store.stats().compactions == 0
     box.heal(lacking)
     box.later()
-    assert box.store.lacking() == {}
+    assert lacks(box.store) == {}
     assert box.store.stats().damaged_segments == 0
     assert box.store.stats().compactions == 1
     assert box.records() == []
@@ -434,7 +454,7 @@ def test_what_is_queued_does_not_count() -> None:
     [number, *_] = sealed(box)
     box.flip(number, 4)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     for ledger_id, ranges in lacking.items():
         for first, last in ranges:
             ids = range(first, last + 1)
@@ -443,7 +463,7 @@ def test_what_is_queued_does_not_count() -> None:
     box.store.check_space()
     while box.maintenance.run():  # the log does nothing
         pass
-    assert box.store.lacking() == lacking
+    assert lacks(box.store) == lacking
     assert box.store.stats().compactions == 0
     box.disk.crash()
     box.open()
@@ -458,11 +478,11 @@ def test_a_newer_copy_in_the_same_segment_heals() -> None:
     current = box.store.usage()[-1].number
     box.flip(current, box.segment(current).groups_at // BLOCK_BYTES + 2)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     assert list(lacking) == [80]
     box.heal(lacking)
     box.later()
-    assert box.store.lacking() == {} == box.unreadable()
+    assert lacks(box.store) == {} == box.unreadable()
     assert box.store.stats().damaged_segments == 1  # it is written still
     while box.store.usage()[-1].number == current:
         box.append([(81, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
@@ -488,8 +508,8 @@ def test_entries_of_which_nothing_is_left_in_the_segment_stay_known() -> None:
     [first] = [run for run in look_runs(box, number) if run[0] == 90]
     box.flip(number, first[1] // BLOCK_BYTES, first[1] % BLOCK_BYTES + 60)
     box.later()
-    assert box.store.lacking()[90] == [(0, 0)]
-    box.heal(box.store.lacking())
+    assert lacks(box.store)[90] == [(0, 0)]
+    box.heal(lacks(box.store))
     box.later()
     assert box.store.stats().damaged_segments == 0
     assert not box.store.ledgers[90].lives_in(number)
@@ -563,7 +583,7 @@ def test_index_and_page_damaged_together_are_healed_from_the_groups() -> None:
     box.disk.flip_bit(segment_name(number), segment.trailer.summary_at + 3)
     box.store._cache._values.clear()
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     assert list(lacking) == [85]
     box.heal(lacking)
     box.later()
@@ -586,12 +606,12 @@ def test_where_index_and_tables_are_damaged_everything_may_be_lost() -> None:
         for ledger_id, info in sorted(box.store.ledgers.items())
         for row in [bounds(info, number)]
     }
-    assert box.store.lacking() == whole
+    assert lacks(box.store) == whole
     box.heal({
         ledger_id: [(first, last)] for ledger_id, [(first, last)] in whole.items()
     })  # fmt: skip
     box.later()
-    assert box.store.lacking() == {}
+    assert lacks(box.store) == {}
     assert box.unreadable() == {}
     assert box.store.stats().damaged_segments == 1  # until its ledgers are deleted
     ledgers = sorted({ledger_id for ledger_id, _ in box.acknowledged})
@@ -612,7 +632,7 @@ def test_a_damaged_header_is_kept_until_nothing_lives_there() -> None:
     box.disk.flip_bit(segment_name(number), 20)
     box.later()
     assert box.events == [(number, False)]
-    assert box.store.lacking() == {} == box.unreadable()
+    assert lacks(box.store) == {} == box.unreadable()
     assert "its header is damaged" in box.store.usage()[0].why
     box.drop(sorted(box.store.ledgers))
     box.idle()
@@ -627,10 +647,10 @@ def test_ledgers_that_are_deleted_need_no_healing() -> None:
     [number, *_] = sealed(box)
     box.flip(number, 4)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     box.drop(lacking)
     box.idle()
-    assert box.store.lacking() == {}
+    assert lacks(box.store) == {}
     box.later()
     assert box.store.stats().damaged_segments == 0
     check(box)
@@ -641,13 +661,13 @@ def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> Non
     [number, *_] = sealed(box)
     box.flip(number, 4)
     box.later()
-    box.heal(box.store.lacking())
+    box.heal(lacks(box.store))
     box.config = ON_SUSPICION
     box.close()
     box.open()
     box.flip(number, 8)  # behind the last look
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     assert lacking == box.unreadable() != {}
     box.heal(lacking)
     box.later()
@@ -663,7 +683,7 @@ def test_a_record_that_outlived_its_segment_spoils_nothing() -> None:
     box.later()
     file = box.disk.open(record_name(number))
     left = bytes(file.read(0, file.size()) or b"")
-    box.heal(box.store.lacking())
+    box.heal(lacks(box.store))
     box.later()
     assert box.records() == []
     box.close()
@@ -689,9 +709,9 @@ def test_several_directories_tell_of_theirs() -> None:
         box.idle()
         box.flip(sealed(box)[0], block)
         box.later()
-    lacking = [box.store.lacking() for box in boxes]
+    lacking = [lacks(box.store) for box in boxes]
     assert all(lacking)
-    assert both.lacking() == {**lacking[0], **lacking[1]}
+    assert lacks(both) == {**lacking[0], **lacking[1]}
     assert told == [(box.disk.path, sealed(box)[0], False) for box in boxes]
 
 
@@ -741,8 +761,8 @@ def test_the_report_of_a_directory_agrees_with_its_bookie() -> None:
         for ledger_id, ranges in one.lacking.items():
             lacking.setdefault(ledger_id, []).extend(ranges)
     box.later()
-    assert {k: sorted(v) for k, v in box.store.lacking().items()} == lacking
-    box.heal(box.store.lacking())
+    assert {k: sorted(v) for k, v in lacks(box.store).items()} == lacking
+    box.heal(lacks(box.store))
     box.disk.kill()
     healed = {one.number: one for one in DirectoryScrub(box.disk).segments()}
     assert healed[numbers[0]].damaged == found[numbers[0]].damaged
@@ -756,5 +776,5 @@ def test_explain_space_tells_what_a_scrub_has_found() -> None:
     box.later()
     one = look_at_space(box.disk, box.config).segments[0]
     assert (one.number, one.state, one.damaged_blocks) == (number, "damaged", 1)
-    assert one.lacking_ledgers == len(box.store.lacking())
+    assert one.lacking_ledgers == len(lacks(box.store))
     assert one.why.startswith("quarantined: 1 blocks are damaged, ")

@@ -17,7 +17,7 @@ from quire.storage.scrub import SegmentScrub
 from quire.storage.scrubber import SCRUB_NAME, target_of
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.testing.disk import SimFile
-from tests.support.storage import key_of
+from tests.support.storage import key_of, lacks
 from tests.unit.test_storage_compaction import sealed
 from tests.unit.test_storage_damage import EAGER, ON_SUSPICION, Box, filled
 
@@ -53,7 +53,7 @@ def test_more_ledgers_than_a_record_names_are_healed_too(
         box.flip(number, block)
     box.later()
     told: set[int] = set()
-    while lacking := box.store.lacking():
+    while lacking := lacks(box.store):
         assert len(lacking) <= most
         assert not told & set(lacking), "they are healed"
         told |= set(lacking)
@@ -75,9 +75,9 @@ def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
             box.heal({ledger_id: [(ids[at], ids[min(at + 7, len(ids) - 1)])]})
     seal_current(box)
     box.flip(number, 4)
-    box.store._scrubber.suspect(number)
+    box.store._upkeep.scrubber.suspect(number)
     left = b""
-    release = box.store._quarantine.release
+    release = box.store._upkeep.quarantine.release
 
     def keep(number: int) -> None:
         nonlocal left
@@ -85,7 +85,7 @@ def test_the_record_of_the_file_before_leaves_nothing_out_of_the_next() -> None:
         left = bytes(file.read(0, file.size()) or b"")
         release(number)
 
-    box.store._quarantine.release = keep  # type: ignore[method-assign]
+    box.store._upkeep.quarantine.release = keep  # type: ignore[method-assign]
     box.later()
     assert box.store.stats().compactions == 1
     box.close()
@@ -151,7 +151,7 @@ def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
         upcoming += 3
     assert appender.current is not None
     number = appender.current.number
-    box.store._scrubber.suspect(number)
+    box.store._upkeep.scrubber.suspect(number)
     box.store.check_space()
     while box.maintenance.run():  # the log does nothing
         pass
@@ -159,7 +159,7 @@ def test_a_segment_that_the_log_has_not_begun_is_not_damaged() -> None:
     box.idle()
     box.flip(number, appender.current.groups_at // BLOCK_BYTES, 200)
     box.clock.ms += 61_000
-    box.store._scrubber.suspect(number)
+    box.store._upkeep.scrubber.suspect(number)
     box.later(1)
     assert box.events == [(number, False)]
 
@@ -179,11 +179,11 @@ def test_a_process_without_file_descriptors_says_nothing_of_the_disk() -> None:
     box.flip(number, 4)
     box.later()
     assert box.events == []
-    assert box.store.lacking() == {}
+    assert lacks(box.store) == {}
     short = False
     box.later(2)
     assert box.events == [(number, False)]
-    assert box.store.lacking() == box.unreadable() != {}
+    assert lacks(box.store) == box.unreadable() != {}
 
 
 @pytest.mark.parametrize("suffix", [".damaged.new", "SCRUB.new", ".spare", ".seg"])
@@ -219,12 +219,12 @@ def test_a_hint_that_cannot_be_read_keeps_nothing_from_being_served(rotten: str)
     [number, *_] = sealed(box)
     box.flip(number, 4)
     box.later()
-    lacking = box.store.lacking()
+    lacking = lacks(box.store)
     box.close()
     box.disk.fail_reads(record_name(number) if rotten == "record" else SCRUB_NAME)
     box.open()
     box.later()
-    assert box.store.lacking() == lacking != {}
+    assert lacks(box.store) == lacking != {}
 
 
 def test_a_record_that_cannot_be_read_goes_with_its_damage() -> None:
@@ -264,7 +264,7 @@ def test_a_compaction_that_met_an_error_that_passed_is_done_later() -> None:
 def test_damage_found_while_a_look_is_too_soon_is_looked_at_later() -> None:
     box = filled(ON_SUSPICION)
     [number, *_] = sealed(box)
-    box.store._scrubber.suspect(number)
+    box.store._upkeep.scrubber.suspect(number)
     box.store.check_space()
     box.idle()
     assert box.store.stats().scrubbed_segments == 1

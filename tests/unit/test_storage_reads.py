@@ -3,13 +3,14 @@ index of a sealed segment is taken over."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quire.storage import read_ahead, sealer
+from quire.storage import cold_reads, read_ahead, sealer
 from quire.storage.reader import SLICE_BYTES
 from quire.storage.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
@@ -26,15 +27,22 @@ class Recorder:
 
     def __init__(self) -> None:
         self.reads: list[tuple[int, int]] = []
-        self.ahead: list[tuple[int, int]] = []
+        self.waited = 0
+        self.aheads: list[tuple[int, int]] = []
         self.waiting: list[Callable[[], None]] = []
 
     async def run(self, call: Any) -> Any:
-        self.reads.append(call.args)
         return call()
 
-    def start(self, call: Any, done: Callable[[], None]) -> None:
-        self.ahead.append(call.args)
+    def read(self, call: Any, done: Callable[[Any], None]) -> None:
+        _, offset, size, *_ = call.args
+        self.reads.append((offset, size))
+        piece = call()
+        self.waited += piece.waited
+        done(piece)
+
+    def ahead(self, call: Any, done: Callable[[], None]) -> None:
+        self.aheads.append(call.args)
         self.waiting.append(done)
 
     def finish(self) -> None:
@@ -107,19 +115,76 @@ def test_a_cold_read_fetches_nothing_twice() -> None:
     """It began from the front again whenever it had waited: fetched once, checked many times."""
     box, recorder = sealed(1.0, 200, 20_000)
     checked: list[int] = []
-    load = box.store._reader._load
+    frames = box.store._reader._frames
 
     def counted(*given: Any) -> Any:
-        loaded = load(*given)
-        checked.append(given[1])
+        loaded = frames(*given)
+        checked.append(given[0].start)
         return loaded
 
-    box.store._reader._load = counted  # type: ignore[method-assign,assignment]
+    box.store._reader._frames = counted  # type: ignore[method-assign,assignment]
     found = run(box.store.read_blocking(1, 0, 1_000, 1 << 30))
     assert [bytes(entry) for entry in found] == list(box.written.values())
     assert len(set(recorder.reads)) == len(recorder.reads)
     assert len(checked) > 5
     assert len(set(checked)) == len(checked)
+
+
+class Later(Recorder):
+    """What it reads is there when the test says so."""
+
+    def read(self, call: Any, done: Callable[[Any], None]) -> None:
+        _, offset, size, *_ = call.args
+        self.reads.append((offset, size))
+        self.waiting.append(lambda: done(call()))
+
+
+async def test_the_next_piece_is_read_while_one_is_taken_apart() -> None:
+    box, _ = sealed(0.0, 120, 50_000)
+    later = box.store._cold._blocking = Later()
+    reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 120, 1 << 30))
+    most = 0
+    while not reading.done():
+        await asyncio.sleep(0)
+        most = max(most, len(later.waiting))
+        if later.waiting:
+            later.waiting.pop(0)()
+    assert most == 2
+    assert [bytes(one) for one in reading.result()] == list(box.written.values())
+    assert len(set(later.reads)) == len(later.reads)
+
+
+async def test_a_cancelled_read_keeps_the_file_until_the_thread_has_read() -> None:
+    box, _ = sealed(0.0, 120, 50_000)
+    box.read(1, 0)
+    later = box.store._cold._blocking = Later()
+    reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 120, 1 << 30))
+    await asyncio.sleep(0)
+    segment = only_sealed(box)
+    assert segment.readers == len(later.waiting) == 2
+    reading.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await reading
+    box.drop([1])
+    box.idle()
+    assert segment.state is SegmentState.RETIRED
+    assert segment.file is not None
+    later.finish()
+    assert segment.readers == 0
+    assert segment.file is None
+
+
+async def test_a_read_that_the_stop_cuts_off_is_cancelled_and_not_damaged() -> None:
+    box, _ = sealed(0.0, 20, 50_000)
+
+    class Closing(Recorder):
+        def read(self, call: Any, done: Callable[[Any], None]) -> None:
+            done(None)
+
+    box.store._cold._blocking = Closing()
+    with pytest.raises(asyncio.CancelledError):
+        await box.store.read_blocking(1, 0, 20, 1 << 30)
+    assert box.store.stats().damaged_reads == 0
 
 
 def test_a_ledger_that_goes_between_two_slices_ends_the_read() -> None:
@@ -143,6 +208,72 @@ def test_damage_behind_the_first_slice_ends_the_read_and_is_told_by_the_next() -
     assert [bytes(entry) for entry in found] == list(box.written.values())[: len(found)]
 
 
+# -- which entries there are ------------------------------------------------------------------
+
+
+def many_segments(ledgers: int, rounds: int) -> tuple[StoreOnDisk, Recorder]:
+    """Entries of ledgers in turn, with gaps, in many small sealed segments and an open one, of
+    whose indexes the cache holds none for long."""
+    box, recorder = opened(replace(SMALL, footer_cache_bytes=1), cold=1.0)
+    for number in range(rounds):
+        box.append([(1 + n % ledgers, number * 20 + n // ledgers, b"x" * 300) for n in range(40)])
+        box.pump()
+    box.idle()
+    return box, recorder
+
+
+def test_the_ranges_of_a_ledger_take_each_segment_once() -> None:
+    """What had been fetched of one was fetched again for each behind it, or kept for all."""
+    box, recorder = many_segments(8, 60)
+    numbers = box.store.ledgers[3].sealed_numbers
+    assert len(numbers) > 8
+    held: list[int] = []
+    rows_in = box.store._reader.rows_in
+
+    def counted(segment: Any, ledger_id: int, have: Any) -> Any:
+        held.append(len(have))
+        return rows_in(segment, ledger_id, have)
+
+    box.store._reader.rows_in = counted  # type: ignore[method-assign]
+    recorder.reads.clear()
+    found = run(box.store.entry_ranges(3))
+    assert found == [(number * 20, number * 20 + 4) for number in range(60)]
+    assert len(recorder.reads) <= 2 * len(numbers)  # a summary and the rows
+    assert max(held) <= 2
+
+
+def test_ranges_are_whole_though_segments_are_sealed_and_compacted_meanwhile(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(cold_reads, "ROWS_PER_TURN", 1)
+    for seed in range(12):
+        box, _ = many_segments(8, 40)
+        at, total = 0, 40
+        reading = turns(box.store.entry_ranges(3))
+        done: Any = None
+        while done is None:
+            done = next(reading)
+            if done is None and at % (seed + 1) == 0 and total < 80:
+                box.append([(1 + n % 8, total * 20 + n // 8, b"x" * 300) for n in range(40)])
+                total += 1
+                if at == 3 * (seed + 1):
+                    box.drop([1, 2, 4, 5, 6])
+                box.store.check_space()
+                box.pump()
+            at += 1
+        assert done[:40] == [(number * 20, number * 20 + 4) for number in range(40)]
+        assert len(done) <= total
+
+
+def test_a_ledger_that_goes_while_its_ranges_are_read_is_not_there() -> None:
+    box, _ = many_segments(8, 40)
+    reading = turns(box.store.entry_ranges(3))
+    next(reading)
+    box.drop([3])
+    with pytest.raises(NoLedger):
+        list(reading)
+
+
 # -- reading ahead ----------------------------------------------------------------------------
 
 
@@ -157,12 +288,14 @@ def test_a_reader_that_goes_on_finds_what_comes_next_in_the_cache() -> None:
         at = read_on(box, at, 10)
         recorder.finish()
     segment = only_sealed(box)
-    assert recorder.ahead
-    ends = [offset + size for offset, size in recorder.ahead]
-    assert all(end <= offset for end, (offset, _) in zip(ends, recorder.ahead[1:]))  # nothing twice
-    assert all(size <= read_ahead.STEP_BYTES for _, size in recorder.ahead)
+    assert recorder.aheads
+    ends = [offset + size for offset, size in recorder.aheads]
+    assert all(
+        end <= offset for end, (offset, _) in zip(ends, recorder.aheads[1:])
+    )  # nothing twice
+    assert all(size <= read_ahead.AHEAD_BYTES for _, size in recorder.aheads)
     assert ends[-1] <= segment.end
-    assert box.store._ahead.asked_bytes == sum(size for _, size in recorder.ahead)
+    assert box.store._ahead.asked_bytes == sum(size for _, size in recorder.aheads)
     recorder.finish()
     assert segment.readers == 0
 
@@ -176,14 +309,41 @@ def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_tim
     while recorder.waiting:
         recorder.finish()
     [follow] = box.store._ahead._follows.values()
-    assert follow.until - follow.end == read_ahead.AHEAD_BYTES
+    ahead_bytes = follow.until - follow.end
+    assert read_ahead.AHEAD_BYTES - read_ahead.STEP_BYTES < ahead_bytes <= read_ahead.AHEAD_BYTES
+
+
+def test_a_ledger_that_is_read_again_is_read_ahead_again() -> None:
+    """It was not, in the segment that it had been read to the end of."""
+    box, recorder = sealed(1.0, 240, 50_000)
+    asked = []
+    for _ in range(2):
+        at = 0
+        while at < 240:
+            at = read_on(box, at, 10)
+            recorder.finish()
+        asked.append(box.store._ahead.asked_bytes)
+    assert asked[1] > 1.9 * asked[0]
+
+
+def test_so_many_calls_are_ahead_of_all_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_ahead, "CALLS_MAX", 0)
+    box, recorder = sealed(1.0, 240, 50_000)
+    at = read_on(box, read_on(box, 0, 40), 40)
+    assert not recorder.aheads
+    monkeypatch.setattr(read_ahead, "CALLS_MAX", 1)
+    read_on(box, at, 10)
+    assert len(recorder.aheads) == box.store._ahead.calls == 1
+    recorder.finish()
+    recorder.finish()
+    assert box.store._ahead.calls == 0
 
 
 def test_single_looks_read_nothing_ahead() -> None:
     box, recorder = sealed(1.0, 240, 50_000)
     for entry_id in (3, 200, 50, 51, 120, 7):
         read_on(box, entry_id, 1)
-    assert not recorder.ahead
+    assert not recorder.aheads
 
 
 def test_ledgers_that_share_a_segment_are_not_read_ahead() -> None:
@@ -192,7 +352,7 @@ def test_ledgers_that_share_a_segment_are_not_read_ahead() -> None:
     at = 0
     while at < 60:
         at = read_on(box, at, 5)
-    assert not recorder.ahead
+    assert not recorder.aheads
 
 
 def test_what_is_cached_is_not_brought_into_the_cache() -> None:
@@ -200,8 +360,9 @@ def test_what_is_cached_is_not_brought_into_the_cache() -> None:
     at = 0
     while at < 240:
         at = read_on(box, at, 10)
-    assert not recorder.ahead
-    assert not recorder.reads
+    assert not recorder.aheads
+    assert recorder.reads
+    assert not recorder.waited
 
 
 def test_so_many_readers_are_followed() -> None:

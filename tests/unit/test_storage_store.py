@@ -11,6 +11,7 @@ import pytest
 
 from quire.errors import DamagedError, DiskFullError, StorageError, UsageError
 from quire.storage.batch import Batch, Run
+from quire.storage.blocking import InlineReader
 from quire.storage.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.config import StorageConfig
 from quire.storage.segment import segment_name
@@ -397,10 +398,10 @@ def test_cold_reads_wait_off_the_loop() -> None:
         box.store.read(1, 0, 1, 100)
     fetched = []
 
-    class Reader:
-        async def run(self, call: Any) -> Any:
+    class Reader(InlineReader):
+        def read(self, call: Any, done: Any) -> None:
             fetched.append(call)
-            return call()
+            done(call())
 
     box.store._cold._blocking = Reader()
     count = box.store.last_entry_id(1) + 1
@@ -417,10 +418,9 @@ async def test_a_cold_read_that_ends_in_a_clean_stop_leaves_the_log_open() -> No
     box.pump()
     go: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
-    class Reader:
-        async def run(self, call: Any) -> Any:
-            await go
-            return call()
+    class Reader(InlineReader):
+        def read(self, call: Any, done: Any) -> None:
+            go.add_done_callback(lambda _: done(call()))
 
     box.store._cold._blocking = Reader()
     reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 4, 1 << 20))

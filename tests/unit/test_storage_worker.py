@@ -116,4 +116,50 @@ async def test_a_step_that_raises_is_reported_and_the_next_one_runs() -> None:
 async def test_reads_run_off_the_loop() -> None:
     reader = ThreadReader(asyncio.get_running_loop(), threads=1)
     assert await reader.run(threading.get_ident) != threading.get_ident()
+    found: list[object] = []
+    done = asyncio.Event()
+    reader.read(threading.get_ident, lambda ident: (found.append(ident), done.set())[1])
+    async with asyncio.timeout(LIMIT_S):
+        await done.wait()
+    assert found != [threading.get_ident()]
+    reader.close()
+
+
+async def test_what_is_read_ahead_holds_up_no_read() -> None:
+    """It ran on the same threads: so many readers ahead, and a look at one entry waited for all."""
+    reader = ThreadReader(asyncio.get_running_loop(), threads=1)
+    go = threading.Event()
+    ended: list[None] = []
+    for _ in range(8):
+        reader.ahead(lambda: ended.append(go.wait(LIMIT_S) or None), lambda: None)  # type: ignore[func-returns-value]
+    async with asyncio.timeout(LIMIT_S):
+        assert await reader.run(lambda: 7) == 7
+    assert not ended
+    go.set()
+    reader.close()
+
+
+async def test_a_read_that_was_not_run_says_so() -> None:
+    loop = asyncio.get_running_loop()
+    reader = ThreadReader(loop, threads=1)
+    go = threading.Event()
+    told: asyncio.Queue[object] = asyncio.Queue()
+    reader.read(lambda: go.wait(LIMIT_S), told.put_nowait)
+    reader.read(lambda: 7, told.put_nowait)
+    loop.call_later(0.01, go.set)
+    await asyncio.to_thread(reader.close)
+    async with asyncio.timeout(LIMIT_S):
+        assert {await told.get(), await told.get()} == {True, None}
+
+
+async def test_a_read_with_a_bug_is_reported() -> None:
+    loop = asyncio.get_running_loop()
+    reported: list[dict[str, object]] = []
+    loop.set_exception_handler(lambda loop, context: reported.append(context))
+    reader = ThreadReader(loop, threads=1)
+    told: asyncio.Queue[object] = asyncio.Queue()
+    reader.read(lambda: [][1], told.put_nowait)
+    async with asyncio.timeout(LIMIT_S):
+        assert await told.get() is None
+    assert isinstance(reported[0]["exception"], IndexError)
     reader.close()

@@ -37,6 +37,7 @@ _KINDS = {
     "current/DIRECTORY": "the directory's own id",
     "current/SCRUB": "how far the scrub is",
     "log/CLEAN": "mark of a clean stop",
+    "log/INDEX": "index cache",
     "log/compaction.spare": "room for a compaction",
 }
 

@@ -103,6 +103,9 @@ class ReadV3:
     def found(self, entries: Sequence[Buffer]) -> bytes:
         return self._build(Code.OK, self.entry_id, entries[0], with_lac=self.with_lac)
 
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+        return (self.found(entries),)
+
     def _build(
         self, code: int, entry_id: int, body: Buffer | None = None, *, with_lac: bool = False
     ) -> bytes:

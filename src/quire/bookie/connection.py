@@ -30,6 +30,9 @@ MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
 """Of answers in clear text when the handshake begins: no more than asyncio's low-water mark, for
 its TLS does not know of a transport that has paused its writer before."""
 
+JOINED_MAX_BYTES = 256 * 1024
+"""Of answers that leave as one write; larger ones are not copied for it."""
+
 
 class Connection(asyncio.Protocol):
     def __init__(self, service: BookieService) -> None:
@@ -236,7 +239,10 @@ class Connection(asyncio.Protocol):
         out = self.out
         if out and self._transport is not None and "tls" not in self._paused_for:
             self.out = []
-            self._transport.write(out[0] if len(out) == 1 else b"".join(out))
+            if len(out) > 1 and sum(map(len, out)) <= JOINED_MAX_BYTES:
+                out = [b"".join(out)]
+            for data in out:
+                self._transport.write(data)
 
     def _close(self, why: str) -> None:
         """Give up on a peer that does not keep to the protocol."""

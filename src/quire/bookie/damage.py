@@ -12,12 +12,13 @@ not serve, every ledger that names this bookie and may have been there is marked
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import islice
 
 from quire.bookie.service import EventLog
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
 from quire.errors import CookieError, NoSuchLedgerError
 from quire.metadata.base import MetadataStore
@@ -51,8 +52,8 @@ class DamageReports:
         self._instance_id = instance_id
         self._told_s: dict[int, float] = {}
         """When a ledger was marked last, or found to need none."""
-        self._left: deque[int] = deque()
-        """Of all ledgers of the cluster, those to be looked at where nobody knows what lacks."""
+        self._upcoming: int | None = None
+        """The next of all ledgers of the cluster to be looked at where nobody knows what lacks."""
         self._everything_s: float | None = None
         self.marked = 0
         """Since the start."""
@@ -61,24 +62,25 @@ class DamageReports:
         """One pass: how many ledgers were marked. `LEDGERS_PER_PASS` are looked at; the next pass
         goes on. MetadataError or CookieError where the store does not answer or is another one;
         what was marked by then stays marked. Cancel-safe."""
-        lacking = self._store.lacking()
-        self._told_s = {one: at_s for one, at_s in self._told_s.items() if one in lacking}
+        lacking = self._store.lacking_ledgers()
+        for gone in self._told_s.keys() - lacking:
+            del self._told_s[gone]
         now_s = self._clock.monotonic()
-        due = [
-            ledger_id
-            for ledger_id in sorted(lacking)
-            if now_s - self._told_s.get(ledger_id, -AGAIN_S) >= AGAIN_S
-        ][:LEDGERS_PER_PASS]
+        due = list(islice(lacking - self._told_s.keys(), LEDGERS_PER_PASS))
+        for ledger_id, told_s in self._told_s.items():  # the oldest first
+            if len(due) >= LEDGERS_PER_PASS or now_s - told_s < AGAIN_S:
+                break
+            due.append(ledger_id)
         unknown = self._store.negatives_unknown
         if not unknown:
-            self._left.clear()
-            self._everything_s = None
+            self._upcoming = self._everything_s = None
         if not due and not unknown:
             return 0
         await self._match()
         before = self.marked
         try:
-            await each(due, lambda ledger_id: self._tell(ledger_id, lacking[ledger_id]))
+            ranges = self._store.lacking(due)
+            await each(due, lambda ledger_id: self._tell(ledger_id, ranges.get(ledger_id, ())))
             if unknown:
                 await self._tell_everything(now_s)
         finally:
@@ -97,21 +99,27 @@ class DamageReports:
 
     async def _tell(self, ledger_id: int, ranges: Sequence[Range]) -> None:
         await self._mark(ledger_id, ranges)
+        self._told_s.pop(ledger_id, None)  # it stands behind all others now
         self._told_s[ledger_id] = self._clock.monotonic()
 
     async def _tell_everything(self, now_s: float) -> None:
         if self._everything_s is None or now_s - self._everything_s >= EVERYTHING_AGAIN_S:
-            self._left.clear()
-            async for span in self._metadata.list_ledgers():
-                self._left.extend(span.ledger_ids)
-            self._everything_s = now_s
-        some = [self._left.popleft() for _ in range(min(LEDGERS_PER_PASS, len(self._left)))]
-        try:
+            self._upcoming, self._everything_s = 0, now_s
+        if self._upcoming is None:
+            return
+        room = LEDGERS_PER_PASS
+        async for span in self._metadata.list_ledgers(self._upcoming):
+            some = span.ledger_ids[:room]
             unsure = [one for one in some if self._store.absence_unknown(one)]
             await each(unsure, lambda ledger_id: self._mark(ledger_id, ANY))
-        except BaseException:
-            self._left.extendleft(reversed(some))
-            raise
+            room -= len(some)
+            # Only now: what failed is looked at again.
+            if len(some) < len(span.ledger_ids):
+                self._upcoming = some[-1] + 1 if some else span.first
+            else:
+                self._upcoming = span.last + 1 if span.last < LEDGER_ID_MAX else None
+            if room <= 0:
+                break
 
     async def _mark(self, ledger_id: int, ranges: Iterable[Range]) -> None:
         try:

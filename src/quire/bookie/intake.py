@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from quire.codec.frames import Buffer, Code, Flag
+from quire.codec.frames import HIGH_PRIORITY, Buffer, Code
 from quire.errors import StorageError, UsageError
 from quire.storage.batch import Batch, Run
 
@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from quire.bookie.service import BookieService
 
 Done = Callable[[Batch, StorageError | None], None]
-
-HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)  # an enumeration's arithmetic is slow
 
 MIN_ENTRY_BYTES = 24
 """Ids and LAC: what a bookie looks at."""
@@ -62,6 +60,47 @@ class Intake:
             self.runs.append(Run(ledger, first, count, self._batch_bytes, size, None, ids))
         self._batch_bytes += count * size
         return Code.OK
+
+    def take_each(
+        self,
+        flags: int,
+        key: bytes,
+        ledgers: Sequence[int],
+        entries: Sequence[int],
+        lacs: Sequence[int],
+        start: int,
+        size: int,
+    ) -> int:
+        """Accept rows from `start` on, which are of several ledgers; how many. The row behind them
+        is for `take`: it is not plainly fine, or it does not go on where its ledger's last one
+        ended."""
+        runs, service = self.runs, self._service
+        if not service.writable or (runs and runs[-1].ledger_id == ledgers[start]):
+            return 0
+        known, polls = service.store.ledgers.get, service.long_polls or ()
+        begin = offset = self._batch_bytes
+        run: Run | None = None
+        for row in range(start, len(ledgers)):
+            ledger, entry, lac = ledgers[row], entries[row], lacs[row]
+            info = known(ledger)
+            if info is None or info.fenced or info.master_key != key or entry < 0:
+                break
+            if run is None or run.ledger_id != ledger:
+                run = Run(ledger, entry, 1, offset, size)
+                runs.append(run)
+            elif entry == run.first + run.count:
+                run.count += 1
+            else:
+                break
+            if lac > info.last_add_confirmed:
+                info.last_add_confirmed = lac
+                if ledger in polls:
+                    service.long_polls.wake(ledger, lac)
+            offset += size
+        self._batch_bytes = offset
+        if offset > begin and flags & HIGH_PRIORITY:
+            self._urgent = True
+        return (offset - begin) // size
 
     def _extend_run(self, ledger: int, first: int, count: int, size: int) -> bool:
         """Let the last run of this batch go on, where the entries follow it: frames of different

@@ -53,6 +53,10 @@ class LongPolls:
         self._waiting: dict[int, dict[LongPoll, None]] = {}
         self.count = 0
 
+    def __len__(self) -> int:
+        """How many wait."""
+        return self.count
+
     def __contains__(self, ledger_id: int) -> bool:
         return ledger_id in self._waiting
 

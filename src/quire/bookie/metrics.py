@@ -52,6 +52,7 @@ SINCE_START = {
     "scrubbed_segments": "Segments that it has been through",
     "scrub_rounds": "Times it has been through all of them",
     "damaged_reads": "Copies of entries that reads found damaged",
+    "index_caches_written": "Index caches that were written",
 }
 """Fields of `StorageStats` that count: each becomes quire_storage_NAME_total."""
 

@@ -11,6 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
+from quire.codec.frame_runs import packed
 from quire.codec.frames import (
     ADD_HEAD,
     ADD_WORD,
@@ -31,6 +32,7 @@ from quire.codec.frames import (
     add_responses_of,
     auth_frame,
     auth_message,
+    batch_read_head,
     batch_read_response,
     equal_frames,
     read_response,
@@ -77,35 +79,62 @@ class RequestsV2:
             _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
             self._take(word, key, ledger, (entry,), at, size)
             return at + size
-        lengths, words, keys, ledgers, entries = add_columns(
-            self._view[at : at + count * size], size
-        )
-        first, word, key, ledger = entries[0], words[0], keys[0], ledgers[0]
+        prefixes, ledgers, entries, lacs = add_columns(self._view[at : at + count * size], size)
+        if prefixes.count(prefixes[0]) == count:
+            self._take_rows(prefixes, ledgers, entries, lacs, at, size)
+            return at + count * size
+        length = prefixes[0][:4]
+        start = 0
+        while start < count:
+            prefix = prefixes[start]
+            if prefix[:4] != length or int.from_bytes(prefix[4:6], "big") != ADD_KIND:
+                break
+            stop = start + 1
+            while stop < count and prefixes[stop] == prefix:
+                stop += 1
+            rows = slice(start, stop)
+            self._take_rows(
+                prefixes[rows], ledgers[rows], entries[rows], lacs[rows], at + start * size, size
+            )
+            start = stop
+        return at + start * size
+
+    def _take_rows(
+        self,
+        prefixes: Sequence[bytes],
+        ledgers: Sequence[int],
+        entries: Sequence[int],
+        lacs: Sequence[int],
+        at: int,
+        size: int,
+    ) -> None:
+        """Adds of one key and with the same flags (their prefixes are equal), of one ledger or of
+        several in turn."""
+        prefix = prefixes[0]
+        word, key = int.from_bytes(prefix[4:8], "big"), prefix[8:]
+        count, row = len(ledgers), 0
+        ledger, first = ledgers[0], entries[0]
         if (
             entries[-1] - first == count - 1
-            and lengths.count(size - 4) == count
-            and words.count(word) == count
             and ledgers.count(ledger) == count
-            and keys.count(key) == count
             and entries == tuple(range(first, first + count))
         ):
             self._take(word, key, ledger, range(first, first + count), at, size)
-            return at + count * size
-        start = 0
-        for row in range(1, count + 1):
-            if row < count and (
-                ledgers[row] == ledger
-                and entries[row] > entries[row - 1]
-                and words[row] == word
-                and lengths[row] == size - 4
-                and keys[row] == key
-            ):
-                continue
+            return
+        flags, take_each = word & 0xFFFF, self._intake.take_each
+        while row < count:
+            ledger = ledgers[row]
+            if row + 1 < count and ledgers[row + 1] != ledger:
+                taken = take_each(flags, key, ledgers, entries, lacs, row, size)
+                if taken:
+                    self._accept(at + row * size, at + (row + taken) * size)
+                    row += taken
+                    continue
+            start = row
+            row += 1
+            while row < count and ledgers[row] == ledger and entries[row] > entries[row - 1]:
+                row += 1
             self._take(word, key, ledger, entries[start:row], at + start * size, size)
-            if row == count or lengths[row] != size - 4 or words[row] >> 16 != ADD_KIND:
-                return at + row * size
-            start, word, key, ledger = row, words[row], keys[row], ledgers[row]
-        raise AssertionError("unreachable")
 
     def _take(
         self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
@@ -118,6 +147,9 @@ class RequestsV2:
         if code:
             self._connection.out.append(add_responses_of(ledger, entries, code))
             return
+        self._accept(at, stop)
+
+    def _accept(self, at: int, stop: int) -> None:
         spans = self._spans
         if spans and spans[-1][1] == at:
             spans[-1] = (spans[-1][0], stop)
@@ -258,6 +290,9 @@ class ReadOne:
             Code.OK, self.ledger_id, self.entry_id, entries[0], version=self.version
         )
 
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+        return (self.found(entries),)
+
     def answer_fenced(self, code: int) -> None:
         """The fence is durable (code 0), or it failed: now the read may be answered."""
         service = self.connection.service
@@ -292,4 +327,10 @@ class ReadBatch(ReadOne):
         return batch_read_response(code, self.ledger_id, self.entry_id, self.request_id)
 
     def found(self, entries: Sequence[Buffer]) -> bytes:
-        return batch_read_response(Code.OK, self.ledger_id, self.entry_id, self.request_id, entries)
+        return b"".join(self.parts(entries))
+
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+        body = packed(entries)
+        size = sum(map(len, body))
+        head = batch_read_head(Code.OK, self.ledger_id, self.entry_id, self.request_id, size)
+        return head, *body

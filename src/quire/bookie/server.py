@@ -26,6 +26,7 @@ from quire.storage.compactor import Compaction
 from quire.storage.config import StorageConfig
 from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
 from quire.storage.quarantine_record import SegmentDamage
+from quire.storage.recovery import RecoveryReport
 from quire.storage.seams import Disk, Worker
 from quire.storage.stats import DirectoryState
 from quire.storage.store import BlockingReader, LedgerStore
@@ -33,6 +34,8 @@ from quire.storage.times import StorageTimes
 from quire.tasks import TaskSet
 
 ANNOUNCE_AGAIN_S = 1.0
+LOADING_TOLD_S = 5.0
+"""How often the log says how far the start is with the index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,7 @@ class Bookie:
         self._port: Port | None = None
         self._registration: Registration | None = None
         self._instance_id = ""
+        self._reader = reader
         self._recovered = False
         self._serving = False
         self.held_readonly = False
@@ -103,8 +107,9 @@ class Bookie:
 
     @property
     def writable(self) -> bool:
-        """Whether it takes entries of writers: it has room, and is not being drained."""
-        return self.store.writable and not self._held_back
+        """Whether it takes entries of writers: it has read its log, has room, and is not being
+        drained."""
+        return self._recovered and self.store.writable and not self._held_back
 
     @property
     def _held_back(self) -> bool:
@@ -115,6 +120,11 @@ class Bookie:
     def recovered(self) -> bool:
         """Whether its log was read: before that the store knows nothing."""
         return self._recovered
+
+    @property
+    def loading_percent(self) -> int:
+        """How far it is with its log."""
+        return 100 if self._recovered else self.store.loading_percent
 
     @property
     def serving(self) -> bool:
@@ -131,7 +141,8 @@ class Bookie:
         against it. Forgotten at the next start; for good it is `quire bookie decommission`."""
         if held != self.held_readonly:
             self.held_readonly = held
-            self._on_writable_changed(self.store.writable)
+            if self._recovered:
+                self._on_writable_changed(self.store.writable)
 
     def spaces(self) -> list[tuple[str, int, int]]:
         """Path, total and free bytes of each data directory whose file system can be asked."""
@@ -181,7 +192,7 @@ class Bookie:
         self._damage = DamageReports(
             self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
         )
-        report = self.store.recover()
+        report = await self._recover()
         self._recovered = True
         for one in self.store.directories():
             if one.state == "failed":
@@ -211,6 +222,25 @@ class Bookie:
         self._begin_periods()
         self._serving = True
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+
+    async def _recover(self) -> RecoveryReport:
+        """On a thread, where there is one: a large index takes its time, and whoever asks is told
+        how far it is."""
+        if self._reader is None:
+            return self.store.recover()
+        telling = self._tasks.start(self._every(LOADING_TOLD_S, self._tell_loading))
+        work = asyncio.ensure_future(self._reader.run(self.store.recover))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            # It goes on, and writes: the directories are not given back before its end.
+            await asyncio.wait([work])
+            raise
+        finally:
+            telling.cancel()
+
+    async def _tell_loading(self) -> None:
+        self._log("loading", bookie=self.bookie_id, percent=self.loading_percent)
 
     def _begin_periods(self) -> None:
         config = self.config
@@ -380,6 +410,8 @@ class Bookie:
             self._log("damage_found", directory=path, segment=damage.number, what=what)
 
     def _on_orders(self) -> None:
+        if not self._recovered:
+            return  # The start asks for them when it registers.
         self._log("draining" if not self.writable else "not_draining", bookie=self.bookie_id)
         self._on_writable_changed(self.store.writable)
 

@@ -12,13 +12,15 @@ from quire.bookie.connection import Connection
 from quire.bookie.long_polls import LongPolls
 from quire.bookie.security import Security
 from quire.clock import Clock
+from quire.codec.frame_runs import entry_bytes
 from quire.codec.frames import (
     BATCH_READ_BASE_BYTES,
+    HIGH_PRIORITY,
     KEY_BYTES,
     LAST_ENTRY,
+    RECOVERY_ADD,
     Buffer,
     Code,
-    Flag,
 )
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
@@ -55,6 +57,10 @@ class PendingRead(Protocol):
     def failed(self, code: int) -> bytes: ...
 
     def found(self, entries: Sequence[Buffer]) -> bytes: ...
+
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+        """What `found` gives, not joined: it may be megabytes."""
+        ...
 
 
 @dataclass(slots=True)
@@ -196,16 +202,16 @@ class BookieService:
         code: int = Code.OK
         if store.failed is not None or store.is_lost(ledger_id):
             code = Code.IO_ERROR
-        elif not flags & Flag.HIGH_PRIORITY and not self._takes(ledger_id):
+        elif not flags & HIGH_PRIORITY and not self._takes(ledger_id):
             code = Code.READ_ONLY
         else:
             # A copy that is brought here is of a ledger that exists: what was dropped may have been
             # one copy too many. Only whoever wrote it before must not go on.
-            again = bool(flags & Flag.RECOVERY_ADD)
+            again = bool(flags & RECOVERY_ADD)
             code = self._open(
                 ledger_id, key, deleted=Code.FENCED, key_lost=Code.IO_ERROR, again=again
             )
-            if not code and store.ledgers[ledger_id].fenced and not flags & Flag.RECOVERY_ADD:
+            if not code and store.ledgers[ledger_id].fenced and not flags & RECOVERY_ADD:
                 code = Code.FENCED
         if code:
             self.counters.adds_refused += 1
@@ -235,10 +241,7 @@ class BookieService:
     def count_adds(self, batch: Batch) -> None:
         counters = self.counters
         counters.add_batches += 1
-        entries = 0
-        for run in batch.runs:
-            entries += run.count
-        batch.entries = entries
+        batch.entries = entries = sum([run.count for run in batch.runs])
         counters.adds += entries
         counters.add_bytes += batch.size_bytes
 
@@ -352,7 +355,7 @@ class BookieService:
             )
         except (NoLedger, NoEntry, StorageError) as error:
             return request.failed(self._read_code(error, request.ledger_id))
-        self.counters.read_bytes += sum(map(len, entries))
+        self.counters.read_bytes += entry_bytes(entries)
         return request.found(entries)
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
@@ -364,13 +367,14 @@ class BookieService:
                 request.max_count,
                 self._budget(request),
             )
-            self.counters.read_bytes += sum(map(len, entries))
-            answer = request.found(entries)
+            self.counters.read_bytes += entry_bytes(entries)
+            answer = request.parts(entries)
         except (NoLedger, NoEntry, StorageError) as error:
             times = self.times.reads_failed
-            answer = request.failed(self._read_code(error, request.ledger_id))
+            answer = (request.failed(self._read_code(error, request.ledger_id)),)
         times.observe(self.clock.monotonic() - received_s)
-        request.connection.write(answer)
+        for part in answer:
+            request.connection.write(part)
 
     def _entry_id(self, request: PendingRead) -> int:
         if request.entry_id != LAST_ENTRY:

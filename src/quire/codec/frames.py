@@ -46,6 +46,11 @@ class Flag(enum.IntFlag):
     HIGH_PRIORITY = 4
 
 
+RECOVERY_ADD = int(Flag.RECOVERY_ADD)
+HIGH_PRIORITY = int(Flag.HIGH_PRIORITY)
+"""For what is done for each ledger or add: an enumeration's arithmetic is slow."""
+
+
 class Code(enum.IntEnum):
     """What a bookie answers."""
 
@@ -210,16 +215,25 @@ def read_response(
 def batch_read_response(
     code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Buffer] = ()
 ) -> bytes:
+    body = pack_entries(entries)
+    return batch_read_head(code, ledger_id, first, request_id, len(body)) + body
+
+
+def batch_read_head(
+    code: int, ledger_id: int, first: int, request_id: int, body_bytes: int
+) -> bytes:
+    """A BATCH_READ response up to its entries, which follow as `pack_entries` has them."""
+    total = BATCH_RESPONSE.size - LENGTH.size + body_bytes
+    return BATCH_RESPONSE.pack(total, BATCH_READ_WORD, code, ledger_id, first, request_id)
+
+
+def pack_entries(entries: Sequence[Buffer]) -> bytes:
+    """A length before each entry."""
     sizes = list(map(len, entries))
-    total = BATCH_RESPONSE.size - LENGTH.size + LENGTH.size * len(sizes) + sum(sizes)
-    head = BATCH_RESPONSE.pack(total, BATCH_READ_WORD, code, ledger_id, first, request_id)
-    if not sizes:
-        return head
-    if sizes.count(sizes[0]) == len(sizes):
-        # One length word stands before each: joining puts it there.
-        length = LENGTH.pack(sizes[0])
-        return length.join((head, *entries))
-    parts: list[Buffer] = [head]
+    if sizes and sizes.count(sizes[0]) == len(sizes):
+        # One length stands before each: joining puts it there.
+        return LENGTH.pack(sizes[0]).join((b"", *entries))
+    parts: list[Buffer] = []
     for size, entry in zip(sizes, entries):
         parts.append(LENGTH.pack(size))
         parts.append(entry)
@@ -231,19 +245,19 @@ def batch_read_response(
 
 @lru_cache(maxsize=256)
 def _add_heads(frame_bytes: int) -> struct.Struct:
-    return struct.Struct(f">II20sqq{frame_bytes - ADD_HEAD.size}x")
+    return struct.Struct(f">{FRAME_HEADER_BYTES}sqqq{frame_bytes - FRAME_HEADER_BYTES - 24}x")
 
 
 def add_columns(
     view: memoryview, frame_bytes: int
-) -> tuple[tuple[int, ...], tuple[int, ...], tuple[bytes, ...], tuple[int, ...], tuple[int, ...]]:
-    """Lengths, header words, keys, ledgers and entries of back-to-back frames of `frame_bytes`.
+) -> tuple[tuple[bytes, ...], tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """What stands before the entry bytes, ledgers, entries and LACs of back-to-back frames of
+    `frame_bytes`, which hold these.
 
     A row is meaningful only while the lengths before it all equal `frame_bytes` - 4.
     """
-    rows = _add_heads(frame_bytes).iter_unpack(view)
-    lengths, words, keys, ledgers, entries = zip(*rows)
-    return lengths, words, keys, ledgers, entries
+    prefixes, ledgers, entries, lacs = zip(*_add_heads(frame_bytes).iter_unpack(view))
+    return prefixes, ledgers, entries, lacs
 
 
 def frame_bounds(data: Buffer) -> list[tuple[int, int]]:

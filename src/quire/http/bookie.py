@@ -7,10 +7,11 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from quire.bookie.server import Bookie
-from quire.errors import QuireError
+from quire.errors import BookieUnavailableError, QuireError
 from quire.http.answers import NotOfferedError
 from quire.http.api import Call, Field, Reply, Route, Text
 from quire.http.cluster import Connect
+from quire.storage.ledger_directories import Store
 from quire.tasks import TaskSet
 
 PREFIX = "/api/v1/bookie"
@@ -62,7 +63,7 @@ class BookieRoutes:
                   example={"freeSpace": 1, "totalSpace": 2}),
             Route("GET", f"{PREFIX}/state", "Its state", self.state,
                   example={"running": True, "readOnly": False, "shuttingDown": False,
-                           "availableForHighPriorityWrites": True}),
+                           "availableForHighPriorityWrites": True, "loadedPercent": 100}),
             Route("GET", f"{PREFIX}/state/readonly", "Whether it is read-only", self.readonly,
                   example={"readOnly": False}),
             Route("PUT", f"{PREFIX}/state/readonly",
@@ -100,7 +101,7 @@ class BookieRoutes:
             "totalSpace": sum(total for _, total, _ in spaces),
         }
 
-    async def state(self, call: Call) -> dict[str, bool]:
+    async def state(self, call: Call) -> dict[str, bool | int]:
         bookie = self._bookie
         well = bookie.serving and not bookie.failed.done()
         return {
@@ -108,6 +109,7 @@ class BookieRoutes:
             "readOnly": not bookie.writable,
             "shuttingDown": bookie.recovered and not bookie.serving,
             "availableForHighPriorityWrites": well and bookie.store.failed is None,
+            "loadedPercent": bookie.loading_percent,
         }
 
     async def readonly(self, call: Call) -> dict[str, bool]:
@@ -120,7 +122,18 @@ class BookieRoutes:
     async def is_ready(self, call: Call) -> Any:
         if self._bookie.serving and not self._bookie.failed.done():
             return Text("OK")
-        return Reply(503, Text("Bookie is not fully started yet"))
+        return Reply(503, Text(f"Bookie is not fully started yet{self._how_far()}"))
+
+    def _how_far(self) -> str:
+        bookie = self._bookie
+        return "" if bookie.recovered else f": {bookie.loading_percent} % of its log is loaded"
+
+    @property
+    def _store(self) -> Store:
+        """503 before it was read."""
+        if not self._bookie.recovered:
+            raise BookieUnavailableError(f"the bookie is not fully started yet{self._how_far()}")
+        return self._bookie.store
 
     async def sanity(self, call: Call) -> dict[str, bool]:
         bookie = self._bookie
@@ -137,14 +150,14 @@ class BookieRoutes:
     async def last_log_mark(self, call: Call) -> dict[str, str]:
         return {
             f"LastLogMark: Journal Id - {one.number}({one.number:x}.txn)": f"Pos - {one.end_bytes}"
-            for one in self._bookie.store.usage()
+            for one in self._store.usage()
             if one.state == "current"
         }
 
     async def list_disk_file(self, call: Call) -> dict[str, str]:
         from quire.storage.segment import segment_name
 
-        names = "".join(f"{segment_name(one.number)}\t" for one in self._bookie.store.usage())
+        names = "".join(f"{segment_name(one.number)}\t" for one in self._store.usage())
         found = {"journal files": "", "entrylog files": names, "index files": ""}
         wanted = call.query.get("file_type")
         return {key: text for key, text in found.items() if wanted is None or wanted in key}
@@ -153,20 +166,21 @@ class BookieRoutes:
         return {"is_in_force_gc": str(self._collecting).lower()}
 
     async def collect(self, call: Call) -> str:
+        store = self._store
         if not self._collecting:
             self._collecting = True
-            self._tasks.start(self._collect())
+            self._tasks.start(self._collect(store))
         return f"Triggered GC on BookieServer: {self._bookie.bookie_id}"
 
-    async def _collect(self) -> None:
+    async def _collect(self, store: Store) -> None:
         try:
             await self._bookie.collect_garbage()
-            self._bookie.store.check_space()
+            store.check_space()
         finally:
             self._collecting = False
 
     async def gc_details(self, call: Call) -> list[dict[str, Any]]:
-        stats = self._bookie.store.stats()
+        stats = self._store.stats()
         return [
             {
                 "forceCompacting": self._collecting,

@@ -76,6 +76,8 @@ class Appender:
         self.on_failure: Callable[[StorageError], None] | None = None
         self.on_drained: Callable[[], None] | None = None
         self.queued_bytes = 0
+        self.end_group = 0
+        """The group behind the last that is synced."""
         self.groups = 0
         self.batches = 0
         self.bytes_written = 0
@@ -86,6 +88,7 @@ class Appender:
         """The segment to append to, begun already, and the sequence number of the last batch."""
         self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
         self.current = segment
+        self.end_group = segment.end_group
         self._sequence = self._completed = sequence
 
     def _prepare(self, segment: Segment) -> None:
@@ -222,7 +225,7 @@ class Appender:
     def on_written(self, group: WrittenGroup) -> None:
         segment = group.segment
         segment.end = group.end
-        segment.end_group = group.number + 1
+        segment.end_group = self.end_group = group.number + 1
         segment.checksums.extend(group.checksums)
         size = 0
         content = False

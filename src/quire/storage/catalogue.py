@@ -6,7 +6,9 @@ of the log."""
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
+from quire.codec.index_cache_format import CachedLedger
 from quire.codec.log_footer import DISJOINT, Summary
 from quire.codec.log_parts import Deleted, RecordKind, StateRecord, decode_segment_value
 from quire.storage import sealed_rows
@@ -85,6 +87,26 @@ class Catalogue:
             info.last_add_confirmed = max(info.last_add_confirmed, last_add_confirmed)
         segment.live_ledgers = len(summary.ledger_ids)
         segment.payload_bytes = segment.live_bytes = sum(summary.size_bytes)
+
+    def restore(self, ledgers: Iterable[CachedLedger]) -> None:
+        """Ledgers as an index cache has them; the segments of their rows are there."""
+        for one in ledgers:
+            info = self.create(one.ledger_id, one.master_key, one.touched)
+            info.born = one.born
+            info.fenced = one.fenced
+            info.fence_queued = info.fence_durable = one.fence_durable
+            info.explicit_lac = one.explicit_lac
+            info.last_entry_id = one.last_entry_id
+            info.last_add_confirmed = one.last_add_confirmed
+            info.sealed, info.ordered = one.rows, one.ordered
+
+    def clear(self) -> None:
+        """Nothing is known any more: a start begins anew."""
+        self.ledgers.clear()
+        self.segments.clear()
+        self.tombstones.clear()
+        self.missing.clear()
+        self.repaired_before = 0
 
     def forget(self, ledger_id: int) -> LedgerInfo | None:
         """The ledger is deleted: what it has in the segments is dead."""

@@ -1,83 +1,205 @@
-"""Reads that may have to wait for the device, or that take more than one turn of the event loop."""
+"""Reads that may have to wait for the device, or that take more than one turn of the event loop.
+
+Threads read and compute checksums, the event loop compares them and takes apart what they brought:
+while it is busy with one piece of a read, the next one is under way.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
+from itertools import chain
 
-from quire.codec.log_parts import Buffer
+from quire.codec.frame_runs import Entries
+from quire.codec.log_footer import CONSECUTIVE, LedgerRows
+from quire.codec.log_format import ranges_of
+from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
-from quire.storage.reader import SLICE_BYTES, Fetched, Reader
-from quire.storage.segment import LedgerInfo, SegmentState
-from quire.storage.signals import NoLedger, WouldBlock
+from quire.storage.read_ahead import ReadAhead
+from quire.storage.reader import SLICE_BYTES, Fetched, Piece, Reader, checksums_of
+from quire.storage.seams import File
+from quire.storage.segment import LedgerInfo, Segment, SegmentState
+from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 
 InfoOf = Callable[[int], LedgerInfo]
 """The ledger now: it may be deleted while a read waits. `NoLedger`."""
+
+ROWS_PER_TURN = 4096
+"""Of an index, looked at in one turn of the event loop."""
+
+_FAILED = Piece(b"", [])
+
+
+def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
+    """On a thread. `blocks`: the checksums are wanted. `ask`: whether the device has to be waited
+    for."""
+    try:
+        data = file.read(offset, size, wait=False) if ask else None
+        waited = ask and data is None
+        if data is None:
+            data = file.read(offset, size) or b""
+    except OSError:
+        return _FAILED
+    return Piece(data, checksums_of(data) if blocks else None, waited)
+
+
+class _Fetch:
+    """One that is under way, or done. Nobody need wait for it."""
+
+    __slots__ = ("done", "piece", "waiter")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.piece: Piece | None = None
+        """None, once done: it was not run."""
+        self.waiter: asyncio.Future[None] | None = None
 
 
 class ColdReads:
     """Used on the event loop."""
 
     def __init__(
-        self, reader: Reader, files: SegmentFiles, blocking: BlockingReader, info_of: InfoOf
+        self,
+        reader: Reader,
+        files: SegmentFiles,
+        ahead: ReadAhead,
+        blocking: BlockingReader,
+        info_of: InfoOf,
     ) -> None:
         self._reader = reader
         self._files = files
+        self._ahead = ahead
         self._blocking = blocking
         self._info_of = info_of
         self.closed = False
 
     async def read(
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, overhead_bytes: int
-    ) -> list[Buffer]:
+    ) -> Entries:
         """See `LedgerStore.read_blocking`."""
-        have: dict[Fetched, Buffer] = {}
-        entries: list[Buffer] = []
-        while True:
+        have: dict[Fetched, Piece] = {}
+        under_way: dict[Fetched, _Fetch] = {}
+        entries, turn_bytes = Entries(), 0
+        while len(entries) < max_count:
+            at, most = first + len(entries), max_count - len(entries)
             try:
-                more = self._reader.slice(
-                    self._info_of(ledger_id), first + len(entries), max_count - len(entries),
-                    max_bytes, overhead_bytes, have, begun=bool(entries), wait=False,
-                )  # fmt: skip
+                info = self._info_of(ledger_id)
+                run = self._reader.run(
+                    info, at, most, max_bytes, overhead_bytes, have, begun=bool(entries)
+                )
             except WouldBlock as missing:
-                await self._fetch(missing, have)
+                begun = under_way.pop(missing.key, None) or self._begin(ledger_id, missing)
+                if missing.entries and missing.entries < most:
+                    # The next piece, so that the device and the thread have something to do.
+                    behind = self._reader.upcoming(
+                        info, at + missing.entries, most - missing.entries,
+                        max_bytes - missing.entry_bytes - overhead_bytes * missing.entries,
+                        overhead_bytes,
+                    )  # fmt: skip
+                    if behind is not None and behind.key not in have:
+                        under_way.clear()  # What was guessed wrong is not wanted.
+                        under_way[behind.key] = self._begin(ledger_id, behind)
+                piece = have[missing.key] = await _of(begun)
+                if piece.waited:
+                    self._ahead.waits(ledger_id, at, missing.segment)
                 continue
             except NoLedger:
                 if entries:
                     return entries  # It was deleted meanwhile.
                 raise
-            entries += more
-            if not more or len(entries) >= max_count:
-                return entries
+            if not run:
+                break
+            if max_count > 1:
+                run.pack()  # While its bytes are at hand: in the end there may be megabytes.
+            entries.add(run)
+            max_bytes -= run.size_bytes + overhead_bytes * run.count
             have = {}  # What was fetched is used up.
-            size = sum(map(len, more)) + overhead_bytes * len(more)
-            max_bytes -= size
-            if size > SLICE_BYTES // 2:  # Else it ended at the end of a run, or of the ledger.
+            turn_bytes += run.frame_bytes
+            if turn_bytes > SLICE_BYTES // 2:
+                turn_bytes = 0
                 await asyncio.sleep(0)
+        if not entries:
+            raise NoEntry
+        return entries
 
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `LedgerStore.entry_ranges`."""
-        have: dict[Fetched, Buffer] = {}
+        found: list[Range] = []
+        number = -1
+        have: dict[Fetched, Piece] = {}
         while True:
+            # Oldest first: what a compaction or the sealing of a segment moves meanwhile, it moves
+            # to where we have not been.
+            info = self._info_of(ledger_id)
+            segment = self._reader.next_sealed(info, number)
+            if segment is None:
+                break
             try:
-                return self._reader.ranges(self._info_of(ledger_id), have)
+                rows = self._reader.rows_in(segment, ledger_id, have)
             except WouldBlock as missing:
-                await self._fetch(missing, have)
+                have[missing.key] = await _of(self._begin(ledger_id, missing))
+                continue
+            have, number = {}, segment.number
+            if rows is not None:
+                await _put(found, _of_rows(rows))
+        # Taken in the turn in which no sealed one was left: what is sealed later is among them.
+        runs = list(chain.from_iterable(part.runs for part in info.open_parts))
+        await _put(found, ((run.first, run.last, run.ids) for run in runs))
+        return merged(found)
 
-    async def _fetch(self, missing: WouldBlock, have: dict[Fetched, Buffer]) -> None:
-        segment = missing.segment
+    def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch:
+        fetching, segment = _Fetch(), missing.segment
         try:
             file = self._files.get(segment)
-            segment.readers += 1
-            try:
-                data = await self._blocking.run(partial(file.read, missing.offset, missing.size))
-            finally:
-                segment.readers -= 1
-                # Not as soon as `close` begins: the log may still be written and sealed.
-                if segment.state is SegmentState.RETIRED or self.closed:
-                    self._files.close(segment)
         except OSError:
-            data = b""  # Does not match its checksums: damaged.
-        have[segment, missing.offset, missing.size] = data or b""
+            fetching.done, fetching.piece = True, _FAILED
+            return fetching
+        segment.readers += 1
+        blocks = missing.entries > 0
+        ask = blocks and not self._ahead.is_followed(ledger_id, segment)
+        self._blocking.read(
+            partial(fetch, file, missing.offset, missing.size, blocks, ask),
+            partial(self._fetched, fetching, segment),
+        )
+        return fetching
+
+    def _fetched(self, fetching: _Fetch, segment: Segment, piece: Piece | None) -> None:
+        """Also where the read has been cancelled: until here the file stays open."""
+        segment.readers -= 1
+        # Not as soon as `close` begins: the log may still be written and sealed.
+        if segment.state is SegmentState.RETIRED or self.closed:
+            self._files.close(segment)
+        fetching.done, fetching.piece = True, piece
+        if fetching.waiter is not None and not fetching.waiter.done():
+            fetching.waiter.set_result(None)
+
+
+def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]]:
+    """First and last entry of each run, and all where they are not consecutive."""
+    for row, at in enumerate(rows.ids_at):
+        ids = None if at == CONSECUTIVE else rows.ids[at : at + rows.counts[row]]
+        yield rows.firsts[row], rows.last(row), ids
+
+
+async def _put(found: list[Range], runs: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
+    """Most runs go on where the one before ends: as ranges they are never there one by one."""
+    for number, (first, last, ids) in enumerate(runs, 1):
+        for one in ((first, last),) if ids is None else ranges_of(ids):
+            if found and found[-1][1] + 1 == one[0]:
+                found[-1] = found[-1][0], one[1]
+            else:
+                found.append(one)
+        if number % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def _of(fetching: _Fetch) -> Piece:
+    if not fetching.done:
+        fetching.waiter = asyncio.get_running_loop().create_future()
+        await fetching.waiter
+    if fetching.piece is None:
+        raise asyncio.CancelledError  # The threads are gone: the bookie stops.
+    return fetching.piece

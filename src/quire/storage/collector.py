@@ -27,6 +27,9 @@ from quire.storage.segment import LOG_DIRECTORY, Segment, SegmentState
 
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
 
+READ_AGAIN_MS = 600_000
+"""Until a dead segment whose records cannot be read is looked at again."""
+
 
 class Collector:
     """Used on the event loop."""
@@ -51,6 +54,8 @@ class Collector:
         self._on_the_way = 0
         """Calls whose deletions are not durable yet."""
         self._busy: set[int] = set()
+        self._read_again_ms: dict[int, int] = {}
+        """Segments whose records could not be read, and when that is tried again (calendar)."""
         self.removed = 0
         self.error: str | None = None
         """Why the last removal failed; it is tried again."""
@@ -112,6 +117,7 @@ class Collector:
                 and segment.live_ledgers == 0
                 and not segment.compacting
                 and segment.number not in self._busy
+                and self._read_again_ms.get(segment.number, 0) <= self._now_ms()
             ):
                 self._busy.add(segment.number)
                 self._maintenance.run(
@@ -136,6 +142,8 @@ class Collector:
         self, segment: Segment, records: list[StateRecord] | None, error: Exception | None
     ) -> None:
         if records is None:
+            # Damage stays what it is: it is not read again, whole, whenever something is deleted.
+            self._read_again_ms[segment.number] = self._now_ms() + READ_AGAIN_MS
             self._give_up(segment, error)
             return
         needed = self._still_needed(segment, records)
@@ -169,6 +177,7 @@ class Collector:
             self.error = str(error)
         self._files.close(segment)
         del self._catalogue.segments[segment.number]
+        self._read_again_ms.pop(segment.number, None)
         self._busy.discard(segment.number)
         self.removed += 1
         if error is None:

@@ -30,6 +30,10 @@ class StorageConfig:
     """After so long without adds, an empty group marks the end as synced."""
     footer_cache_bytes: int = 64 * MIB
     """For the parts of footers that reads need."""
+    index_cache_interval_s: float = 300.0
+    """So often at most the index is written beside the log, for the start behind a crash."""
+    index_cache_segments: int = 16
+    """And not before so many segments are newer, unless one that it covers has changed."""
     max_open_files: int = 256
     """Sealed segments whose files are kept open."""
     compact_minor_ratio: float = 0.2

@@ -142,4 +142,5 @@ def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> Recove
         sum(one.damaged_blocks for one in reports),
         (*(what for one in reports for what in one.problems), *problems),
         any(one.negatives_unknown for one in reports),
+        "; ".join(one.index_cache for one in reports if one.index_cache),
     )

@@ -118,6 +118,14 @@ class RealFile:
         del data[got:]
         return data
 
+    def prefetch(self, offset: int, size: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            with suppress(OSError):
+                os.posix_fadvise(self._fd, offset, size, os.POSIX_FADV_WILLNEED)
+        else:  # pragma: no cover - not on this platform
+            for at in range(offset, offset + size, len(_ZEROS)):
+                os.pread(self._fd, min(len(_ZEROS), offset + size - at), at)
+
     def uncache(self, offset: int, size: int) -> None:
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):

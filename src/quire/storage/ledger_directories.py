@@ -17,14 +17,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from quire.codec.log_parts import Buffer
+from quire.codec.frame_runs import Entries
 from quire.errors import StorageError, UsageError
 from quire.storage.appender import Done
 from quire.storage.batch import Batch, Run
 from quire.storage.blocking import BlockingReader
-from quire.storage.compactor import Compaction
 from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
-from quire.storage.quarantine_record import SegmentDamage
+from quire.storage.events import StoreEvents
 from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.recovery import RecoveryReport
 from quire.storage.seams import Disk, Worker
@@ -47,13 +46,14 @@ class DataDirectory:
     reader: BlockingReader | None = None
 
 
-class LedgerDirectories:
+class LedgerDirectories(StoreEvents):
     """See the module. Used from the event loop's thread only. The calls of a `LedgerStore` mean
     here what they mean there."""
 
     def __init__(self, stores: Sequence[LedgerStore]) -> None:
         if not 1 <= len(stores) <= MAX_DIRECTORIES:
             raise UsageError(f"a bookie has 1 to {MAX_DIRECTORIES} data directories")
+        super().__init__()
         self._places = [Place(store) for store in stores]
         self._serving = list(self._places)
         self._ledgers = Ledgers()
@@ -63,18 +63,12 @@ class LedgerDirectories:
             store = place.store
             store.on_failure = partial(self._failed_now, place)
             store.on_writable_changed = partial(self._writable_changed, place)
-            store.on_compaction = self._compacted
-            store.on_damage = self._damaged
+            store.on_compaction = self.tell_compaction
+            store.on_damage = self.tell_damage
             store.on_drained = self._drained
-        self.on_writable_changed: Callable[[bool], None] | None = None
-        """Called when any directory begins or ceases to take adds."""
-        self.on_failure: Callable[[StorageError], None] | None = None
-        """Called when no directory is left."""
         self.on_directory_changed: Callable[[DirectoryState], None] | None = None
-        """Called with what has become of a directory, ahead of the other two."""
-        self.on_compaction: Callable[[Compaction], None] | None = None
-        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
-        self.on_drained: Callable[[], None] | None = None
+        """Called with what has become of a directory, ahead of `on_writable_changed` and
+        `on_failure`."""
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -100,6 +94,12 @@ class LedgerDirectories:
         self._look_for_disputes()
         return joined(reports, self._problems())
 
+    @property
+    def loading_percent(self) -> int:
+        """The mean of the directories, which are read one after the other."""
+        serving = self._serving
+        return sum(place.store.loading_percent for place in serving) // max(1, len(serving))
+
     def _problems(self) -> list[str]:
         found = [f"{one.store.path} does not serve: {one.error}" for one in self._aside()]
         disputed = sorted(self._ledgers.disputed)
@@ -119,9 +119,16 @@ class LedgerDirectories:
             place.store.start()
 
     async def close(self) -> None:
+        """Each, though another one fails: the first error is raised in the end."""
+        errors: list[Exception] = []
         for place in self._places:
             if place.read:
-                await place.store.close()
+                try:
+                    await place.store.close()
+                except Exception as error:  # noqa: BLE001 - raised below
+                    errors.append(error)
+        if errors:
+            raise errors[0]
 
     def _put_aside(self, place: Place, error: StorageError) -> None:
         place.error = error
@@ -145,11 +152,9 @@ class LedgerDirectories:
         self._put_aside(place, error)
         self._tell(place)
         if not self._serving:
-            if self.on_failure is not None:
-                self.on_failure(error)
+            self.tell_failure(error)
             return
-        if self.on_writable_changed is not None:
-            self.on_writable_changed(self.writable)
+        self.tell_writable(self.writable)
         self._drained()
 
     def _writable_changed(self, place: Place, writable: bool) -> None:
@@ -157,24 +162,15 @@ class LedgerDirectories:
         if place.error is not None:
             return
         self._tell(place)
-        if self.on_writable_changed is not None:
-            self.on_writable_changed(self.writable)
+        self.tell_writable(self.writable)
 
     def _tell(self, place: Place) -> None:
         if self.on_directory_changed is not None:
             self.on_directory_changed(state_of(place))
 
-    def _compacted(self, one: Compaction) -> None:
-        if self.on_compaction is not None:
-            self.on_compaction(one)
-
-    def _damaged(self, path: str, damage: SegmentDamage, healed: bool) -> None:
-        if self.on_damage is not None:
-            self.on_damage(path, damage, healed)
-
     def _drained(self) -> None:
-        if self.on_drained is not None and not self.queue_full:
-            self.on_drained()
+        if not self.queue_full:
+            self.tell_drained()
 
     def directories(self) -> list[DirectoryState]:
         """Each, in the order in which they were named."""
@@ -387,7 +383,7 @@ class LedgerDirectories:
         max_count: int,
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
-    ) -> list[Buffer]:
+    ) -> Entries:
         home = self._home_of(ledger_id)
         return home.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
@@ -398,7 +394,7 @@ class LedgerDirectories:
         max_count: int,
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
-    ) -> list[Buffer]:
+    ) -> Entries:
         home = self._home_of(ledger_id)
         return await home.read_blocking(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
@@ -422,10 +418,13 @@ class LedgerDirectories:
         if not lossy:
             done(None)
 
-    def lacking(self) -> dict[int, list[tuple[int, int]]]:
+    def lacking_ledgers(self) -> set[int]:
+        return set().union(*(place.store.lacking_ledgers() for place in self._serving))
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[tuple[int, int]]]:
         found: dict[int, list[tuple[int, int]]] = {}
         for place in self._serving:
-            for ledger_id, ranges in place.store.lacking().items():
+            for ledger_id, ranges in place.store.lacking(ledger_ids).items():
                 found.setdefault(ledger_id, []).extend(ranges)
         return found
 

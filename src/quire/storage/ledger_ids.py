@@ -24,6 +24,22 @@ class LedgerIds:
             self._base = 0
         self._offsets = array("I" if narrow else "q", map(sub, ordered, repeat(self._base)))
 
+    @classmethod
+    def of_offsets(cls, base: int, offsets: array[int]) -> LedgerIds:
+        """What `base` and `offsets` of another one were."""
+        made = cls()
+        made._base, made._offsets = base, offsets
+        return made
+
+    @property
+    def base(self) -> int:
+        return self._base
+
+    @property
+    def offsets(self) -> array[int]:
+        """Of each id from `base` on. Not to be changed."""
+        return self._offsets
+
     def __len__(self) -> int:
         return len(self._offsets)
 

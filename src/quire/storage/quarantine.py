@@ -9,7 +9,7 @@ damaged, and alive, the segment is rewritten without it (`compactor`, `salvage`)
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 
@@ -60,6 +60,8 @@ class Quarantine:
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
         """Records of which it is known what lacks, and not only what is damaged."""
+        self._lacking: set[int] | None = None
+        """Ledgers that these name; None: to be put together again."""
         self._seen: set[int] = set()
         """Records that a scrub of this process made. Of an older one it is not known whether it is
         of the file that is there: a crash may have come between the rewriting and its removal."""
@@ -95,12 +97,23 @@ class Quarantine:
 
     # -- what is known --------------------------------------------------------------------------
 
-    def lacking(self) -> dict[int, list[Range]]:
-        """Ledgers, and entries of them, of which this bookie has no good copy any more."""
+    def lacking_ledgers(self) -> Set[int]:
+        """Ledgers with entries of which this bookie has no good copy any more. One that was deleted
+        is among them until the next look at its segment."""
+        if self._lacking is None:
+            named = (self.records[number].ledgers for number in self._checked)
+            self._lacking = set().union(*named)
+        return self._lacking
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[Range]]:
+        """What these ledgers lack. There may be 8,192 ledgers in each of many records: whoever asks
+        for all of them does it in pieces."""
         found: dict[int, list[Range]] = {}
         for number in sorted(self._checked):
-            for ledger_id, ranges in self._alive(self.records[number]).items():
-                found.setdefault(ledger_id, []).extend(ranges)
+            named = self.records[number].ledgers
+            for ledger_id in ledger_ids:
+                if ledger_id in named and self._lives_in(ledger_id, number):
+                    found.setdefault(ledger_id, []).extend(named[ledger_id])
         return found
 
     def ready(self) -> Iterator[Segment]:
@@ -135,20 +148,25 @@ class Quarantine:
     def doubt(self, number: int) -> None:
         """It could not be written anew, or compacted: more of it is damaged than is known."""
         self._checked.discard(number)
+        self._lacking = None
         self.suspect(number)
 
     def _alive(self, record: SegmentDamage) -> dict[int, Sequence[Range]]:
         """What is named and whose ledger still has entries there."""
-        ledgers = self._catalogue.ledgers
-        segment = self._catalogue.segments.get(record.number)
-        if segment is None:
-            return {}
         return {
             ledger_id: ranges
             for ledger_id, ranges in record.ledgers.items()
-            if (info := ledgers.get(ledger_id)) is not None
-            and (info.lives_in(record.number) or ledger_id in segment.parts)
+            if self._lives_in(ledger_id, record.number)
         }
+
+    def _lives_in(self, ledger_id: int, number: int) -> bool:
+        info = self._catalogue.ledgers.get(ledger_id)
+        segment = self._catalogue.segments.get(number)
+        return (
+            info is not None
+            and segment is not None
+            and (info.lives_in(number) or ledger_id in segment.parts)
+        )
 
     # -- what a scrub has found -----------------------------------------------------------------
 
@@ -180,6 +198,7 @@ class Quarantine:
         )
         self._put(segment, record)
         self._checked.discard(number)
+        self._lacking = None
         self._next_check_s = 0.0
         self._unsaved.add(number)
         if old is None and self.on_change is not None:
@@ -194,6 +213,7 @@ class Quarantine:
     def release(self, number: int) -> None:
         """The segment was written anew, is gone, or reads well again."""
         record = self.records.pop(number, None)
+        self._lacking = None
         for known in (self._checked, self._seen, self._unread):
             known.discard(number)
         self._rest.pop(number, None)
@@ -207,6 +227,7 @@ class Quarantine:
 
     def _put(self, segment: Segment, record: SegmentDamage) -> None:
         self.records[record.number] = record
+        self._lacking = None
         segment.damage = record.describe()
 
     # -- what is there once more ----------------------------------------------------------------
@@ -301,6 +322,7 @@ class Quarantine:
                 upcoming = (number, *upcoming)
             else:
                 self._checked.add(number)
+                self._lacking = None
                 if not ledgers and more:
                     self.suspect(number)  # these are healed: who else is there?
             if ledgers != record.ledgers or more != record.more:

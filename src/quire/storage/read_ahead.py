@@ -1,8 +1,8 @@
 """Reading ahead of readers that go through a ledger on the device from one entry to the next.
 
-While the event loop checks and sends one piece, a thread brings the next ones into the system's
-cache, so that they are found there without waiting. The bytes are thrown away: the cache, its
-bounds, and what it gives up first, are the system's.
+While what a reader has asked for is checked and sent, the device brings what it wants next into the
+system's cache: the cache, its bounds, and what it gives up first, are the system's. It has a thread
+of its own, so that no read waits behind what nobody has asked for yet.
 """
 
 from __future__ import annotations
@@ -14,10 +14,13 @@ from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
 from quire.storage.segment import Segment, SegmentState
 
-AHEAD_BYTES = 4 * 1024 * 1024
-"""How far ahead of a reader. It reads 1 MB at once: the device has three of them to go on with."""
+AHEAD_BYTES = 8 * 1024 * 1024
+"""How far ahead of a reader: what the device brings while one answer is made and sent."""
 STEP_BYTES = 1024 * 1024
-"""Brought by one call."""
+"""Less is not worth a call, but at the end."""
+CALLS_MAX = 8
+"""Under way at the same time. A reader that finds so many is looked at again when it reads on: with
+many readers the device has enough to do with what they wait for."""
 FOLLOWED_MAX = 256
 """Ledgers whose readers are followed; the one that was read least recently is forgotten."""
 STEPS_BEFORE = 2
@@ -50,6 +53,8 @@ class ReadAhead:
         self._blocking = blocking
         self._follows: OrderedDict[int, _Follow] = OrderedDict()
         self.closed = False
+        self.calls = 0
+        """Under way."""
         self.asked_bytes = 0
         """Read ahead since the start."""
 
@@ -77,9 +82,11 @@ class ReadAhead:
         follow = self._follows.get(ledger_id)
         if follow is None:
             return
-        follow.steps = follow.steps + 1 if follow.next_entry == entry_id else 0
+        self._follows.move_to_end(ledger_id)
+        goes_on = follow.next_entry == entry_id
+        follow.steps = follow.steps + 1 if goes_on else 0
         follow.next_entry = entry_id + count
-        if follow.segment is not segment:
+        if follow.segment is not segment or not goes_on:
             follow.segment, follow.until = segment, end
         follow.end, follow.stop = end, stop
         self._advance(follow)
@@ -88,23 +95,30 @@ class ReadAhead:
         segment = follow.segment
         if segment is None or follow.waited_in is not segment or follow.busy or self.closed:
             return
-        if follow.steps < STEPS_BEFORE:
+        if follow.steps < STEPS_BEFORE or self.calls >= CALLS_MAX:
             return
         start = max(follow.end, follow.until)
-        size = min(STEP_BYTES, follow.end + AHEAD_BYTES - start, follow.stop - start)
-        if size <= 0 or segment.state is not SegmentState.SEALED:
+        stop = min(follow.end + AHEAD_BYTES, follow.stop)
+        size = stop - start
+        if size <= 0 or (size < STEP_BYTES and stop < follow.stop):
+            return
+        if segment.state is not SegmentState.SEALED:
             return
         try:
             file = self._files.get(segment)
         except OSError:
             return  # Whoever reads it next is told.
         follow.busy = True
-        follow.until = start + size
+        follow.until = stop
+        self.calls += 1
         self.asked_bytes += size
         segment.readers += 1
-        self._blocking.start(partial(file.read, start, size), partial(self._done, follow, segment))
+        self._blocking.ahead(
+            partial(file.prefetch, start, size), partial(self._done, follow, segment)
+        )
 
     def _done(self, follow: _Follow, segment: Segment) -> None:
+        self.calls -= 1
         follow.busy = False
         segment.readers -= 1
         if segment.state is SegmentState.RETIRED or self.closed:

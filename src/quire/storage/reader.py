@@ -8,15 +8,15 @@ does not know their type.
 
 from __future__ import annotations
 
-import struct
+from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from functools import lru_cache
 from itertools import repeat
+from typing import NamedTuple
 
 from quire.codec.digest import crc32c, crc32c_of
+from quire.codec.frame_runs import Entries, FrameRun
 from quire.codec.frames import FRAME_HEADER_BYTES, KEY_BYTES
 from quire.codec.log_footer import (
-    CONSECUTIVE,
     LedgerRows,
     LedgerSummary,
     Summary,
@@ -24,10 +24,9 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log_format import ranges_of
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
-from quire.core.ranges import merged
 from quire.errors import DamagedError
+from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.frames import FRAME_IDS, equal_frames_are, frames_are
 from quire.storage.read_ahead import ReadAhead
@@ -38,14 +37,28 @@ MAX_READ_BYTES = 1024 * 1024
 """Of one read of a file."""
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
-"""Checked and sliced in one turn of the event loop: adds wait for no more than that."""
+"""Taken apart in one turn of the event loop: adds wait for no more than that."""
 COLUMNS_FROM = 8
 """Frames of one size that are checked column by column; fewer are looked at one by one."""
 
 Fetched = tuple[Segment, int, int]
 """What of a segment's file: offset and size. After a compaction the segment is another object."""
-Have = Mapping[Fetched, Buffer]
-"""What has been fetched already."""
+
+
+class Piece(NamedTuple):
+    """What was read of a segment's file, off the event loop."""
+
+    data: Buffer
+    """Fewer bytes at the end of the file, none where the disk failed: that checks nowhere."""
+    checksums: list[int] | None = None
+    """Of its blocks, where they are wanted: see `checksums_of`."""
+    waited: bool = False
+    """The device had to be waited for."""
+
+
+Have = Mapping[Fetched, Piece] | None
+"""What has been fetched, all else being a `WouldBlock`. None: what the system has cached is read
+on the event loop."""
 
 
 class Reader:
@@ -73,63 +86,57 @@ class Reader:
         max_count: int,
         max_bytes: int,
         overhead: int,
-        have: Have,
-    ) -> list[Buffer]:
+    ) -> Entries:
         """See `LedgerStore.read`."""
-        entries: list[Buffer] = []
+        entries = Entries()
         while len(entries) < max_count:
-            more = self.slice(
-                info, first + len(entries), max_count - len(entries), max_bytes, overhead, have,
-                begun=bool(entries), wait=True,
+            run = self.run(
+                info, first + len(entries), max_count - len(entries), max_bytes, overhead, None,
+                begun=bool(entries),
             )  # fmt: skip
-            if not more:
+            if not run:
                 break
-            entries += more
-            max_bytes -= sum(map(len, more)) + overhead * len(more)
+            entries.add(run)
+            max_bytes -= run.size_bytes + overhead * run.count
+        if not entries:
+            raise NoEntry
         return entries
 
-    def slice(
+    def run(
         self,
         info: LedgerInfo,
-        first: int,
-        max_count: int,
+        entry_id: int,
+        most: int,
         max_bytes: int,
         overhead: int,
         have: Have,
         *,
         begun: bool,
-        wait: bool,
-    ) -> list[Buffer]:
-        """What follows of a read, up to `SLICE_BYTES` or one entry. `begun`: it is not the first
-        slice; there may then be none, and its first entry must fit. `wait`: `WouldBlock` where the
-        device has to be waited for even when there is something to return."""
-        entries: list[Buffer] = []
-        last = info.last_entry_id
-        entry_id, room = first, SLICE_BYTES
-        while entry_id <= last and len(entries) < max_count and room > 0:
-            begun = begun or bool(entries)
-            most = max_count - len(entries)
-            budget = min(max_bytes, room) if entries else max_bytes
-            try:
-                more = self._some(info, entry_id, most, budget, overhead, have, must_fit=begun)
-            except DamagedError:
-                if begun:
+    ) -> FrameRun | None:
+        """What follows of a read, up to `MAX_READ_BYTES` or one entry; None: nothing does. `begun`:
+        it is not the first run, so its first entry must fit, and damage just ends the read."""
+        if entry_id > info.last_entry_id:
+            return None
+        try:
+            return self._some(info, entry_id, most, max_bytes, overhead, have, must_fit=begun)
+        except DamagedError:
+            if begun:
+                return None
+            raise
+
+    def upcoming(
+        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
+    ) -> WouldBlock | None:
+        """What `run` is going to want off the event loop, where it goes on with this entry."""
+        try:
+            for place in self._places(info, entry_id, {}):
+                if isinstance(place, DamagedError) or place.batch is not None:
                     break
-                raise
-            except WouldBlock:
-                if entries and not wait:
-                    break
-                raise
-            if not more:
-                break
-            entries += more
-            entry_id += len(more)
-            size = sum(map(len, more)) + overhead * len(more)
-            max_bytes -= size
-            room -= size
-        if not entries and not begun:
-            raise NoEntry
-        return entries
+                count = _that_fit(place, most, max_bytes, overhead)
+                return _blocks_of(place, count) if count else None
+        except WouldBlock as missing:
+            return missing
+        return None
 
     def _some(
         self,
@@ -141,7 +148,7 @@ class Reader:
         have: Have,
         *,
         must_fit: bool,
-    ) -> list[Buffer]:
+    ) -> FrameRun | None:
         """Entries from one run, or none: there is no such entry, or it would not fit."""
         problem: DamagedError | None = None
         for place in self._places(info, entry_id, have):
@@ -151,15 +158,17 @@ class Reader:
             count = _that_fit(place, most if problem is None else 1, max_bytes, overhead)
             if not count:
                 if must_fit:
-                    return []
+                    return None
                 count = 1
             try:
-                entries = self._load(info.ledger_id, entry_id, place, count, have)
+                view, at, good = self._frames(place, count, have)
+                run = _checked(view, at, good, info.ledger_id, entry_id, place, count)
                 if self._ahead.is_followed(info.ledger_id, place.segment):
-                    self._look_ahead(info.ledger_id, entry_id, len(entries), place)
-                return entries
+                    self._look_ahead(info.ledger_id, entry_id, run, place)
+                return run
             except WouldBlock as missing:
-                self._ahead.waits(info.ledger_id, entry_id, missing.segment)
+                if have is None:
+                    self._ahead.waits(info.ledger_id, entry_id, missing.segment)
                 raise
             except DamagedError as error:
                 self.damaged_reads += 1
@@ -167,40 +176,34 @@ class Reader:
                 problem = problem or error
         if problem is not None:
             raise problem
-        return []
+        return None
 
-    def _look_ahead(self, ledger_id: int, entry_id: int, count: int, place: Place) -> None:
+    def _look_ahead(self, ledger_id: int, entry_id: int, run: FrameRun, place: Place) -> None:
         """The reader may go on: what it wants next then need not be waited for."""
         found = self._cache.get(_rows_key(place.segment, ledger_id))
         if found is None:
             return
         offsets = found[0].offsets
-        size = place.frame_size * count if place.sizes is None else sum(place.sizes[:count])
         dense = 2 * found[2] >= offsets[-1] - offsets[0]
-        end = place.start + size
+        end = place.start + run.frame_bytes
         stop = max(offsets[-1], place.start + place.size_bytes) if dense else end
-        self._ahead.has_read(ledger_id, entry_id, count, place.segment, end, stop)
+        self._ahead.has_read(ledger_id, entry_id, run.count, place.segment, end, stop)
 
-    def ranges(self, info: LedgerInfo, have: Have) -> list[tuple[int, int]]:
-        """See `LedgerStore.entry_ranges`."""
-        found: list[tuple[int, int]] = []
-        for part in info.open_parts:
-            for run in part.runs:
-                if run.ids is None:
-                    found.append((run.first, run.last))
-                else:
-                    found += ranges_of(run.ids)
-        for number in info.sealed_numbers:
-            sealed = self._ledger_rows(self._segments[number], info.ledger_id, have)
-            if sealed is not None:
-                rows = sealed[0]
-                for row in range(len(rows.firsts)):
-                    if rows.ids_at[row] == CONSECUTIVE:
-                        found.append((rows.firsts[row], rows.last(row)))
-                    else:
-                        at = rows.ids_at[row]
-                        found += ranges_of(rows.ids[at : at + rows.counts[row]])
-        return merged(found)
+    def next_sealed(self, info: LedgerInfo, number: int) -> Segment | None:
+        """The oldest sealed segment behind `number` that holds entries of the ledger."""
+        packed = info.sealed
+        rows = range(sealed_rows.count(packed))
+        at = bisect_right(rows, number, key=lambda row: sealed_rows.row_at(packed, row)[0])
+        return self._segments[sealed_rows.row_at(packed, at)[0]] if at < len(rows) else None
+
+    def rows_in(self, segment: Segment, ledger_id: int, have: Have) -> LedgerRows | None:
+        """What a sealed segment's index says of the ledger. `DamagedError`."""
+        try:
+            found = self._ledger_rows(segment, ledger_id, have)
+        except DamagedError:
+            self.on_damage(segment)
+            raise
+        return None if found is None else found[0]
 
     def master_key(self, info: LedgerInfo, have: Have) -> bytes | None:
         """The key in one of the ledger's frames, of the last entry."""
@@ -209,7 +212,7 @@ class Reader:
                 continue
             try:
                 view, at, good = self._frames(place, 1, have)
-                _split(view, at, good, info.ledger_id, info.last_entry_id, place, 1)
+                _checked(view, at, good, info.ledger_id, info.last_entry_id, place, 1)
             except DamagedError:
                 continue
             return bytes(view[at + FRAME_HEADER_BYTES - KEY_BYTES : at + FRAME_HEADER_BYTES])
@@ -286,15 +289,18 @@ class Reader:
     # -- fetching ---------------------------------------------------------------------------------
 
     def _fetch(self, segment: Segment, offset: int, size: int, have: Have) -> Buffer:
-        """The bytes of the file, fewer at its end. `WouldBlock` where they are not cached."""
-        data = have.get((segment, offset, size))
-        if data is None:
-            try:
-                data = self._files.get(segment).read(offset, size, wait=False)
-            except OSError as error:
-                raise DamagedError(f"reading {segment.name} failed: {error}") from error
-            if data is None:
+        """The bytes of the file, fewer at its end. `WouldBlock`: see `Have`."""
+        if have is not None:
+            piece = have.get((segment, offset, size))
+            if piece is None:
                 raise WouldBlock(segment, offset, size)
+            return piece.data
+        try:
+            data = self._files.get(segment).read(offset, size, wait=False)
+        except OSError as error:
+            raise DamagedError(f"reading {segment.name} failed: {error}") from error
+        if data is None:
+            raise WouldBlock(segment, offset, size)
         return data
 
     def _checksums(self, segment: Segment, first: int, end: int, have: Have) -> list[int]:
@@ -316,26 +322,25 @@ class Reader:
             self._cache.put(key, checksums, len(data))
         return list(checksums[low:high])
 
-    def _load(
-        self, ledger_id: int, entry_id: int, place: Place, count: int, have: Have
-    ) -> list[Buffer]:
-        """Up to `count` entries, at least one; `DamagedError` where the first is damaged."""
-        view, at, good = self._frames(place, count, have)
-        return _split(view, at, good, ledger_id, entry_id, place, count)
-
     def _frames(self, place: Place, count: int, have: Have) -> tuple[memoryview, int, int]:
         """(bytes, where the frames start in them, from where on they are not to be trusted)."""
-        size = place.frame_size * count if place.sizes is None else sum(place.sizes[:count])
         start = place.start
         if place.batch is not None:
+            size = _frame_bytes(place, count)
             return memoryview(place.batch.memory(start, size)), 0, size
-        segment = place.segment
-        low = start - start % BLOCK_BYTES
-        high = -(-(start + size) // BLOCK_BYTES) * BLOCK_BYTES
-        view = memoryview(self._fetch(segment, low, high - low, have))
+        blocks = _blocks_of(place, count)
+        segment, low = blocks.segment, blocks.offset
+        if have is None:
+            view = memoryview(self._fetch(segment, low, blocks.size, None))
+            found = checksums_of(view)
+        else:
+            piece = have.get(blocks.key)
+            if piece is None:
+                raise blocks
+            view = memoryview(piece.data)
+            found = checksums_of(view) if piece.checksums is None else piece.checksums
         good = 0
-        expected = self._checksums(segment, low, high, have)
-        found = [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)]
+        expected = self._checksums(segment, low, low + blocks.size, have)
         if found == expected:
             return view, start - low, len(view)
         for mine, crc in zip(found, expected):
@@ -367,48 +372,52 @@ def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
     return most
 
 
-def _split(
+def _frame_bytes(place: Place, count: int) -> int:
+    return place.frame_size * count if place.sizes is None else sum(place.sizes[:count])
+
+
+def _blocks_of(place: Place, count: int) -> WouldBlock:
+    """The blocks of the file that hold so many frames of the place."""
+    size = _frame_bytes(place, count)
+    low = place.start - place.start % BLOCK_BYTES
+    high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES
+    entry_bytes = size - FRAME_HEADER_BYTES * count
+    return WouldBlock(place.segment, low, high - low, count, entry_bytes)
+
+
+def checksums_of(data: Buffer) -> list[int]:
+    """Of its blocks; the first begins with it."""
+    view = memoryview(data)
+    return [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)]
+
+
+def _checked(
     view: memoryview, at: int, good: int, ledger_id: int, entry_id: int, place: Place, count: int
-) -> list[Buffer]:
-    """The entries of the frames in view[at:]; bytes from `good` on are not to be trusted."""
-    if place.sizes is None and count >= COLUMNS_FROM and at + place.frame_size * count <= good:
-        equal = _split_equal(view, at, ledger_id, entry_id, place.frame_size, count)
-        if equal is not None:
-            return equal
-    entries: list[Buffer] = []
+) -> FrameRun:
+    """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
+    trusted. `DamagedError` where the first is damaged."""
+    size = place.frame_size
+    end = at + size * count
+    if place.sizes is None and count >= COLUMNS_FROM and end <= good:
+        ids = range(entry_id, entry_id + count)
+        whole = view.obj
+        if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
+            equal = equal_frames_are(whole, at, ledger_id, ids, size)
+        else:
+            equal = frames_are(view[at:end], ledger_id, ids, (), size)
+        if equal:
+            return FrameRun(view[at:end], count, size)
+    found, end = 0, at
     unpack = FRAME_IDS.unpack_from
-    sizes = repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]
-    for size in sizes:
-        end = at + size
-        if end > good or unpack(view, at) != (size - 4, ledger_id, entry_id):
+    for size in repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]:
+        if end + size > good or unpack(view, end) != (size - 4, ledger_id, entry_id + found):
             break
-        entries.append(view[at + FRAME_HEADER_BYTES : end])
-        at = end
-        entry_id += 1
-    if not entries:
+        found += 1
+        end += size
+    if not found:
         raise DamagedError(
             f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
             remedy="Another replica has it; it is replaced when the ledger is replicated again",
         )
-    return entries
-
-
-def _split_equal(
-    view: memoryview, at: int, ledger_id: int, entry_id: int, size: int, count: int
-) -> list[Buffer] | None:
-    """`_split`, column by column, where all frames have one size; None where one is wrong."""
-    frames = view[at : at + size * count]
-    ids = range(entry_id, entry_id + count)
-    whole = view.obj
-    if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
-        if not equal_frames_are(whole, at, ledger_id, ids, size):
-            return None
-    elif not frames_are(frames, ledger_id, ids, (), size):
-        return None
-    return [body for (body,) in _bodies_of(size).iter_unpack(frames)]
-
-
-@lru_cache(maxsize=256)
-def _bodies_of(size: int) -> struct.Struct:
-    """The entry bytes of a frame."""
-    return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s")
+    sizes = () if place.sizes is None else place.sizes[:found]
+    return FrameRun(view[at:end], found, place.frame_size, sizes)

@@ -32,7 +32,9 @@ from quire.codec.log_parts import (
 from quire.errors import StorageError
 from quire.storage.catalogue import Catalogue
 from quire.storage.directory import Identity, read_small_file
-from quire.storage.replay import Replayer, Tail, Unsealed, judge
+from quire.storage.index_cache import CachedIndex, open_cache
+from quire.storage.loading import LoadProgress
+from quire.storage.replay import Chain, Replayer, Tail, Unsealed, judge
 from quire.storage.scan import has_groups, read_segment_header, scan_groups
 from quire.storage.sealing import Loaded, load_footer
 from quire.storage.seams import Disk
@@ -59,6 +61,8 @@ class RecoveryReport:
     problems: tuple[str, ...]
     """What was lost or damaged, in sentences."""
     negatives_unknown: bool
+    index_cache: str = ""
+    """What became of it; "": there was none."""
 
 
 @dataclass(slots=True)
@@ -81,6 +85,9 @@ class Recovered:
     groups_scanned: int
     torn_group: int | None
     problems: list[str]
+    index_cache: str
+    cached: dict[int, Trailer]
+    """Of the segments that came from the index cache."""
 
     @property
     def rewritten_group(self) -> int | None:
@@ -94,18 +101,35 @@ class Recovered:
             self.clean, len(catalogue.segments), len(catalogue.ledgers), self.groups_scanned,
             self.rewritten_group, self.torn_group,
             self.replayer.damaged_blocks, tuple(self.problems), catalogue.negatives_unknown,
+            self.index_cache,
         )  # fmt: skip
 
 
 class Recovery:
     """One look at the log. Reads only; the store does what follows from it."""
 
-    def __init__(self, disk: Disk, identity: Identity, catalogue: Catalogue) -> None:
-        """`catalogue` is empty; it is filled."""
+    def __init__(
+        self,
+        disk: Disk,
+        identity: Identity,
+        catalogue: Catalogue,
+        progress: LoadProgress | None = None,
+        *,
+        use_cache: bool = False,
+    ) -> None:
+        """`catalogue` is empty; it is filled. `use_cache`: from the index cache, where it is of
+        these segments."""
         self._catalogue = catalogue
         self._disk = disk
         self._identity = identity
         self._id = identity.directory_id
+        self._progress = progress or LoadProgress()
+        self._use_cache = use_cache
+        self._cache: CachedIndex | None = None
+        self._cache_state = ""
+        self._forget()
+
+    def _forget(self) -> None:
         self._headers: dict[int, SegmentHeader | None] = {}
         self._trailers: dict[int, Trailer] = {}
         self._unsealed: dict[int, Unsealed] = {}
@@ -114,6 +138,23 @@ class Recovery:
 
     def run(self) -> Recovered:
         """`StorageError`, `OSError`."""
+        if self._use_cache:
+            try:
+                self._cache = open_cache(self._disk, self._id)
+                if self._cache is not None:
+                    return self._attempt()
+            except (FormatError, OSError) as error:
+                # A disk that fails is told below, where it matters.
+                self._cache_state = f"not used: {error}"
+                self._catalogue.clear()
+                self._forget()
+            finally:
+                if self._cache is not None:
+                    self._cache.close()
+                    self._cache = None
+        return self._attempt()
+
+    def _attempt(self) -> Recovered:
         try:
             return self._run()
         except BaseException:
@@ -124,6 +165,7 @@ class Recovery:
     def _run(self) -> Recovered:
         self._mark = self._read_mark()
         numbers = self._numbers()
+        self._progress.begin(len(numbers))
         begun = [number for number in numbers if self._look(number)]
         newest = max(begun, default=0)
         must, dropped = self._must_exist(begun, newest, numbers)
@@ -146,6 +188,9 @@ class Recovery:
         catalogue = self._catalogue
         catalogue.missing.update(missing)
         replayer = Replayer(catalogue)
+        cached: dict[int, Trailer] = {}
+        if self._cache is not None:
+            cached = self._restore(self._cache, live, chain)
         if chain.emptied is not None:
             live.remove(chain.emptied)
             stale.append(chain.emptied)
@@ -153,11 +198,12 @@ class Recovery:
             unsealed = self._unsealed.get(number)
             if unsealed is not None:
                 unsealed.file.close()
-        for number in live:
+        for number in [number for number in live if number not in cached]:
             if number in self._trailers:
                 replayer.sealed(number, self._load(number))
             else:
                 replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
+            self._progress.advance()
         return Recovered(
             replayer, next_number, chain.next_group, chain.tail,
             [segment_name(n) for n in numbers if n in stale],
@@ -165,8 +211,17 @@ class Recovery:
             [self._unsealed[n] for n in live if n in self._unsealed],
             clean and not missing,
             sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
-            chain.torn_group, [*self._problems, *replayer.problems],
+            chain.torn_group, [*self._problems, *replayer.problems], self._cache_state, cached,
         )  # fmt: skip
+
+    def _restore(self, cache: CachedIndex, live: Sequence[int], chain: Chain) -> dict[int, Trailer]:
+        """The catalogue as it was behind the segments that the cache covers."""
+        cache.check(set(live))
+        cached = {number: self._trailers[number] for number in cache.segments}
+        cache.restore(self._catalogue, cached, chain.next_group + (chain.tail is not None))
+        self._progress.advance(len(cached))
+        self._cache_state = f"used for {len(cached)} of {len(live)} segments"
+        return cached
 
     # -- which segments ---------------------------------------------------------------------------
 
@@ -194,9 +249,15 @@ class Recovery:
 
     def _look(self, number: int) -> bool:
         """Whether the segment was ever begun. Its header, and its trailer or its groups."""
+        self._progress.advance()
         file = self._disk.open(segment_name(number))
         try:
             self._headers[number] = header = read_segment_header(file, self._id, number)
+            known = None if self._cache is None else self._cache.trailer_of(number, file)
+            if known is not None:
+                self._trailers[number] = known
+                file.close()
+                return True
             try:
                 # Read again when its turn comes: all footers at once may be more than fits.
                 self._trailers[number] = load_footer(file, self._id, number).trailer
@@ -251,6 +312,8 @@ class Recovery:
         try:
             return load_footer(file, self._id, number)
         except FormatError as error:
+            if self._cache is not None and number in self._cache.segments:
+                raise  # Its footer was not looked at before: not without the cache either.
             # It was good a moment ago.
             raise StorageError(f"{segment_name(number)}: {error}") from None
         finally:

@@ -187,12 +187,7 @@ class Replayer:
     def sealed(self, number: int, loaded: Loaded) -> None:
         trailer = loaded.trailer
         segment = Segment(number, None, trailer.file_bytes)
-        segment.state = SegmentState.SEALED
-        segment.trailer = trailer
-        segment.groups_at = trailer.groups_at
-        segment.first_group, segment.end_group = trailer.first_group, trailer.end_group
-        segment.end = trailer.footer_at
-        segment.mentions = mentioned(loaded.summary.ledger_ids, loaded.records)
+        segment.seal(trailer, mentioned(loaded.summary.ledger_ids, loaded.records))
         self.catalogue.segments[number] = segment
         # A footer holds only runs that came behind the records that concern their ledgers.
         for record in loaded.records:

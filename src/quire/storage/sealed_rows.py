@@ -12,7 +12,7 @@ number, b"" where there is none:
 | 17     | 8 each | narrow: number - base, first - base, last - first, bytes of frames: u16     |
 | 17     | 32 each| wide: number u64, first i64, last i64, bytes of frames u64                  |
 
-They are never written to a disk.
+They are written to a disk in the index cache alone, as they are.
 """
 
 from __future__ import annotations
@@ -104,6 +104,14 @@ def add(packed: bytes, number: int, first: int, last: int, size_bytes: int) -> t
     rows.insert(at, (number, first, last, size_bytes))
     neighbours = rows[max(0, at - 1) : at + 2]
     return pack(rows), _ascend(neighbours)
+
+
+def up_to(packed: bytes, number: int) -> bytes:
+    """Without the rows of newer segments."""
+    rows = count(packed)
+    if not rows or row_at(packed, rows - 1)[0] <= number:
+        return packed
+    return pack([row for row in unpack(packed) if row[0] <= number])
 
 
 def index_of(packed: bytes, number: int) -> int | None:

@@ -30,6 +30,11 @@ class File(Protocol):
         device would have to be waited for."""
         ...
 
+    def prefetch(self, offset: int, size: int) -> None:
+        """This is read soon: the system may begin to bring it into its cache. A hint: it may do
+        nothing, or wait for a while."""
+        ...
+
     def uncache(self, offset: int, size: int) -> None:
         """The next read of this is to come from the device, where the system has it cached and the
         device, too. A hint: it may do nothing."""

@@ -249,6 +249,13 @@ class Segment:
         """Preallocated parts included."""
         return max(self.capacity, self.end) if self.trailer is None else self.trailer.file_bytes
 
+    def seal(self, trailer: Trailer, mentions: LedgerIds) -> None:
+        """It is what its footer says; what is alive of it is still to be counted."""
+        self.state = SegmentState.SEALED
+        self.trailer, self.mentions = trailer, mentions
+        self.groups_at, self.end = trailer.groups_at, trailer.footer_at
+        self.first_group, self.end_group = trailer.first_group, trailer.end_group
+
     def fits(self, cost: int) -> bool:
         return self.end + self.reserved + cost <= self.capacity
 
@@ -264,7 +271,7 @@ class LedgerInfo:
     There may be a million of them: what most do not have takes no object of its own."""
 
     __slots__ = (
-        "explicit_lac", "fence_durable", "fence_queued", "fenced", "last_add_confirmed",
+        "born", "explicit_lac", "fence_durable", "fence_queued", "fenced", "last_add_confirmed",
         "last_entry_id", "ledger_id", "master_key", "open_parts", "ordered", "sealed", "tail",
         "touched",
     )  # fmt: skip
@@ -281,6 +288,8 @@ class LedgerInfo:
         """The greatest LAC seen; the bookie raises it. After a restart a lower bound."""
         self.explicit_lac: bytes | None = None
         """The last explicit LAC packet."""
+        self.born = touched
+        """No segment before this one speaks of it, but of ledgers with its id that were deleted."""
         self.touched = touched
         """The last segment in which anything about it was logged, as far as the start knows."""
         self.tail: Part | None = None

@@ -16,8 +16,17 @@ class NoEntry(Exception):
 class WouldBlock(Exception):
     """The device would have to be waited for: use `read_blocking`."""
 
-    def __init__(self, segment: Segment, offset: int, size: int) -> None:
+    def __init__(
+        self, segment: Segment, offset: int, size: int, entries: int = 0, entry_bytes: int = 0
+    ) -> None:
+        """`entries`: how many, with how many bytes, lie in these blocks; 0: it is of an index."""
         super().__init__()
         self.segment = segment
         self.offset = offset
         self.size = size
+        self.entries = entries
+        self.entry_bytes = entry_bytes
+
+    @property
+    def key(self) -> tuple[Segment, int, int]:
+        return self.segment, self.offset, self.size

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from quire.codec.log_footer import Trailer
 from quire.codec.log_format import ranges_of, segment_header_size
 from quire.codec.log_parts import (
     BLOCK_BYTES,
-    Buffer,
     RecordKind,
     aligned,
     decode_segment_value,
@@ -18,8 +18,10 @@ from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.directory import Identity, mark_log_begun, remove_small_file
+from quire.storage.index_cache import CACHE_NAME, TEMPORARY_NAME
+from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
-from quire.storage.reader import Fetched, Reader
+from quire.storage.reader import Fetched, Piece, Reader
 from quire.storage.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
 from quire.storage.replay import Tail, runs_of
 from quire.storage.rewrite import SPARE_NAME
@@ -49,6 +51,8 @@ class Started:
     report: RecoveryReport
     keyless: list[LedgerInfo]
     """Ledgers whose master key was lost."""
+    cached: dict[int, Trailer]
+    """Of the segments that came from the index cache."""
 
 
 def start_log(
@@ -58,13 +62,16 @@ def start_log(
     config: StorageConfig,
     writer: LogWriter,
     spares: Spares,
+    progress: LoadProgress,
 ) -> Started:
     """Recover, begin a fresh segment, write the last group again. `OSError`, `StorageError`."""
     disk.make_directory(LOG_DIRECTORY)
     # It may be there because an earlier start made it, which died before it was durable.
     disk.sync_directory()
-    recovered = Recovery(disk, identity, catalogue).run()
+    recovered = Recovery(disk, identity, catalogue, progress, use_cache=True).run()
     try:
+        if disk.exists(TEMPORARY_NAME):
+            disk.remove(TEMPORARY_NAME)
         segment = _fresh_segment(disk, recovered, config, spares)
         spares.next_number = segment.number + 1
         _write_first_group(disk, recovered, segment, writer)
@@ -84,7 +91,9 @@ def start_log(
                 open_segment.file.close()
         raise
     keyless = [info for info in catalogue.ledgers.values() if not info.master_key]
-    return Started(segment, recovered.replayer.sequence, recovered.report(), keyless)
+    return Started(
+        segment, recovered.replayer.sequence, recovered.report(), keyless, recovered.cached
+    )
 
 
 def _fresh_segment(
@@ -105,7 +114,7 @@ def _fresh_segment(
         sizes.append(size)
         size = aligned(size // 2)
     sizes.append(least)
-    for make_room in (_nothing, _cut_preallocated, _remove_spare):
+    for make_room in (_nothing, _remove_cache, _cut_preallocated, _remove_spare):
         make_room(disk, recovered)
         for size in sizes:
             try:
@@ -122,6 +131,14 @@ def _fresh_segment(
 
 def _nothing(disk: Disk, recovered: Recovered) -> None:
     pass
+
+
+def _remove_cache(disk: Disk, recovered: Recovered) -> None:
+    """What is in it has been loaded, and is in the log."""
+    if disk.exists(CACHE_NAME):
+        disk.remove(CACHE_NAME)
+        disk.sync_directory(LOG_DIRECTORY)
+        recovered.cached = {}
 
 
 def _cut_preallocated(disk: Disk, recovered: Recovered) -> None:
@@ -181,11 +198,10 @@ def _dropped_by(disk: Disk, tail: Tail | None) -> set[int]:
 def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:
     """Every frame has the key of its ledger: where the record was lost, take it from one. Blocks;
     `OSError`."""
-    have: dict[Fetched, Buffer] = {}
+    have: dict[Fetched, Piece] = {}
     while True:
         try:
             return reader.master_key(info, have)
         except WouldBlock as missing:
-            segment = missing.segment
-            data = files.get(segment).read(missing.offset, missing.size)
-            have[segment, missing.offset, missing.size] = data or b""
+            data = files.get(missing.segment).read(missing.offset, missing.size)
+            have[missing.key] = Piece(data or b"")

@@ -9,13 +9,10 @@ from typing import Any
 from quire.storage.appender import Appender
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import Catalogue
-from quire.storage.collector import Collector
 from quire.storage.compactor import Compactor
-from quire.storage.quarantine import Quarantine
 from quire.storage.reader import Reader
-from quire.storage.scrubber import Scrubber
-from quire.storage.sealer import Sealer
 from quire.storage.segment import Segment, SegmentState
+from quire.storage.upkeep import Upkeep
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +89,8 @@ class StorageStats:
     scrub_rounds: int
     footer_cache_bytes: int
     open_files: int
+    index_caches_written: int
+    """Since the start."""
     tombstones: int
     negatives_unknown: bool
     writable: bool
@@ -106,17 +105,15 @@ class StorageStats:
 def collect_stats(
     catalogue: Catalogue,
     appender: Appender,
-    collector: Collector,
-    compactor: Compactor,
-    sealer: Sealer,
+    upkeep: Upkeep,
     reader: Reader,
-    quarantine: Quarantine,
-    scrubber: Scrubber,
     cache: ByteCache,
     files: SegmentFiles,
     writable: bool,
 ) -> StorageStats:
     segments = catalogue.segments.values()
+    collector, compactor, sealer = upkeep.collector, upkeep.compactor, upkeep.sealer
+    quarantine, scrubber = upkeep.quarantine, upkeep.scrubber
     return StorageStats(
         ledgers=len(catalogue.ledgers),
         segments=len(segments),
@@ -140,12 +137,13 @@ def collect_stats(
         last_error=compactor.error or collector.error or sealer.error or "",
         damaged_reads=reader.damaged_reads,
         damaged_segments=len(quarantine.records),
-        damaged_ledgers=len(quarantine.lacking()),
+        damaged_ledgers=len(quarantine.lacking_ledgers()),
         scrubbed_bytes=scrubber.bytes_read,
         scrubbed_segments=scrubber.segments,
         scrub_rounds=scrubber.rounds,
         footer_cache_bytes=cache.size_bytes,
         open_files=len(files),
+        index_caches_written=upkeep.index_cache.written,
         tombstones=len(catalogue.tombstones),
         negatives_unknown=catalogue.negatives_unknown,
         writable=writable,

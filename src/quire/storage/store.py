@@ -11,10 +11,12 @@ payload only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from quire.clock import Clock
+from quire.codec.frame_runs import Entries
 from quire.codec.log_format import CleanMark
-from quire.codec.log_parts import Buffer, RecordKind, StateRecord, segment_value
+from quire.codec.log_parts import RecordKind, StateRecord, segment_value
 from quire.errors import StorageError, UsageError
 from quire.storage.appender import Appender, Done, Schedule
 from quire.storage.batch import Batch
@@ -22,37 +24,28 @@ from quire.storage.blocking import BlockingReader, InlineReader
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
 from quire.storage.cold_reads import ColdReads
-from quire.storage.collector import Collector
-from quire.storage.compactor import Compaction, Compactor
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
+from quire.storage.events import StoreEvents
+from quire.storage.facts import StoreFacts
+from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
 from quire.storage.maintenance import Maintenance
-from quire.storage.quarantine import Quarantine
-from quire.storage.quarantine_record import SegmentDamage
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Reader
 from quire.storage.recovery import CLEAN_NAME, RecoveryReport
-from quire.storage.scrubber import Scrubber
-from quire.storage.sealer import Sealer
 from quire.storage.seams import Disk, Worker
 from quire.storage.segment import LedgerInfo, SegmentState
 from quire.storage.signals import NoLedger
 from quire.storage.spares import Spares
 from quire.storage.startup import find_master_key, start_log
-from quire.storage.stats import (
-    DirectoryState,
-    SegmentUsage,
-    StorageStats,
-    collect_stats,
-    collect_usage,
-)
 from quire.storage.times import StorageTimes
+from quire.storage.upkeep import Upkeep
 
 __all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
 
 
-class LedgerStore:
+class LedgerStore(StoreEvents, StoreFacts):
     """See the module. Used from the event loop's thread only.
 
     The directory must be formatted (`directory.ensure_directory`) and locked. Call `recover`, then
@@ -73,6 +66,7 @@ class LedgerStore:
     ) -> None:
         """`schedule` is the loop's `call_later`; `reader` runs cold reads off the loop. `times` is
         told how long the steps of the log take."""
+        super().__init__()
         self._times = times or StorageTimes(clock.monotonic)
         self._disk = disk
         self._config = config
@@ -89,32 +83,20 @@ class LedgerStore:
         self._files = SegmentFiles(disk, config.max_open_files)
         self._ahead = ReadAhead(self._files, self._blocking)
         self._reader = Reader(self._catalogue.segments, self._files, self._cache, self._ahead)
-        self._cold = ColdReads(self._reader, self._files, self._blocking, self._info)
+        self._cold = ColdReads(
+            self._reader, self._files, self._ahead, self._blocking, self._info
+        )  # fmt: skip
         self._spares = Spares(
             disk, self._maintenance, config.segment_bytes, config.reserve_bytes,
             config.min_free_bytes, self._space_changed, self._disk_failed,
         )  # fmt: skip
         self._directory_id = b""
         self._appender: Appender
-        self._collector: Collector
-        self._compactor: Compactor
-        self._quarantine: Quarantine
-        self._scrubber: Scrubber
-        self._sealer: Sealer
+        self._upkeep: Upkeep
         self._first_number = 0
         self._started = False
         self._was_writable = True
-        self.on_writable_changed: Callable[[bool], None] | None = None
-        """Called with the new value of `writable`, and by `start` where that is False."""
-        self.on_failure: Callable[[StorageError], None] | None = None
-        """Called once, when a write or a sync has failed."""
-        self.on_compaction: Callable[[Compaction], None] | None = None
-        """Called when a compaction has come to its end, or failed."""
-        self.on_damage: Callable[[str, SegmentDamage, bool], None] | None = None
-        """Called with the directory's path when a segment is found damaged, and (True) when it is
-        so no more."""
-        self.on_drained: Callable[[], None] | None = None
-        """Called when the queue, having been full, is half empty."""
+        self._loading = LoadProgress()
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -137,37 +119,33 @@ class LedgerStore:
                 self._clock.monotonic,
             )  # fmt: skip
             started = start_log(
-                self._disk, identity, self._catalogue, self._config, writer, self._spares
-            )
+                self._disk, identity, self._catalogue, self._config, writer, self._spares,
+                self._loading,
+            )  # fmt: skip
             self._spares.look()
-            self._watch_for_damage(started.report)
+            self._upkeep = upkeep = Upkeep(
+                self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
+                self._spares, self._config, self._schedule, self._clock,
+                lambda records, done: self._appender.note(records, done),
+                lambda: self._appender.end_group, self.barrier, self._disk_failed,
+            )  # fmt: skip
+            upkeep.load(damaged=started.report.damaged_blocks > 0)
         except OSError as error:
             raise StorageError(
                 f"the start of the log in {self._disk.path} failed: {error}",
                 remedy="Check the disk; nothing that was stored was changed",
             ) from error
         self._writer = writer
-        self._sealer = Sealer(
-            self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-            self._schedule, lambda: self._collector.collect(), self._disk_failed,
-        )  # fmt: skip
         self._appender = Appender(
             self._catalogue, self._config, self._spares, writer, self._schedule,
-            self._sealer.seal, self._times,
+            upkeep.sealer.seal, self._times,
         )  # fmt: skip
-        self._appender.on_failure = self._report_failure
-        self._appender.on_drained = self._report_drained
-        self._collector = Collector(
-            self._disk, self._catalogue, self._files, self._maintenance, self._appender.note,
-            self._clock.now_ms,
-        )  # fmt: skip
-        self._compactor = Compactor(
-            self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-            self._spares, self._collector, self._quarantine, self._config, self._schedule,
-            self._clock.now_ms, self._clock.monotonic, self._disk_failed,
-        )  # fmt: skip
-        self._compactor.on_done = self._report_compaction
-        self._collector.on_log_full = self._compactor.log_is_full
+        self._appender.on_failure = self.tell_failure
+        self._appender.on_drained = self.tell_drained
+        upkeep.compactor.on_done = self.tell_compaction
+        upkeep.quarantine.on_change = partial(self.tell_damage, self._disk.path)
+        upkeep.index_cache.loaded(started.cached)
+        self._reader.on_damage = lambda segment: upkeep.scrubber.suspect(segment.number)
         self._appender.resume(started.segment, started.sequence)
         self._first_number = started.segment.number
         for info in started.keyless:
@@ -177,26 +155,6 @@ class LedgerStore:
                 self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
         return started.report
 
-    def _watch_for_damage(self, report: RecoveryReport) -> None:
-        """Take up what earlier starts, and this one, have found damaged. `OSError`."""
-        now_ms, monotonic = self._clock.now_ms, self._clock.monotonic
-        self._quarantine = Quarantine(
-            self._disk, self._catalogue, self._maintenance, now_ms, monotonic, self._disk_failed
-        )
-        self._quarantine.on_change = self._report_damage
-        self._scrubber = Scrubber(
-            self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-            self._quarantine, self._config, self._schedule, now_ms, monotonic, self._disk_failed,
-        )  # fmt: skip
-        self._scrubber.load()
-        for number in self._quarantine.load():
-            self._scrubber.suspect(number)
-        if report.damaged_blocks:
-            for segment in self._catalogue.segments.values():
-                if segment.state is SegmentState.CLOSED:
-                    self._scrubber.suspect(segment.number)
-        self._reader.on_damage = lambda segment: self._scrubber.suspect(segment.number)
-
     def start(self) -> None:
         """Start the workers: from here on what is appended becomes durable."""
         self._writer.start()
@@ -204,12 +162,10 @@ class LedgerStore:
         self._started = True
         self._appender.start()
         self._space_changed()
-        for segment in list(self._catalogue.segments.values()):
-            if segment.state is SegmentState.CLOSED:
-                self._sealer.seal(segment)
+        self._upkeep.start()
         self._spares.ensure()
         self._spares.check()
-        self._collector.collect()
+        self._upkeep.collector.collect()
 
     async def close(self) -> None:
         """Clean stop: all that was appended is durable or has failed, the last segment is sealed,
@@ -219,9 +175,8 @@ class LedgerStore:
             self._close_files()
             return
         self._started = False
-        self._spares.closed = self._quarantine.closed = True
-        self._scrubber.cancel()
-        self._compactor.cancel()
+        self._spares.closed = True
+        self._upkeep.cancel()
         self._appender.finish()
         self._writer.draining = True
         await self._log_worker.stop()
@@ -230,13 +185,13 @@ class LedgerStore:
         durable = self._appender.failed is None and self._appender.drained
         if durable:
             last.state = SegmentState.CLOSED
-            self._sealer.seal(last)
+            self._upkeep.sealer.seal(last)
         self._maintenance.draining = True
         await self._maintenance_worker.stop()
-        self._compactor.close()
-        self._sealer.closed = True
+        self._upkeep.close()
         try:
             if durable:
+                await self._blocking.run(self._upkeep.index_cache.write_last)
                 mark = CleanMark(self._directory_id, last.number, last.end_group).encode()
                 write_small_file(self._disk, CLEAN_NAME, mark)
         except OSError:
@@ -328,7 +283,7 @@ class LedgerStore:
         """The ledgers are deleted in the metadata store: forget them. One that was fenced stays
         refused for `TOMBSTONE_TTL_MS`. Segments in which nothing lives any more are removed in the
         background. Ids that are not here are ignored."""
-        self._collector.drop(ledger_ids)
+        self._upkeep.collector.drop(ledger_ids)
 
     # -- appending --------------------------------------------------------------------------------
 
@@ -401,17 +356,6 @@ class LedgerStore:
         return self._appender.failed
 
     @property
-    def writable(self) -> bool:
-        """Whether plain adds should be taken. Not on a full disk, where fences and recovery adds
-        are taken as long as the reserve lasts. Not where something was lost either, for fences may
-        be among it; that is for the caller to refuse, `append` does not look at it."""
-        return (
-            self._spares.space
-            and self._appender.failed is None
-            and not self._catalogue.negatives_unknown
-        )
-
-    @property
     def all_writable(self) -> bool:
         """The same: this is the only directory (see `LedgerDirectories`)."""
         return self.writable
@@ -420,21 +364,12 @@ class LedgerStore:
         """Whether plain adds to this ledger should be taken."""
         return self.writable
 
-    @property
-    def disk_full(self) -> bool:
-        """Whether there is too little room to take adds."""
-        return not self._spares.space
-
     def check_space(self) -> None:
         """Look at the free space, in the background, and begin a compaction where one is due; call
         it every few seconds."""
         if self._started:
             self._spares.check()
-            self._sealer.retry()
-            self._collector.retry()
-            self._quarantine.tick()
-            self._compactor.tick()
-            self._scrubber.tick()
+            self._upkeep.tick()
 
     def _disk_failed(self, error: Exception) -> None:
         """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
@@ -445,29 +380,12 @@ class LedgerStore:
             )
         )
 
-    def _report_failure(self, error: StorageError) -> None:
-        if self.on_failure is not None:
-            self.on_failure(error)
-
-    def _report_compaction(self, one: Compaction) -> None:
-        if self.on_compaction is not None:
-            self.on_compaction(one)
-
-    def _report_damage(self, damage: SegmentDamage, healed: bool) -> None:
-        if self.on_damage is not None:
-            self.on_damage(self._disk.path, damage, healed)
-
-    def _report_drained(self) -> None:
-        if self.on_drained is not None:
-            self.on_drained()
-
     def _space_changed(self) -> None:
         self._appender.on_prepared()
         writable = self.writable
         if writable != self._was_writable:
             self._was_writable = writable
-            if self.on_writable_changed is not None:
-                self.on_writable_changed(writable)
+            self.tell_writable(writable)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -495,7 +413,7 @@ class LedgerStore:
         max_count: int,
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
-    ) -> list[Buffer]:
+    ) -> Entries:
         """Consecutive entries from `first` on, without frame headers: up to the first that is
         missing, to `max_count`, or before the one with which entries and `overhead_bytes` for each
         pass `max_bytes`. The first is returned whatever its size.
@@ -503,7 +421,7 @@ class LedgerStore:
         `NoLedger`; `NoEntry` (see `negatives_unknown`); `DamagedError`: no copy of the first entry
         checks; `WouldBlock`: use `read_blocking`."""
         info = self._info(ledger_id)
-        return self._reader.read(info, first, max_count, max_bytes, overhead_bytes, {})
+        return self._reader.read(info, first, max_count, max_bytes, overhead_bytes)
 
     async def read_blocking(
         self,
@@ -512,9 +430,9 @@ class LedgerStore:
         max_count: int,
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
-    ) -> list[Buffer]:
-        """Like `read`, but waits for the device, off the event loop, and takes several turns of the
-        loop for more than a megabyte. May be cancelled."""
+    ) -> Entries:
+        """Like `read`, but threads read and compute checksums, and the loop takes a turn for each
+        megabyte. More than one entry comes packed (`FrameRun.pack`). May be cancelled."""
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
@@ -529,20 +447,7 @@ class LedgerStore:
             raise NoLedger
         return info
 
-    def total_bytes(self) -> int:
-        """Of the file system under the directory. `OSError`."""
-        return self._disk.total_bytes()
-
-    def free_bytes(self) -> int:
-        """Not used on that file system. `OSError`."""
-        return self._disk.free_bytes()
-
-    @property
-    def room_bytes(self) -> int:
-        """Free when it was last looked at, but for what is kept for a compaction."""
-        return max(0, self._spares.free_bytes - self._spares.held_bytes)
-
-    # -- repair and numbers -----------------------------------------------------------------------
+    # -- repair ------------------------------------------------------------------------------------
 
     def mark_repaired(self, done: Done) -> None:
         """What the start found lost has been replicated again from elsewhere: absence counts from
@@ -553,38 +458,3 @@ class LedgerStore:
         value = segment_value(self._first_number)
         self._appender.note([StateRecord(RecordKind.REPAIRED, value=value)], done)
         self._space_changed()
-
-    def lacking(self) -> dict[int, list[tuple[int, int]]]:
-        """Ledgers, and ranges (first, last) of entries of them, that were damaged here and of which
-        there is no other copy: another bookie's must be brought back. Adding them again heals."""
-        return self._quarantine.lacking()
-
-    def stats(self) -> StorageStats:
-        return collect_stats(
-            self._catalogue, self._appender, self._collector, self._compactor, self._sealer,
-            self._reader, self._quarantine, self._scrubber, self._cache, self._files, self.writable,
-        )  # fmt: skip
-
-    @property
-    def path(self) -> str:
-        return self._disk.path
-
-    @property
-    def deletions_logged(self) -> bool:
-        """Whether all that was dropped stays dropped after a crash."""
-        return self._collector.deletions_logged
-
-    def directories(self) -> list[DirectoryState]:
-        """What has become of the data directory."""
-        state, reason = "writable", ""
-        if self._appender.failed is not None:
-            state, reason = "failed", str(self._appender.failed)
-        elif self._catalogue.negatives_unknown:
-            state, reason = "read-only", "something that was in it is lost"
-        elif not self._spares.space:
-            state, reason = "read-only", self._spares.error
-        return [DirectoryState(self.path, state, reason, self.room_bytes, len(self.ledgers))]
-
-    def usage(self) -> list[SegmentUsage]:
-        """Each segment, oldest first."""
-        return collect_usage(self._catalogue, self._compactor)

@@ -13,6 +13,8 @@ T = TypeVar("T")
 
 READER_THREADS = 4
 """Cold reads at the same time."""
+AHEAD_THREADS = 1
+"""It only tells the system what will be read: the waiting is the device's."""
 
 
 class ThreadWorker:
@@ -72,26 +74,41 @@ class ThreadWorker:
 
 
 class ThreadReader:
-    """Runs blocking reads on a few threads."""
+    """Runs blocking reads on a few threads. See `blocking.BlockingReader`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = READER_THREADS) -> None:
         self._loop = loop
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="quire-read")
+        self._ahead = ThreadPoolExecutor(AHEAD_THREADS, thread_name_prefix="quire-ahead")
 
     async def run(self, call: Callable[[], T]) -> T:
-        """Cancelling leaves the read to finish unseen."""
+        """Cancelling leaves it to finish unseen."""
         return await self._loop.run_in_executor(self._pool, call)
 
-    def start(self, call: Callable[[], object], done: Callable[[], None]) -> None:
-        """See `blocking.BlockingReader`."""
+    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        def ended(future: asyncio.Future[T]) -> None:
+            if future.cancelled():
+                done(None)
+                return
+            error = future.exception()
+            if error is None:
+                done(future.result())
+                return
+            context = {"message": "a cold read failed", "exception": error}
+            self._loop.call_exception_handler(context)
+            done(None)
 
-        def ended(future: asyncio.Future[object]) -> None:
+        self._loop.run_in_executor(self._pool, call).add_done_callback(ended)
+
+    def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
+        def ended(future: asyncio.Future[None]) -> None:
             if not future.cancelled():
                 future.exception()  # Whoever reads it for its own sake is told.
             done()
 
-        self._loop.run_in_executor(self._pool, call).add_done_callback(ended)
+        self._loop.run_in_executor(self._ahead, call).add_done_callback(ended)
 
     def close(self) -> None:
         """Waits for reads that run."""
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._ahead):
+            pool.shutdown(wait=True, cancel_futures=True)

@@ -132,6 +132,9 @@ class SimFile:
             return None
         return inode.data.read(offset, end)
 
+    def prefetch(self, offset: int, size: int) -> None:
+        """Nothing here is read sooner than it is asked for."""
+
     def uncache(self, offset: int, size: int) -> None:
         """What rots here rots in the cache as well."""
 

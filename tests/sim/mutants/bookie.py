@@ -98,7 +98,7 @@ def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
     rule="rule 34",
 )
 def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, BookieService, "may_add", (" and not flags & Flag.RECOVERY_ADD", ""))
+    edit(patch, BookieService, "may_add", (" and not flags & RECOVERY_ADD", ""))
 
 
 @mutant(

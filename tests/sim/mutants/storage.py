@@ -329,7 +329,7 @@ def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
         patch,
         LedgerStore,
         "close",
-        ("closed = self._quar", "closed = self._cold.closed = self._quar"),
+        ("self._spares.closed = True", "self._spares.closed = self._cold.closed = True"),
     )
 
 

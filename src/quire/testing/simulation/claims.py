@@ -86,12 +86,12 @@ class Claims:
 
         store.recover = noted_recover  # type: ignore[method-assign]
 
-        def noted_read(ledger_id: int, first: int, *how: int) -> list[Buffer]:
+        def noted_read(ledger_id: int, first: int, *how: int) -> Sequence[Buffer]:
             entries = read(ledger_id, first, *how)
             self.served(bookie_id, ledger_id, first, entries)
             return entries
 
-        async def noted_read_blocking(ledger_id: int, first: int, *how: int) -> list[Buffer]:
+        async def noted_read_blocking(ledger_id: int, first: int, *how: int) -> Sequence[Buffer]:
             entries = await read_blocking(ledger_id, first, *how)
             self.served(bookie_id, ledger_id, first, entries)
             return entries

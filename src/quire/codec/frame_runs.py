@@ -1,0 +1,117 @@
+"""Entries as they lie in the log, and as a BATCH_READ answer has them: without an object for each.
+
+A bookie stores the frames of an ADD as they came, back to back, and a batch read's answer is their
+entries with a length before each. What lies between is one pass over the bytes of a run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import overload
+
+from quire.codec.frames import FRAME_HEADER_BYTES, LENGTH, Buffer, pack_entries
+
+
+class FrameRun:
+    """The entries of frames that lie back to back and have been checked."""
+
+    __slots__ = ("_frames", "_packed", "_sizes", "count", "frame_bytes", "frame_size")
+
+    def __init__(
+        self, frames: memoryview, count: int, frame_size: int, sizes: Sequence[int] = ()
+    ) -> None:
+        """`frames`: just these; `frame_size`: of each, or 0 where they have the `sizes` listed."""
+        self.count = count
+        self.frame_size = frame_size
+        self.frame_bytes = len(frames)
+        self._sizes = sizes
+        self._frames = frames
+        self._packed: bytes | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the entries, without anything before them."""
+        return self.frame_bytes - FRAME_HEADER_BYTES * self.count
+
+    def pack(self) -> bytes:
+        """A length (4 bytes) before each entry. Done once; the frames are then let go."""
+        if self._packed is None:
+            self._packed = self._pack()
+            self._frames = memoryview(b"")
+        return self._packed
+
+    def _pack(self) -> bytes:
+        if self.frame_size:
+            length = LENGTH.pack(self.frame_size - FRAME_HEADER_BYTES)
+            bodies = [body for (body,) in _bodies_of(self.frame_size).iter_unpack(self._frames)]
+            return length.join((b"", *bodies))  # see pack_entries
+        return pack_entries(list(self.entries()))
+
+    def entries(self) -> Iterator[memoryview]:
+        """Each, not copied."""
+        skip = FRAME_HEADER_BYTES if self._packed is None else LENGTH.size
+        whole = self._frames if self._packed is None else memoryview(self._packed)
+        at = 0
+        for index in range(self.count):
+            size = (self.frame_size or self._sizes[index]) - FRAME_HEADER_BYTES
+            at += skip
+            yield whole[at : at + size]
+            at += size
+
+    def first(self) -> memoryview:
+        return next(self.entries())
+
+
+@lru_cache(maxsize=256)
+def _bodies_of(size: int) -> struct.Struct:
+    """The entry bytes of a frame."""
+    return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s")
+
+
+class Entries(Sequence[Buffer]):
+    """Consecutive entries, in the runs in which they were read. As a sequence it makes an object of
+    each entry that is asked for."""
+
+    __slots__ = ("_count", "runs")
+
+    def __init__(self) -> None:
+        self.runs: list[FrameRun] = []
+        self._count = 0
+
+    def add(self, run: FrameRun) -> None:
+        self.runs.append(run)
+        self._count += run.count
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(run.size_bytes for run in self.runs)
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[Buffer]:
+        for run in self.runs:
+            yield from run.entries()
+
+    @overload
+    def __getitem__(self, index: int) -> Buffer: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Buffer]: ...
+    def __getitem__(self, index: int | slice) -> Buffer | Sequence[Buffer]:
+        if index == 0 and self._count:
+            return self.runs[0].first()
+        return list(self)[index]
+
+
+def entry_bytes(entries: Sequence[Buffer]) -> int:
+    """How many bytes they have together."""
+    return entries.size_bytes if isinstance(entries, Entries) else sum(map(len, entries))
+
+
+def packed(entries: Sequence[Buffer]) -> list[bytes]:
+    """Parts which joined have a length (4 bytes) before each entry."""
+    if isinstance(entries, Entries):
+        return [run.pack() for run in entries.runs]
+    return [pack_entries(entries)]

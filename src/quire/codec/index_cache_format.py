@@ -1,0 +1,291 @@
+"""The index cache of a data directory, `log/INDEX`: what a start would make of sealed segments.
+
+A file is a chain of blocks, each with its own checksum. All integers are little-endian.
+
+| offset | size | field                                                                         |
+|--------|------|-------------------------------------------------------------------------------|
+| 0      | 4    | kind                                                                          |
+| 4      | 4    | number of items N                                                             |
+| 8      | 8    | length of the body                                                            |
+| 16     | 4    | CRC-32C of bytes 0..15 and of the body                                        |
+| 20     |      | body                                                                          |
+
+In this order: one `HEAD`, a `SEGM` for each segment (ascending), one `DEAD`, as many `LEDG` as it
+takes for all ledgers, one `ENDS`. Nothing comes behind that.
+
+`HEAD`, N = number of segments:
+
+| size | field                                                                                  |
+|------|----------------------------------------------------------------------------------------|
+| 4    | version of the format, 1                                                               |
+| 16   | directory id                                                                           |
+| 8    | what it covers: every segment that exists, up to this number                           |
+| 8    | what was lost in segments before this one is not missed any more                       |
+
+`SEGM`, N = number of ledgers of which runs or records are in the segment:
+
+| size | field                                                                                  |
+|------|----------------------------------------------------------------------------------------|
+| 8    | number of the segment                                                                  |
+| 128  | the trailer of the segment's file, byte for byte: another file has another one         |
+| 8    | ledgers that have entries there and are not deleted                                    |
+| 8    | bytes of frames of these                                                               |
+| 8    | bytes of all frames                                                                    |
+| 8    | base of the ids                                                                        |
+| 4, 8 | each: ledger id - base, ascending; 4 bytes if the body has room for no more            |
+
+`DEAD`, 16 bytes for each of N ledgers that were fenced and deleted: id, when it may be forgotten
+(calendar, ms).
+
+`LEDG`, for N ledgers: the columns ledger id, first and last segment that speak of it, last entry
+id, greatest LAC known, 8 N each; number of its key, length of its rows, 4 N each; flags, N (1:
+fenced, 2: its rows do not ascend, 4: it has an explicit LAC, 8: its fence is durable). Then length
+of the keys, length of the explicit LACs, 4 each; the keys, and the packets of the explicit LACs,
+each behind its length (4); the rows of all ledgers, packed as `storage/sealed_rows.py` says.
+
+`ENDS`, N = 0: number of all ledgers, 8; the group behind the last in the log that may have changed
+any of this, 8.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from quire.codec.digest import crc32c
+from quire.codec.log_footer import TRAILER_BYTES
+from quire.codec.log_parts import Buffer, FormatError, from_little, little
+
+VERSION = 1
+HEAD, SEGMENT, DEAD, LEDGERS, END = b"HEAD", b"SEGM", b"DEAD", b"LEDG", b"ENDS"
+
+_BLOCK = struct.Struct("<4sIQ")
+_U32 = struct.Struct("<I")
+BLOCK_HEADER_BYTES = _BLOCK.size + _U32.size
+_HEAD = struct.Struct("<I16sQQ")
+_END = struct.Struct("<QQ")
+_SEGMENT = struct.Struct(f"<Q{TRAILER_BYTES}sQQQq")
+_COLUMNS = (("q", 8),) * 5 + (("I", 4),) * 2 + (("B", 1),)
+_LENGTHS = struct.Struct("<II")
+_FENCED, _UNORDERED, _EXPLICIT, _DURABLE = 1, 2, 4, 8
+
+
+# -- blocks -----------------------------------------------------------------------------------
+
+
+def encode_block(kind: bytes, items: int, pieces: Sequence[Buffer]) -> list[Buffer]:
+    """The pieces of the block; those of the body are not copied."""
+    head = _BLOCK.pack(kind, items, sum(map(len, pieces)))
+    crc = crc32c(head)
+    for piece in pieces:
+        crc = crc32c(piece, crc)
+    return [head, _U32.pack(crc), *pieces]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockHeader:
+    kind: bytes
+    items: int
+    body_bytes: int
+    crc: int
+
+
+def decode_block_header(data: Buffer) -> BlockHeader:
+    if len(data) < BLOCK_HEADER_BYTES:
+        raise FormatError("it is cut off")
+    return BlockHeader(*_BLOCK.unpack_from(data), *_U32.unpack_from(data, _BLOCK.size))
+
+
+def check_block(header: BlockHeader, body: Buffer, kind: bytes) -> None:
+    """`FormatError` where it is not that kind of block, or not what was written."""
+    crc = crc32c(body, crc32c(_BLOCK.pack(header.kind, header.items, header.body_bytes)))
+    if len(body) != header.body_bytes or crc != header.crc:
+        raise FormatError("a block does not match its checksum")
+    if header.kind != kind:
+        raise FormatError(f"{header.kind!r} where {kind!r} belongs")
+
+
+# -- head -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CacheHead:
+    directory_id: bytes
+    through: int
+    segments: int
+    repaired_before: int
+
+    def encode(self) -> list[Buffer]:
+        body = _HEAD.pack(VERSION, self.directory_id, self.through, self.repaired_before)
+        return encode_block(HEAD, self.segments, [body])
+
+
+def decode_head(header: BlockHeader, body: Buffer) -> CacheHead:
+    if len(body) != _HEAD.size:
+        raise FormatError("a head of another length")
+    version, directory_id, through, repaired_before = _HEAD.unpack(body)
+    if version != VERSION:
+        raise FormatError(f"version {version} of the format")
+    return CacheHead(directory_id, through, header.items, repaired_before)
+
+
+# -- segments ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CachedSegment:
+    number: int
+    trailer: bytes
+    """As it lies in the file."""
+    live_ledgers: int
+    live_bytes: int
+    payload_bytes: int
+    base: int
+    offsets: array[int]
+    """Of the ids of all ledgers that it speaks of, from `base` on; 4 or 8 bytes each."""
+
+    def encode(self) -> list[Buffer]:
+        head = _SEGMENT.pack(
+            self.number, self.trailer, self.live_ledgers, self.live_bytes, self.payload_bytes,
+            self.base,
+        )  # fmt: skip
+        return encode_block(SEGMENT, len(self.offsets), [head, little(self.offsets)])
+
+
+def decode_segment(header: BlockHeader, body: Buffer) -> CachedSegment:
+    view = memoryview(body)
+    offsets = view[_SEGMENT.size :]
+    if len(offsets) not in (4 * header.items, 8 * header.items):
+        raise FormatError("the ledgers of a segment are cut off")
+    typecode = "I" if len(offsets) == 4 * header.items else "q"
+    number, trailer, live_ledgers, live_bytes, payload_bytes, base = _SEGMENT.unpack_from(view)
+    ids = from_little(typecode, offsets)
+    return CachedSegment(number, trailer, live_ledgers, live_bytes, payload_bytes, base, ids)
+
+
+# -- ledgers that are gone --------------------------------------------------------------------
+
+
+def encode_dead(tombstones: Mapping[int, int]) -> list[Buffer]:
+    pairs = array("q", [number for pair in tombstones.items() for number in pair])
+    return encode_block(DEAD, len(tombstones), [little(pairs)])
+
+
+def decode_dead(header: BlockHeader, body: Buffer) -> dict[int, int]:
+    if len(body) != 16 * header.items:
+        raise FormatError("the deleted ledgers are cut off")
+    pairs = from_little("q", body)
+    return dict(zip(pairs[::2], pairs[1::2], strict=True))
+
+
+# -- ledgers ----------------------------------------------------------------------------------
+
+
+class CachedLedger(NamedTuple):
+    """A tuple, for there may be a million of them."""
+
+    ledger_id: int
+    master_key: bytes
+    fenced: bool
+    fence_durable: bool
+    explicit_lac: bytes | None
+    last_entry_id: int
+    last_add_confirmed: int
+    born: int
+    touched: int
+    ordered: bool
+    rows: bytes
+
+
+def encode_ledgers(ledgers: Sequence[CachedLedger]) -> list[Buffer]:
+    keys: dict[bytes, int] = {}
+    numbers = array("I", [keys.setdefault(one.master_key, len(keys)) for one in ledgers])
+    flags = bytes(
+        (_FENCED if one.fenced else 0)
+        | (0 if one.ordered else _UNORDERED)
+        | (0 if one.explicit_lac is None else _EXPLICIT)
+        | (_DURABLE if one.fence_durable else 0)
+        for one in ledgers
+    )
+    key_table = _strings(keys)
+    lacs = _strings([one.explicit_lac for one in ledgers if one.explicit_lac is not None])
+    return encode_block(
+        LEDGERS,
+        len(ledgers),
+        [
+            little(array("q", [one.ledger_id for one in ledgers])),
+            little(array("q", [one.born for one in ledgers])),
+            little(array("q", [one.touched for one in ledgers])),
+            little(array("q", [one.last_entry_id for one in ledgers])),
+            little(array("q", [one.last_add_confirmed for one in ledgers])),
+            little(numbers),
+            little(array("I", [len(one.rows) for one in ledgers])),
+            flags,
+            _LENGTHS.pack(len(key_table), len(lacs)),
+            key_table,
+            lacs,
+            b"".join([one.rows for one in ledgers]),
+        ],
+    )
+
+
+def decode_ledgers(header: BlockHeader, body: Buffer) -> Iterator[CachedLedger]:
+    """`FormatError` as soon as it does not fit."""
+    view, count = memoryview(body), header.items
+    columns: list[Sequence[int]] = []
+    at = 0
+    for typecode, width in _COLUMNS:
+        columns.append(from_little(typecode, view[at : at + width * count]))
+        at += width * count
+    if len(view) < at + _LENGTHS.size:
+        raise FormatError("the ledgers are cut off")
+    keys_bytes, lacs_bytes = _LENGTHS.unpack_from(view, at)
+    at += _LENGTHS.size
+    keys = list(_each_string(view[at : at + keys_bytes]))
+    at += keys_bytes
+    packets = _each_string(view[at : at + lacs_bytes])
+    rows = bytes(view[at + lacs_bytes :])
+    if len(rows) != sum(columns[6]) or max(columns[5], default=-1) >= len(keys):
+        raise FormatError("the rows or keys of ledgers are cut off")
+    at = 0
+    for ledger_id, born, touched, last, lac, key, size, flags in zip(*columns, strict=True):
+        packet = next(packets, b"") if flags & _EXPLICIT else None
+        yield CachedLedger(
+            ledger_id, keys[key], bool(flags & _FENCED), bool(flags & _DURABLE), packet, last, lac,
+            born, touched, not flags & _UNORDERED, rows[at : at + size],
+        )  # fmt: skip
+        at += size
+
+
+# -- end --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEnd:
+    ledgers: int
+    end_group: int
+
+    def encode(self) -> list[Buffer]:
+        return encode_block(END, 0, [_END.pack(self.ledgers, self.end_group)])
+
+
+def decode_end(body: Buffer) -> CacheEnd:
+    if len(body) != _END.size:
+        raise FormatError("an end of another length")
+    return CacheEnd(*_END.unpack(body))
+
+
+def _strings(values: Sequence[bytes] | Mapping[bytes, int]) -> bytes:
+    return b"".join([piece for one in values for piece in (_U32.pack(len(one)), one)])
+
+
+def _each_string(view: memoryview) -> Iterator[bytes]:
+    at = 0
+    while at < len(view):
+        (size,) = _U32.unpack_from(view, at)
+        at += _U32.size
+        yield bytes(view[at : at + size])
+        at += size

@@ -1,0 +1,497 @@
+"""When the index cache is written, when it is believed, and what a start does without it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.bookie.server import Bookie
+from quire.codec.log_footer import TRAILER_BYTES
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.errors import BookieUnavailableError
+from quire.http.api import Reply
+from quire.http.bookie import BookieRoutes
+from quire.storage import sealed_rows
+from quire.storage.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
+from quire.storage.recovery import RecoveryReport
+from quire.storage.segment import segment_name
+from quire.storage.store import LedgerStore
+from quire.tasks import TaskSet
+from quire.testing.disk import Content, SimDisk
+from tests.sim.mutants.mutant import edit
+from tests.support.bookie import running_bookie
+from tests.support.crash_sweep import contents_of
+from tests.support.storage import SMALL, StoreOnDisk, key_of, run, sim_disk
+
+EAGER = replace(
+    SMALL,
+    index_cache_interval_s=0.0,
+    index_cache_segments=2,
+    compact_minor_ratio=0.0,
+    compact_major_ratio=0.0,
+)
+COMPACTING = replace(
+    EAGER,
+    compact_major_ratio=0.8,
+    compact_minor_interval_s=0.0,
+    compact_major_interval_s=0.0,
+)
+
+
+def opened(config: object = EAGER) -> StoreOnDisk:
+    box = StoreOnDisk(sim_disk(1, cold_read_probability=0.0), config)  # type: ignore[arg-type]
+    box.open()
+    return box
+
+
+def disk_of(box: StoreOnDisk) -> SimDisk:
+    assert isinstance(box.disk, SimDisk)
+    return box.disk
+
+
+def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:
+    """Until so many more segments are sealed."""
+    wanted = box.store.stats().sealed_segments + segments
+    upcoming = dict.fromkeys(ledger_ids, 0)
+    for one in ledger_ids:
+        if one in box.store.ledgers:
+            upcoming[one] = box.store.last_entry_id(one) + 1
+    while box.store.stats().sealed_segments < wanted:
+        for one in ledger_ids:
+            box.append([(one, upcoming[one] + at, bytes(700)) for at in range(3)])
+            upcoming[one] += 3
+        box.idle()
+
+
+def look(box: StoreOnDisk) -> None:
+    """What a bookie does every few seconds, and all that follows from it."""
+    box.store.check_space()
+    for _ in range(5):
+        box.idle()
+
+
+def with_cache(box: StoreOnDisk, cache: Content | None) -> StoreOnDisk:
+    """The disk as it is, with this cache, in a store of its own."""
+    contents = {name: one for name, one in contents_of(disk_of(box)).items() if name != CACHE_NAME}
+    if cache is not None:
+        contents[CACHE_NAME] = cache
+    made = StoreOnDisk(disk_of(box).holding(contents), box.config)
+    made.acknowledged = dict(box.acknowledged)
+    made.open()
+    return made
+
+
+def cache_of(box: StoreOnDisk) -> Content:
+    found = contents_of(disk_of(box))[CACHE_NAME]
+    assert found is not None
+    return found.copy()
+
+
+def check(box: StoreOnDisk) -> None:
+    for (ledger_id, entry_id), entry in box.acknowledged.items():
+        assert box.read(ledger_id, entry_id) == [entry]
+
+
+# -- when it is believed ----------------------------------------------------------------------
+
+
+def test_a_start_behind_a_clean_stop_reads_no_footers() -> None:
+    box = opened()
+    fill(box, 3, 1, 2)
+    box.fence(2)
+    box.idle()
+    box.close()
+    # What the index names is damaged, not absent: a start that had read it would scan the groups.
+    for one in box.store.usage():
+        size = disk_of(box).open(segment_name(one.number)).size()
+        disk_of(box).flip_bit(segment_name(one.number), size - TRAILER_BYTES - 4)
+    report = box.open()
+    assert report.index_cache == "used for 4 of 4 segments"
+    assert report.problems == ()
+    assert report.clean
+    ids = [entry_id for ledger_id, entry_id in box.acknowledged if ledger_id == 1]
+    assert box.store.last_entry_id(1) == max(ids)
+    assert box.store.ledgers[2].fence_durable
+
+
+def test_a_wrong_bit_anywhere_in_it_is_noticed() -> None:
+    box = opened()
+    fill(box, 2, 1, 2)
+    box.drop([2])
+    box.idle()
+    box.close()
+    cache = cache_of(box)
+    for offset in range(0, cache.size, 7):
+        wrong = cache.copy()
+        wrong.apply(offset, bytes([wrong.read(offset, offset + 1)[0] ^ 0x10]))
+        found = with_cache(box, wrong)
+        assert found.report.index_cache.startswith("not used: "), offset
+        assert found.store.ledger_ids() == [1]
+    for size in (0, 1, 19, 20, 100, cache.size - 1):
+        short = Content()
+        short.apply(0, cache.read(0, size))
+        assert with_cache(box, short).report.index_cache.startswith("not used: "), size
+    longer = cache.copy()
+    longer.apply(cache.size, b"\0")
+    assert with_cache(box, longer).report.index_cache.startswith("not used: ")
+    assert with_cache(box, cache).report.index_cache.startswith("used ")
+    assert with_cache(box, None).report.index_cache == ""
+
+
+def test_a_disk_that_does_not_give_it_starts_without() -> None:
+    box = opened()
+    fill(box, 2, 1)
+    box.close()
+    disk_of(box).fail_reads(CACHE_NAME)
+    assert box.open().index_cache.startswith("not used: ")
+    check(box)
+
+
+def test_another_directory_s_is_left_alone() -> None:
+    box, other = opened(), StoreOnDisk(sim_disk(2), EAGER)
+    fill(box, 2, 1)
+    box.close()
+    contents = {"current/DIRECTORY": Content(bytearray(b"format: 1\ndirectory: " + b"ab" * 16), 53)}
+    other.disk = sim_disk(2).holding({"current": None, **contents, "log": None})
+    other.open()
+    fill(other, 2, 7)
+    other.close()
+    assert with_cache(other, cache_of(box)).report.index_cache == (
+        "not used: it is another directory's"
+    )
+
+
+def test_a_segment_that_was_rewritten_or_is_gone_makes_it_useless() -> None:
+    box = opened()
+    fill(box, 3, 1, 2, 3)
+    box.close()
+    before = cache_of(box)
+    assert with_cache(box, before).report.index_cache.startswith("used ")
+    box.config = COMPACTING
+    box.open()
+    box.drop([2, 3])
+    for _ in range(5):
+        look(box)
+    assert box.store.stats().compactions
+    assert with_cache(box, before).report.index_cache.startswith("not used: segment ")
+    box.drop([1])
+    look(box)
+    found = with_cache(box, before)
+    assert found.report.index_cache.startswith("not used: segment ")
+    assert found.store.ledger_ids() == []
+
+
+def test_one_that_is_newer_than_the_log_is_left_alone() -> None:
+    box = opened()
+    fill(box, 2, 1, 2)
+    earlier = disk_of(box).copy()
+    box.drop([2])  # in no segment that is sealed
+    box.idle()
+    look(box)
+    box.disk, newer = earlier, cache_of(box)
+    found = with_cache(box, newer)
+    assert found.report.index_cache == "not used: it is newer than the log"
+    assert found.store.ledger_ids() == [1, 2]
+
+
+def after_deletions() -> list[int]:
+    """One that only segments behind the cache speak of: nothing tells of its end, either, once
+    these are gone."""
+    box = opened()
+    fill(box, 2, 1)
+    box.store.create_ledger(50, key_of(50))
+    box.append([(60, 0, bytes(10))])
+    box.idle()
+    look(box)
+    cache = cache_of(box)
+    box.drop([50])
+    fill(box, 1, 60)
+    fill(box, 1, 61)
+    box.drop([60, 61])
+    fill(box, 1, 62)
+    numbers = {one.number for one in box.store.usage()}
+    assert not numbers >= set(range(1, max(numbers) + 1)), "nothing was dropped"
+    found = with_cache(box, cache)
+    assert found.report.index_cache.startswith("used ")
+    return found.store.ledger_ids()
+
+
+def test_a_ledger_that_was_deleted_does_not_come_back_from_it() -> None:
+    assert after_deletions() == [1, 62]
+
+
+def test_it_would_if_the_cache_had_all_ledgers(monkeypatch: pytest.MonkeyPatch) -> None:
+    edit(monkeypatch, Snapshot, "blocks", ("if info.born > self.through:", "if False:"))
+    monkeypatch.setattr(Snapshot, "_spoken_of", lambda self, rowless: rowless)
+    assert 50 in after_deletions()
+
+
+# -- when it is written -----------------------------------------------------------------------
+
+
+def written(box: StoreOnDisk) -> int:
+    return box.store.stats().index_caches_written
+
+
+def test_it_is_written_while_the_store_runs_when_enough_is_new() -> None:
+    box = opened(replace(EAGER, index_cache_interval_s=100.0, index_cache_segments=3))
+    fill(box, 3, 1)
+    look(box)
+    assert written(box) == 0  # too early
+    box.clock.ms += 100_000
+    look(box)
+    assert written(box) == 1
+    fill(box, 2, 1)
+    box.clock.ms += 100_000
+    look(box)
+    assert written(box) == 1  # too little
+    fill(box, 1, 1)
+    box.clock.ms += 100_000
+    look(box)
+    assert written(box) == 2
+    assert with_cache(box, cache_of(box)).report.index_cache == "used for 6 of 7 segments"
+    box.drop([1])
+    look(box)
+    fill(box, 1, 2)
+    box.clock.ms += 100_000
+    look(box)
+    assert written(box) == 3  # what it covers is gone
+
+
+def test_it_counts_on_once_it_was_loaded() -> None:
+    box = opened()
+    fill(box, 3, 1)
+    box.close()
+    box.open()
+    look(box)
+    assert written(box) == 0
+    fill(box, 2, 1)
+    look(box)
+    assert written(box) == 1
+
+
+def test_a_compaction_meanwhile_gives_it_up() -> None:
+    box = opened()
+    fill(box, 3, 1, 2, 3)
+    box.close()
+    disk_of(box).remove(CACHE_NAME)
+    box.config = COMPACTING
+    box.open()
+    box.pump()
+    box.store.check_space()  # the cache is begun
+    box.drop([2, 3])
+    box.pump()
+    for _ in range(20):  # and waits, as behind a slow disk
+        if box.store.stats().compactions:
+            break
+        box.store._upkeep.compactor.tick()
+        box.maintenance.run()
+        box.log.run()
+        compact = [one for one in box.timers._waiting if "Compactor" in repr(one.callback)]
+        for one in compact:
+            one.cancel()
+            one.callback()
+    assert box.store.stats().compactions
+    box.idle()
+    assert written(box) == 0
+    assert not disk_of(box).exists(TEMPORARY_NAME)
+    check_alive(box)
+
+
+def check_alive(box: StoreOnDisk) -> None:
+    look(box)
+    assert written(box) == 1
+    assert with_cache(box, cache_of(box)).report.index_cache.startswith("used ")
+
+
+def test_it_has_nothing_of_segments_that_were_sealed_meanwhile() -> None:
+    box = opened()
+    fill(box, 3, 1, 2)
+    snapshot = Snapshot(box.store._catalogue, box.store._directory_id)
+    fill(box, 2, 2, 3)
+    file = CacheFile(box.disk, snapshot)
+    while file.step():
+        pass
+    file.publish(box.store._appender.end_group)
+    found, truth = with_cache(box, cache_of(box)), with_cache(box, None)
+    assert found.report.index_cache == "used for 3 of 6 segments"
+    for one in truth.store.ledgers.values():
+        same = found.store.ledgers[one.ledger_id]
+        assert sealed_rows.unpack(same.sealed) == sealed_rows.unpack(one.sealed)
+        assert same.last_entry_id == one.last_entry_id
+    assert found.store.usage() == truth.store.usage()
+    check(found)
+
+
+def test_without_room_there_is_none() -> None:
+    box = opened()
+    fill(box, 3, 1)
+    disk = disk_of(box)
+    disk.capacity_bytes -= disk.free_bytes()
+    look(box)
+    assert written(box) == 0
+    assert not disk.exists(TEMPORARY_NAME)
+    assert box.store.failed is None
+    check(box)
+
+
+def test_a_full_disk_takes_its_room_for_a_start() -> None:
+    box = opened()
+    fill(box, 3, 1)
+    box.close()
+    disk = disk_of(box)
+    assert disk.exists(CACHE_NAME)
+    for name in disk.list("log"):  # nothing that is prepared is left
+        if disk.open(f"log/{name}").size() and not disk.written_bytes(f"log/{name}"):
+            disk.remove(f"log/{name}")
+    # It is what lacks.
+    disk.capacity_bytes -= disk.free_bytes() - (5 * BLOCK_BYTES - cache_of(box).size // 2)
+    assert box.open().index_cache.startswith("used ")
+    assert not disk.exists(CACHE_NAME)
+    check(box)
+
+
+@pytest.mark.parametrize("at", range(6))
+def test_no_room_for_it_is_no_failure(at: int) -> None:
+    box = opened()
+    fill(box, 3, 1)
+    disk = disk_of(box)
+    box.store.check_space()
+    for _ in range(at):
+        box.maintenance.run()
+        box.timers.fire()
+    disk.capacity_bytes -= disk.free_bytes()
+    box.idle()
+    assert box.store.failed is None
+    disk.capacity_bytes += 1 << 20
+    look(box)
+    look(box)
+    assert written(box) == 1
+    assert not disk.exists(TEMPORARY_NAME)
+
+
+def test_a_sync_of_it_that_fails_ends_the_directory() -> None:
+    box = opened()
+    fill(box, 3, 1)
+    disk_of(box).fail_sync_once(TEMPORARY_NAME)
+    look(box)
+    assert box.store.failed is not None
+    assert written(box) == 0
+    box.close()
+    assert not disk_of(box).exists(CACHE_NAME)
+
+
+def test_what_is_left_of_one_goes_with_the_next_start() -> None:
+    box = opened()
+    fill(box, 3, 1)
+    box.close()
+    file = disk_of(box).create(TEMPORARY_NAME)
+    file.write([bytes(5000)], 0)
+    file.close()
+    box.open()
+    assert not disk_of(box).exists(TEMPORARY_NAME)
+
+
+def test_deletions_that_wait_to_be_logged_keep_it_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    box = opened()
+    fill(box, 3, 1)
+    collector = type(box.store._upkeep.collector)
+    monkeypatch.setattr(collector, "deletions_logged", property(lambda self: False))
+    look(box)
+    run(box.store.close())
+    assert not disk_of(box).exists(CACHE_NAME)
+
+
+# -- a start that takes its time --------------------------------------------------------------
+
+
+@pytest.fixture
+def slow_start(monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    began, may_end = threading.Event(), threading.Event()
+    recover = LedgerStore.recover
+
+    def slow(store: LedgerStore) -> RecoveryReport:
+        store._loading.begin(10)
+        store._loading.advance(7)
+        began.set()
+        assert may_end.wait(60)
+        return recover(store)
+
+    monkeypatch.setattr(LedgerStore, "recover", slow)
+    return began, may_end
+
+
+async def test_a_bookie_that_loads_says_how_far_it_is(
+    tmp_path: Path,
+    slow_start: tuple[threading.Event, threading.Event],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    began, may_end = slow_start
+    told: list[object] = []
+    found: list[Bookie] = []
+    start = Bookie.start
+
+    async def remember(bookie: Bookie) -> None:
+        found.append(bookie)
+        bookie._log = lambda event, **fields: told.append((event, fields.get("percent")))
+        await start(bookie)
+
+    monkeypatch.setattr(Bookie, "start", remember)
+    monkeypatch.setattr("quire.bookie.server.LOADING_TOLD_S", 0.01)
+
+    async def look_at_it() -> None:
+        await asyncio.to_thread(began.wait, 60)
+        [bookie] = found
+        routes = BookieRoutes(bookie, connect_to_nobody, TaskSet())
+        ready = await routes.is_ready(no_call())
+        assert isinstance(ready, Reply)
+        assert ready.status == 503
+        assert "35 % of its log is loaded" in str(ready)
+        state = await routes.state(no_call())
+        assert not state["running"]
+        assert state["readOnly"]
+        assert state["loadedPercent"] == 35
+        with pytest.raises(BookieUnavailableError, match="35 % of its log"):
+            await routes.last_log_mark(no_call())
+        while ("loading", 35) not in told:
+            await asyncio.sleep(0)
+        may_end.set()
+
+    looking = asyncio.create_task(look_at_it())
+    async with running_bookie(tmp_path) as bookie:
+        await looking
+        assert bookie.recovered
+        assert bookie.loading_percent == 100
+        assert bookie.writable
+
+
+async def connect_to_nobody() -> object:
+    raise AssertionError("nobody is asked")
+
+
+def no_call() -> object:
+    return None
+
+
+async def test_a_start_that_is_given_up_ends_before_the_directory_is_given_back(
+    tmp_path: Path, slow_start: tuple[threading.Event, threading.Event]
+) -> None:
+    began, may_end = slow_start
+
+    async def start() -> None:
+        async with running_bookie(tmp_path):
+            raise AssertionError("it was cancelled")
+
+    starting = asyncio.create_task(start())
+    await asyncio.to_thread(began.wait, 60)
+    starting.cancel()
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not starting.done()
+    may_end.set()
+    with pytest.raises(asyncio.CancelledError):
+        await starting
