@@ -12,7 +12,9 @@ Verb = Literal[
     "add", "read", "ledgers", "recover", "rereplicate", "latency", "tail",
     "stream write", "stream read", "stream tail",
 ]  # fmt: skip
-Metric = Literal["rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "rss_mb"]
+Metric = Literal[
+    "rate_per_s", "mb_per_s", "p50_ms", "p99_ms", "acked_p50_ms", "acked_p99_ms", "rss_mb",
+]  # fmt: skip
 
 MIB = 1 << 20
 
@@ -33,6 +35,10 @@ class Work:
     """Of `tail`, whose writer keeps to a rate."""
     readers: int = 1
     """Of `tail`."""
+    clients: int = 0
+    """Of `tail`: so many have the readers; 0: each reader has one of its own."""
+    explicit_lac_ms: int = 0
+    """Of `tail`: Quire's writer tells the LAC after so long without an append; 0: it never does."""
     streams: int = 1
     """Of `stream write`: each takes `entries` records."""
     mode: Literal["many", "one"] = "many"
@@ -134,6 +140,9 @@ class Sample:
     mb_per_s: float | None = None
     p50_ms: float | None = None
     p99_ms: float | None = None
+    acked_p50_ms: float | None = None
+    """Of `tail`, from the acknowledgement on."""
+    acked_p99_ms: float | None = None
     errors: int = 0
     client_cpu_s: float | None = None
     seconds: float | None = None

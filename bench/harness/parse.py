@@ -14,7 +14,8 @@ Apache's (`bench/peer/Bench.java`), one line per round:
     stream tail size=100 err=0: append to read p50=3.55ms p99=6.14ms p99.9=9.01ms max=12.5ms
 
 Quire's with `--json`: one object per round with `rate_per_s`, `mb_per_s`, `p50_ms`, `p99_ms`,
-`cpu_s`; a number that makes no sense for the work may be missing or null.
+`cpu_s`, and of `tail` `acked_p50_ms`, `acked_p99_ms`; a number that makes no sense for the work may
+be missing or null.
 """
 
 from __future__ import annotations
@@ -95,6 +96,8 @@ def parse_quire(line: str, kind: str) -> Sample | None:
         mb_per_s=number("mb_per_s"),
         p50_ms=number("p50_ms"),
         p99_ms=number("p99_ms"),
+        acked_p50_ms=number("acked_p50_ms"),
+        acked_p99_ms=number("acked_p99_ms"),
         errors=int(number("errors") or 0),
     )
     if sample.rate_per_s is None and sample.p50_ms is None:

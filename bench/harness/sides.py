@@ -88,7 +88,9 @@ def quire_command(measure: Measure, metadata_uri: str, rounds: int) -> list[str]
 
 def _load(work: Work) -> list[str]:
     if work.verb == "tail":
-        return ["--rate", str(work.appends_per_s), "--readers", str(work.readers)]
+        load = ["--rate", str(work.appends_per_s), "--readers", str(work.readers)]
+        clients = ["--clients", str(work.clients)] if work.clients else []
+        return [*load, *clients, "--explicit-lac", str(work.explicit_lac_ms)]
     if work.verb.startswith("stream "):
         return ["--streams", str(work.streams)]
     return ["--outstanding", str(work.outstanding)]

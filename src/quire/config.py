@@ -146,6 +146,10 @@ class ClientConfig:
     add_quorum_timeout_s: float = 0.0
     """An append that an ack quorum has not acknowledged within this time ends its writer, however
     often members of the ensemble were replaced meanwhile. 0: never."""
+    lost_quorum_wait_s: float = 30.0
+    """Where so many members of an ensemble cannot be reached that no ack quorum is left, and no
+    other bookie can take a place, the writer tries them again for so long before it fails; where
+    `add_quorum_timeout_s` is set, for that. 0: it fails at once, as Apache's client."""
     watch_written_ledgers: bool = False
     """A writer watches its ledger's metadata and stops when somebody else recovers, closes or
     deletes the ledger; else it learns that from bookies, or at its next change of the metadata.
@@ -179,6 +183,11 @@ class ClientConfig:
     """On which bookies new ensembles and replacements are."""
     tls: TlsClientConfig | None = None
     """Given: every connection to a bookie is secured before first use, or is not made."""
+
+    @property
+    def lost_quorum_limit_s(self) -> float:
+        """How long a writer without an ack quorum tries its members again."""
+        return self.add_quorum_timeout_s or self.lost_quorum_wait_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,9 @@ from quire.testing.cluster import LocalCluster
 pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
-CONFIG = quire.ClientConfig(add_timeout_s=2.0, read_timeout_s=2.0, bookies_wait_s=0.5)
+CONFIG = quire.ClientConfig(
+    add_timeout_s=2.0, read_timeout_s=2.0, bookies_wait_s=0.5, lost_quorum_wait_s=2.0
+)
 
 
 def payload(entry_id: int) -> bytes:

@@ -153,7 +153,7 @@ class Forces(RuleBasedStateMachine):
         """Whoever comes next can be sent all of it."""
         if hasattr(self, "pipeline"):
             unforced = (self.pipeline.last_pushed - self.confirmed) * 40
-            assert self.pipeline.unforced_bytes >= unforced
+            assert self.pipeline.unconfirmed_bytes >= unforced
 
 
 TestForces = Forces.TestCase

@@ -31,6 +31,7 @@ from quire.replication import (
     take_out,
 )
 from quire.replication import fragment as fragment_module
+from quire.replication.budget import Budget
 from quire.replication.fragment import part_of
 from quire.replication.opened import open_for_repair
 from quire.replication.recovery_adds import RecoveryAdds
@@ -150,6 +151,54 @@ def test_a_lost_bookie_is_replaced_by_what_its_place_should_hold(
         again = await take_out(client, locks, ledger_id, [lost])
         assert (again.work, again.fragments, again.entries) == (Work.DONE, 0, 0)
         await client.close()
+
+    simulated(scenario)
+
+
+@pytest.mark.parametrize("slow_target", [False, True])
+@pytest.mark.parametrize("rate", [None, 1 << 20, 4 << 20])
+def test_under_a_budget_a_copy_goes_in_slices(
+    monkeypatch: pytest.MonkeyPatch, rate: int | None, slow_target: bool
+) -> None:
+    """A writer beside it waits for one of them, on the source, and on the disk of the target."""
+    slices: list[int] = []
+    unanswered: list[int] = []
+    real = RecoveryAdds.write
+
+    async def write_slice(self: RecoveryAdds, copies: Copies) -> None:
+        slices.append(copies.size_bytes)
+        await real(self, copies)
+        unanswered.append(self._unacked_bytes)
+
+    monkeypatch.setattr(RecoveryAdds, "write", write_slice)
+
+    async def scenario(world: World) -> None:
+        ids = await start(world, 4)
+        client = world.client("client")
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=2)
+        for _ in range(16):
+            await writer.append_many([bytes(1_000)] * 200)
+        await writer.close()
+        ensemble = writer.metadata.last_segment.ensemble
+        world.crash(name_of(ensemble[0]))
+        [target] = set(ids) - set(ensemble)
+        if slow_target:
+            for disk in world.disks_of(name_of(target)):
+                disk.slowness = 25.0
+        began, budget = world.loop.time(), Budget(rate)
+        done = await take_out(
+            client, locks_of(world, client), writer.ledger_id, [ensemble[0]], budget=budget
+        )
+        assert (done.work, done.entries) == (Work.DONE, 3_200)
+        took_s = world.loop.time() - began
+        if rate is not None:
+            assert max(slices) <= budget.slice_bytes(1 << 20) <= rate / 60
+            assert max(unanswered) <= 4.2 * budget.slice_bytes(1 << 20)
+            assert took_s >= 0.9 * sum(slices) / rate  # in full
+        else:
+            assert max(slices) > 500_000
+        if rate is not None and not slow_target:
+            assert took_s <= 1.2 * sum(slices) / rate  # not much slower than it may be
 
     simulated(scenario)
 

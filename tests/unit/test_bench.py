@@ -223,6 +223,32 @@ def test_a_tail_has_a_rate_and_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     assert {"mode=tail", "rate=2000", "readers=1", "v2=false"} <= set(theirs)
 
 
+def test_many_readers_are_of_one_client_or_each_of_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sides = module("sides")
+    monkeypatch.setattr(sides, "quire_executable", lambda: "quire")
+    shared, apart = module("rows").choose(["tail-100", "tail-100-clients"], is_quick=False)
+    for row, clients in ((shared, ["--clients", "1"]), (apart, [])):
+        command = sides.quire_command(row.measures[0], "sqlite:////x", 3)
+        load = ["--rate", "300", "--readers", "100", *clients, "--explicit-lac", "1"]
+        assert command[command.index("--rate") :][: len(load)] == load
+    assert {row.title(line) for row in (shared, apart) for line in row.comparisons} >= {
+        "1 KB, 300/s, from acknowledgement to 100 tailing readers of one client, p50",
+        "1 KB, 300/s, from append to 100 tailing readers, each with a client, in one process, p50",
+    }
+    assert [line.metric for line in shared.comparisons if line.target is not None] == [
+        "acked_p99_ms", "acked_p50_ms",
+    ]  # fmt: skip
+
+
+def test_a_tail_prints_both_times() -> None:
+    line = '{"rate_per_s": 300, "p50_ms": 4.1, "p99_ms": 9, "acked_p50_ms": 1.5, "acked_p99_ms": 7}'
+    sample = module("parse").parse_quire(line, "tail")
+    assert (sample.p50_ms, sample.acked_p50_ms, sample.acked_p99_ms) == (4.1, 1.5, 7)
+    assert sample.get("acked_p99_ms") == 7
+
+
 def test_one_bookie_more_than_an_ensemble_is_there_to_replicate_to(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

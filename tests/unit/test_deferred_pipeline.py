@@ -26,10 +26,10 @@ def accepting(count: int, *members: int) -> DeferredPipeline:
 def test_only_a_force_confirms() -> None:
     pipeline = accepting(5, 0, 1)
     assert (pipeline.accepted, pipeline.last_confirmed) == (4, -1)
-    assert pipeline.unforced_bytes == 200
+    assert pipeline.unconfirmed_bytes == 200
     assert pipeline.forced(4, pipeline.generation)
     assert pipeline.last_confirmed == 4
-    assert pipeline.unforced_bytes == 0
+    assert pipeline.unconfirmed_bytes == 0
 
 
 def test_what_a_member_accepted_before_it_went_away_does_not_count() -> None:
@@ -70,7 +70,7 @@ def test_blocks_are_held_until_they_are_forced() -> None:
         pipeline.acked(index, range(5, 8))
     pipeline.confirm()
     pipeline.forced(4, pipeline.generation)
-    assert pipeline.unforced_bytes == 120
+    assert pipeline.unconfirmed_bytes == 120
     pipeline.restart({1}, 2.0)
     assert [last for last, _ in pipeline.frames_for(1, pipeline.last_confirmed)] == [7]
 

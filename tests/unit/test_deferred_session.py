@@ -54,8 +54,11 @@ class OneBookie(BookiePool):
         self.tracing = Tracing()
         self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
 
-    async def control(self, bookie_id: str, *, adds_of: int | None = None) -> ControlChannel:
+    async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
         return self.link
+
+    def control_now(self, bookie_id: str, adds_of: int) -> None:
+        return None
 
 
 async def no_change(

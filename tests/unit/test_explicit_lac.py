@@ -26,11 +26,14 @@ class Bookies:
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
         self.failing: set[str] = set()
+        self.silent: set[str] = set()
 
     async def control(self, bookie: str) -> Any:
         async def write_lac(ledger_id: int, lac: int, key: bytes, packet: bytes) -> None:
             assert (ledger_id, key, CODEC.unpack_lac(packet)) == (7, KEY, lac)
             self.written.append((bookie, lac))
+            if bookie in self.silent:
+                await asyncio.Event().wait()
 
         if bookie in self.failing:
             raise BookieUnavailableError(f"bookie {bookie}")
@@ -40,7 +43,7 @@ class Bookies:
 class Session(SimpleNamespace):
     def __init__(self) -> None:
         super().__init__(
-            pipeline=SimpleNamespace(last_confirmed=-1),
+            pipeline=SimpleNamespace(last_confirmed=-1, accepted=-1),
             lac_pushed=-1,
             failure=None,
             ensemble=("a", "b", "c"),
@@ -48,7 +51,33 @@ class Session(SimpleNamespace):
             config=ClientConfig(),
             pool=Bookies(),
             tasks=TaskSet(),
+            waiting=[],
         )
+
+    def wait_for(self, entry_id: int) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self.waiting.append((entry_id, future))
+        return future
+
+    def confirm(self, entry_id: int, told: int) -> None:
+        """Entries up to this one are acknowledged; the newest one sent carries the LAC `told`."""
+        self.lac_pushed = told
+        self.pipeline.last_confirmed = self.pipeline.accepted = entry_id
+        self.wake()
+
+    def end(self) -> None:
+        self.failure = BookieUnavailableError("the session has ended")
+        self.wake()
+
+    def wake(self) -> None:
+        waiting, self.waiting = self.waiting, []
+        for entry_id, future in waiting:
+            if self.failure is not None:
+                future.set_exception(self.failure)
+            elif entry_id <= self.pipeline.accepted:
+                future.set_result(entry_id)
+            else:
+                self.waiting.append((entry_id, future))
 
 
 @pytest.fixture
@@ -65,14 +94,14 @@ def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
         await asyncio.sleep(1)
         assert written == [], "there is nothing to tell"
         for entry in range(100):  # each entry tells of the one before it
-            session.pipeline.last_confirmed, session.lac_pushed = entry, entry - 1
+            session.confirm(entry, entry - 1)
             await asyncio.sleep(0.02)
         assert written == []
         await asyncio.sleep(0.1)
         assert written == [("a", 99), ("b", 99), ("c", 99)]
         await asyncio.sleep(5)
         assert len(written) == 3
-        session.pipeline.last_confirmed, session.lac_pushed = 100, 99
+        session.confirm(100, 99)
         lac.stop()
         await asyncio.sleep(5)
         assert len(written) == 3, "nothing after the end"
@@ -85,19 +114,83 @@ def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
     async def main() -> None:
         session = Session()
         session.pool.failing = {"a", "b"}
-        session.pipeline.last_confirmed = 4
+        session.confirm(4, -1)
         lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
         lac.start()
         await asyncio.sleep(0.31)
-        assert session.pool.written == [("c", 4)] * 5
-        assert lac.failures == 10
+        assert session.pool.written == [("c", 4)] * 3
+        assert lac.failures == 6
         session.pool.failing = {"a"}
         await asyncio.sleep(1)
-        assert session.pool.written == [("c", 4)] * 5 + [("b", 4), ("c", 4)]
-        session.failure = BookieUnavailableError("the session has ended")
+        assert session.pool.written == [("c", 4)] * 3 + [("b", 4), ("c", 4)]
+        session.end()
         session.pipeline.last_confirmed = 5
         await asyncio.sleep(1)
-        assert len(session.pool.written) == 7
+        assert len(session.pool.written) == 5
         await session.tasks.close()
+
+    loop.run(main())
+
+
+def test_it_is_told_within_the_interval_and_not_before_half_of_it(loop: SimulatedLoop) -> None:
+    async def main() -> None:
+        session = Session()
+        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac.start()
+        for entry in range(5):
+            await asyncio.sleep(1)
+            session.confirm(entry, entry - 1)
+            await asyncio.sleep(0.049)
+            assert len(session.pool.written) == 3 * entry
+            await asyncio.sleep(0.052)
+            assert session.pool.written[-3:] == [(name, entry) for name in "abc"]
+        lac.stop()
+
+    loop.run(main())
+
+
+def test_a_bookie_that_does_not_answer_holds_nobody_up(loop: SimulatedLoop) -> None:
+    """It has one unanswered LAC, and gets the newest one when it is back."""
+
+    async def main() -> None:
+        session = Session()
+        session.pool.silent = {"b"}
+        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac.start()
+        for entry in range(5):
+            session.confirm(entry, entry - 1)
+            await asyncio.sleep(0.2)
+        assert session.pool.written == [
+            ("a", 0), ("b", 0), ("c", 0),
+            *((name, entry) for entry in range(1, 5) for name in "ac"),
+        ]  # fmt: skip
+        session.pool.silent = set()
+        await asyncio.sleep(session.config.add_timeout_s)
+        assert lac.failures == 1
+        session.confirm(5, 4)
+        await asyncio.sleep(0.2)
+        assert ("b", 5) in session.pool.written
+        lac.stop()
+        await session.tasks.close()
+        assert not session.waiting or all(future.done() for _, future in session.waiting)
+
+    loop.run(main())
+
+
+def test_with_deferred_sync_a_force_is_told(loop: SimulatedLoop) -> None:
+    """Entries are accepted long before they are confirmed, and a force confirms without another."""
+
+    async def main() -> None:
+        session = Session()
+        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac.start()
+        session.pipeline.accepted = 9
+        session.wake()
+        await asyncio.sleep(1)
+        assert session.pool.written == []
+        session.pipeline.last_confirmed = 9
+        await asyncio.sleep(0.2)
+        assert session.pool.written == [("a", 9), ("b", 9), ("c", 9)]
+        lac.stop()
 
     loop.run(main())

@@ -30,6 +30,7 @@ CONFIG = ClientConfig(
     long_poll_ms=100, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
 )
 LEDGER = 7
+PIGGYBACK = v3.ReadFlag.PIGGYBACK
 
 
 @dataclass
@@ -131,6 +132,17 @@ class WakesOnce(Honest):
         self.send(poll_answer(request, max_lac=self.lac))
 
 
+class GivesTheLast(Honest):
+    """As bookies do: a poll that wants no entry in particular gets the last one."""
+
+    def honest(self, request: Request) -> Answer:
+        answer = super().honest(request)
+        read = request.readRequest
+        if answer and request.header.operation == v3.Op.READ and read.flag != PIGGYBACK:
+            return poll_answer(request, max_lac=self.lac, entry=self.entries[max(self.entries)])
+        return answer
+
+
 async def take(entries: AsyncIterator[Entry], count: int) -> list[int]:
     found = []
     async with asyncio.timeout(10):
@@ -163,6 +175,44 @@ async def test_the_entry_that_came_with_a_poll_is_not_read_again() -> None:
             assert await coming == [0]
         assert 0 not in bookie.reads
         assert reader.last_add_confirmed == 0
+
+
+async def test_where_entries_come_one_by_one_a_poll_brings_each() -> None:
+    """Its entry proves the one before it, which is here, and is here then itself."""
+    bookie = GivesTheLast()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 1) == [0]
+            for entry_id in range(2, 12):
+                coming = asyncio.ensure_future(take(tail, 1))
+                await polling(bookie)
+                asked, read = len(bookie.requests), len(bookie.reads)
+                bookie.has(w, (entry_id, entry_id - 1))
+                assert await coming == [entry_id - 1]
+                if entry_id > 2:  # entry 1 was there before
+                    assert (len(bookie.requests), len(bookie.reads)) == (asked, read)
+
+
+async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once() -> None:
+    """By the packet: no entry can."""
+    bookie = GivesTheLast()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 1) == [0]
+            for entry_id in range(1, 6):
+                coming = asyncio.ensure_future(take(tail, 1))
+                await polling(bookie)
+                read = len(bookie.reads)
+                bookie.lac, bookie.packet = entry_id, w.codec.pack_lac(entry_id)
+                bookie.has(w)
+                assert await coming == [entry_id]
+                assert bookie.requests[-1].header.operation == v3.Op.READ_LAC
+                assert len(bookie.reads) == read
+                bookie.entries[entry_id + 1] = w.entry(entry_id + 1, entry_id)
 
 
 async def test_what_came_meanwhile_is_read_in_batches() -> None:

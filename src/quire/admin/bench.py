@@ -21,6 +21,7 @@ from quire.admin.options import (
     json_option,
     metadata_option,
     password_option,
+    placement_option,
     quorum_options,
     run_async,
 )
@@ -90,6 +91,7 @@ def _options(*decorators: Decorator) -> Decorator:
         metadata_option,
         *decorators,
         quorum_options,
+        placement_option,
         tls_options,
         _KEEP,
         _JSON,
@@ -234,15 +236,34 @@ def rereplicate(ledgers: int, **given: Any) -> None:
         show_default=True,
         help="Appends a second.",
     ),
-    _count("--readers", 1, "Clients that follow the ledger while it is written."),
+    _count("--readers", 1, "Readers that follow the ledger while it is written."),
+    click.option(
+        "--clients",
+        type=click.IntRange(min=1),
+        help="Clients that they are spread over.  [default: one for each]",
+    ),
+    click.option(
+        "--explicit-lac",
+        "explicit_lac_ms",
+        type=click.IntRange(min=0),
+        default=0,
+        show_default=True,
+        help="The writer tells the LAC by itself after so many milliseconds without an append.",
+    ),
     _ROUNDS,
     _WARM_UP,
 )
-def tail(rate: float, readers: int, **given: Any) -> None:
-    """Time from an append to its delivery at readers that follow the ledger."""
+def tail(
+    rate: float, readers: int, clients: int | None, explicit_lac_ms: int, **given: Any
+) -> None:
+    """Time from an append, and from its acknowledgement, to its delivery at readers that follow the
+    ledger."""
     if readers > READERS_MAX:
         raise click.UsageError(f"--readers {readers}: at most {READERS_MAX}")
-    run_async(_tail(_work("tail", given), rate, readers))
+    clients = readers if clients is None else clients
+    if clients > readers:
+        raise click.UsageError(f"--clients {clients}: more than --readers {readers}")
+    run_async(_tail(_work("tail", given), rate, readers, clients, explicit_lac_ms))
 
 
 @click.command()
@@ -266,6 +287,7 @@ def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> No
 async def _add(work: Work, count: int, mode: str) -> None:
     import quire
     from quire.admin import bench_core
+    from quire.heap import collect_on_demand
 
     if count > LEDGERS_MAX:
         raise click.UsageError(f"--ledgers {count}: at most {LEDGERS_MAX}")
@@ -279,8 +301,10 @@ async def _add(work: Work, count: int, mode: str) -> None:
 
     async with connect(work.uri) as client:
         await _warm_up(client, work)
+        collect_on_demand()  # else every look at thousands of writers shows as late entries
 
         async def round_() -> Result:
+            gc.collect()  # what the round before has left
             made = bench_core.ledgers(client, work.shape, count, keep=work.keep)
             async with made as writers:
                 return await bench_core.measure(work.load, appends(writers, work.load))
@@ -305,18 +329,19 @@ async def _latency(work: Work, rate: float | None) -> None:
         await _rounds(work, round_)
 
 
-async def _tail(work: Work, rate: float, count: int) -> None:
+async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_ms: int) -> None:
     from contextlib import AsyncExitStack
 
     from quire.admin import bench_core, bench_tail
 
-    async with connect(work.uri) as client, AsyncExitStack() as stack:
+    writing = connect(work.uri, explicit_lac_interval_ms=explicit_lac_ms)
+    async with writing as client, AsyncExitStack() as stack:
         await _warm_up(client, work)
-        following = [await stack.enter_async_context(connect(work.uri)) for _ in range(count)]
+        following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]
 
         async def round_() -> Result:
             async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
-                readers = await bench_tail.open_all(following, writers[0].ledger_id)
+                readers = await bench_tail.open_all(following, writers[0].ledger_id, count)
                 return await bench_tail.tail_paced(writers[0], readers, work.load, rate)
 
         await _rounds(work, round_)
@@ -416,6 +441,7 @@ async def _rounds(work: Work, round_: Callable[[], Awaitable[Result]]) -> None:
 
 def _print(work: Work, number: int, result: Result) -> None:
     p50, p99 = result.percentile_ms(50), result.percentile_ms(99)
+    acked = [result.percentile_ms(percent, since_acked=True) for percent in (50, 99)]
     # Openings of ledgers are told by their time; a rate of them would mislead.
     rated = work.verb != "recover"
     if work.as_json:
@@ -427,6 +453,7 @@ def _print(work: Work, number: int, result: Result) -> None:
                 "mb_per_s": round(result.mb_per_s, 3) if rated else None,
                 "p50_ms": _rounded(p50),
                 "p99_ms": _rounded(p99),
+                **_of_readers(result, acked),
                 "cpu_s": round(result.cpu_seconds, 3),
                 "seconds": round(result.seconds, 4),
                 "entries": work.load.entries if not rated else result.operations,
@@ -438,9 +465,23 @@ def _print(work: Work, number: int, result: Result) -> None:
     parts = [f"{result.rate_per_s:.0f}/s"] if rated else [f"{result.operations} openings"]
     if p50 is not None and p99 is not None:
         parts += [f"p50 {p50:.2f} ms", f"p99 {p99:.2f} ms"]
+    if acked[0] is not None and acked[1] is not None:
+        parts.append(f"from acknowledgement p50 {acked[0]:.2f} ms, p99 {acked[1]:.2f} ms")
+    if result.delivery_cpu_us is not None:
+        parts.append(f"{result.delivery_cpu_us:.1f} us a delivery")
     parts.append(f"client CPU {result.cpu_seconds:.2f} s of {result.seconds:.2f} s")
     sys.stdout.write(f"{work.verb} {number} of {work.rounds}: {', '.join(parts)}\n")
     sys.stdout.flush()
+
+
+def _of_readers(result: Result, acked: list[float | None]) -> dict[str, float | None]:
+    if not result.deliveries:
+        return {}
+    return {
+        "acked_p50_ms": _rounded(acked[0]),
+        "acked_p99_ms": _rounded(acked[1]),
+        "delivery_cpu_us": _rounded(result.delivery_cpu_us),
+    }
 
 
 def _rounded(value: float | None) -> float | None:

@@ -63,6 +63,10 @@ class Result:
     """Of this process: the client."""
     latencies: list[tuple[float, int]] = field(default_factory=list)
     """(seconds, for how many operations)."""
+    since_acked: list[tuple[float, int]] = field(default_factory=list)
+    """The same from the acknowledgement on, where that is measured."""
+    deliveries: int = 0
+    """To all readers together, where readers are what is measured."""
 
     @property
     def rate_per_s(self) -> float:
@@ -72,16 +76,22 @@ class Result:
     def mb_per_s(self) -> float:
         return self.payload_bytes / 1e6 / self.seconds
 
-    def percentile_ms(self, percent: float) -> float | None:
-        if not self.latencies:
+    def percentile_ms(self, percent: float, *, since_acked: bool = False) -> float | None:
+        latencies = self.since_acked if since_acked else self.latencies
+        if not latencies:
             return None
-        wanted = sum(count for _, count in self.latencies) * percent / 100
+        wanted = sum(count for _, count in latencies) * percent / 100
         seen = 0
-        for seconds, count in sorted(self.latencies):
+        for seconds, count in sorted(latencies):
             seen += count
             if seen > wanted:
                 return seconds * 1e3
-        return max(self.latencies)[0] * 1e3
+        return max(latencies)[0] * 1e3
+
+    @property
+    def delivery_cpu_us(self) -> float | None:
+        """Of this process, for each entry that one of the readers got."""
+        return self.cpu_seconds * 1e6 / self.deliveries if self.deliveries else None
 
 
 Measured = Callable[[], Awaitable[list[tuple[float, int]]]]
@@ -215,26 +225,25 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
     payload = load.payload()
     turns, sizes = len(writers), load.pieces()
     latencies: list[tuple[float, int]] = []
-    under_way: deque[tuple[float, list[tuple[LedgerWriter, int]]]] = deque()
+    under_way: deque[tuple[float, int, list[int]]] = deque()
+    """When each piece was begun, the number of its first entry, and the ids."""
     sent = 0
 
     async def wait_for_oldest() -> None:
-        began, piece = under_way.popleft()
-        for writer, entry_id in piece:
+        began, first, entry_ids = under_way.popleft()
+        for number, entry_id in enumerate(entry_ids, first):
+            writer = writers[number % turns]
             if writer.last_add_confirmed < entry_id:
                 await writer.wait(entry_id)
-        latencies.append((time.perf_counter() - began, len(piece)))
+        latencies.append((time.perf_counter() - began, len(entry_ids)))
 
     while sent < load.entries:
         if len(under_way) == len(sizes):
             await wait_for_oldest()
         size = min(sizes[len(latencies) % len(sizes)], load.entries - sent)
         began = time.perf_counter()
-        piece = []
-        for number in range(sent, sent + size):
-            writer = writers[number % turns]
-            piece.append((writer, writer.submit(payload)))
-        under_way.append((began, piece))
+        entry_ids = [writers[number % turns].submit(payload) for number in range(sent, sent + size)]
+        under_way.append((began, sent, entry_ids))
         sent += size
         await asyncio.sleep(0)  # what was handed over leaves at the end of this turn
     while under_way:

@@ -1,6 +1,8 @@
 """What `quire bench tail` measures: one writer at a given rate, and readers that follow it.
 
-The time of an entry is that from just before it is appended until a reader has it, digest verified.
+The time of an entry ends when a reader has it, digest verified. It begins just before the entry is
+appended, and a second one when the writer hears that it is acknowledged: before that nobody may see
+it.
 """
 
 from __future__ import annotations
@@ -22,15 +24,15 @@ async def tail_paced(
 ) -> Result:
     """`load.entries` appends at the given rate, seen by every reader. The ledger is closed."""
     sent: list[float] = []
-    latencies: list[tuple[float, int]] = []
+    acked: list[float] = []
+    seen: list[tuple[float, int, int]] = []
+    pushed: asyncio.Queue[int] = asyncio.Queue()
 
     async def follow(reader: LedgerReader) -> None:
-        note, now = latencies.append, time.perf_counter
+        note, now = seen.append, time.perf_counter
         async with aclosing(reader.tail_runs(1)) as runs:
             async for run in runs:
-                seen = now()
-                for began in sent[run.first - 1 : run.last]:
-                    note((seen - began, 1))
+                note((now(), run.first, run.last))
 
     # Known to every bookie before the clock runs: else a reader cannot wait for the first entry.
     await writer.append(load.payload())
@@ -41,21 +43,40 @@ async def tail_paced(
     ):
         for reader in readers:
             group.create_task(follow(reader))
-        await _append_paced(writer, load, rate_per_s, sent)
+        group.create_task(_note_acks(writer, load.entries, acked, pushed))
+        await _append_paced(writer, load, rate_per_s, sent, pushed)
         await writer.close()
-    if len(latencies) != load.entries * len(readers):
+    seconds = time.perf_counter() - start
+    used = time.process_time() - cpu
+    delivered = sum(last - first + 1 for _, first, last in seen)
+    if delivered != load.entries * len(readers):
         raise ReadError(
-            f"ledger {writer.ledger_id}: the readers saw {len(latencies)} entries instead of "
+            f"ledger {writer.ledger_id}: the readers saw {delivered} entries instead of "
             f"{load.entries * len(readers)}",
             ledger_id=writer.ledger_id,
         )
-    seconds = time.perf_counter() - start
-    used = time.process_time() - cpu
-    return Result(load.entries, load.entries * load.size_bytes, seconds, used, latencies)
+    return Result(
+        load.entries, load.entries * load.size_bytes, seconds, used,
+        latencies=_since(sent, seen), since_acked=_since(acked, seen), deliveries=delivered,
+    )  # fmt: skip
+
+
+def _since(began: list[float], seen: list[tuple[float, int, int]]) -> list[tuple[float, int]]:
+    """Never less than 0: a reader in this process may run before the writer in the same turn of the
+    event loop."""
+    return [
+        (max(at - since, 0.0), 1)
+        for at, first, last in seen
+        for since in began[first - 1 : last]
+    ]  # fmt: skip
 
 
 async def _append_paced(
-    writer: LedgerWriter, load: Load, rate_per_s: float, sent: list[float]
+    writer: LedgerWriter,
+    load: Load,
+    rate_per_s: float,
+    sent: list[float],
+    pushed: asyncio.Queue[int],
 ) -> None:
     payload, entries = load.payload(), load.entries
     now = time.perf_counter
@@ -65,9 +86,23 @@ async def _append_paced(
         for _ in range(due):
             sent.append(now())
             writer.submit(payload)
+        pushed.put_nowait(len(sent))
         await writer.room()
         await asyncio.sleep(PACE_S)
 
 
-async def open_all(clients: list[Client], ledger_id: int) -> list[LedgerReader]:
-    return [await client.open_ledger(ledger_id) for client in clients]
+async def _note_acks(
+    writer: LedgerWriter, entries: int, acked: list[float], pushed: asyncio.Queue[int]
+) -> None:
+    """When each of entries 1.. was acknowledged."""
+    while len(acked) < entries:
+        last = await pushed.get()
+        while len(acked) < last:
+            await writer.wait(len(acked) + 1)
+            now = time.perf_counter()
+            acked += [now] * (writer.last_add_confirmed - len(acked))
+
+
+async def open_all(clients: list[Client], ledger_id: int, count: int) -> list[LedgerReader]:
+    """`count` readers, of the clients in turn."""
+    return [await clients[k % len(clients)].open_ledger(ledger_id) for k in range(count)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from quire.errors import BookieUnavailableError, QuireError
@@ -14,14 +15,28 @@ if TYPE_CHECKING:
 class Member:
     """Sends what is pushed, takes the answers: an `AddSink`."""
 
+    __slots__ = ("bookie_id", "channel", "gone", "index", "sent", "session")
+
     def __init__(self, session: AddSession, index: int, bookie_id: str) -> None:
         self.session = session
         self.index = index
         self.bookie_id = bookie_id
         self.channel: Link | None = None
         self.sent = -1
+        """What it has to be sent when it is connected begins behind this entry."""
         self.gone = False
         """Replaced: what still arrives is ignored (rule 14)."""
+
+    def join(self) -> None:
+        """Begin: at once where there is a connection that can be used."""
+        session = self.session
+        if session.failure is not None:
+            return
+        link = session.connected(self.bookie_id)
+        if link is None:
+            session.tasks.start(self.connect())
+        else:
+            self._attach(link)
 
     async def connect(self) -> None:
         session = self.session
@@ -36,10 +51,13 @@ class Member:
         if not channel.takes_adds_of(session.ledger_id):  # taken while this task was woken
             session.tasks.start(self.connect())
             return
-        channel.attach(session.ledger_id, self)
+        self._attach(channel)
+
+    def _attach(self, channel: Link) -> None:
+        channel.attach(self.session.ledger_id, self)
         self.channel = channel
         self.send_backlog()
-        session.look_who_is_reached()
+        self.session.look_who_is_reached()
 
     @property
     def reached(self) -> bool:
@@ -66,10 +84,11 @@ class Member:
 
     def on_acked_run(self, first: int, last: int) -> None:
         if not self.gone:
-            self.session.pipeline.acked_run(self.index, first, last)
-            self.session.after_acks()
+            session = self.session
+            session.pipeline.acked_run(self.index, first, last)
+            session.on_acks(last)
 
-    def on_acked(self, entries: list[int]) -> None:
+    def on_acked(self, entries: Sequence[int]) -> None:
         if not self.gone:
             self.session.pipeline.acked(self.index, entries)
             self.session.after_acks()

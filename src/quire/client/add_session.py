@@ -3,8 +3,8 @@
     payloads -> AddEncoder -> one Block -> one write per member of the ensemble
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
-Failed members are replaced, one change at a time; where no replacement can be had and every write
-set still has its ack quorum, the session goes on without them and brings them back later. Recovery
+Failed members are replaced, one change at a time; where no replacement can be had the session goes
+on without them, or waits for them where no ack quorum is left (`quire.client.away`). Recovery
 writes entries back through the same session; only the flags and the way to change the ensemble
 differ.
 """
@@ -19,6 +19,7 @@ from contextlib import nullcontext
 from typing import Protocol
 
 from quire.client.add_member import Member
+from quire.client.away import Away
 from quire.client.logs import log_event
 from quire.client.pool import BookiePool
 from quire.client.tracing import note
@@ -47,19 +48,16 @@ from quire.tasks import TaskSet
 REACH_S = 1.0
 """How long the end of a session waits for connections that are still being made."""
 
-REJOIN_DELAY_S = 1.0
-REJOIN_DELAY_MAX_S = 30.0
-
 ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
 """(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
 now in force. Raises what ends the session."""
 
 
 class Encoder(Protocol):
-    def parts(
+    def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
-    ) -> tuple[list[Buffer], int]:
-        """Pieces of ADD frames, to be joined; and the ledger length after them."""
+    ) -> tuple[bytes, int]:
+        """ADD frames, back to back; and the ledger length after them."""
         ...
 
 
@@ -98,7 +96,7 @@ class AddSession:
         """The LAC that the newest entry carries."""
         self._lac_sent = lac_sent
         self._encoder: Encoder = AddEncoder(codec, key, flags)
-        self._max_payload_bytes = max_payload_bytes(codec.digest)
+        self.max_payload_bytes = max_payload_bytes(codec.digest)
         self._change_ensemble = change_ensemble
         self._striped = len(ensemble) != write_quorum
         self._write_quorum = write_quorum
@@ -106,13 +104,13 @@ class AddSession:
         self.ack_quorum = ack_quorum
         self._loop = asyncio.get_running_loop()
         self._members: list[Member] = []
-        self._waiters: deque[tuple[int, asyncio.Future[int]]] = deque()
+        self._waiters: deque[tuple[int, asyncio.Future[int]]] | None = None
+        """There is one while somebody waits: an empty one takes 600 bytes."""
         self._room: asyncio.Future[None] | None = None
         self._reached: asyncio.Future[None] | None = None
         """Once this is made, members that fail are not replaced any more."""
         self._failed: dict[int, Member] = {}
-        self._absent: set[int] = set()
-        self._rejoin_delays: dict[int, float] = {}
+        self._away: Away | None = None
         self._changes = 0
         self._spans = pool.tracing.of_session(self.ledger_id)
         self._stopped = False
@@ -122,11 +120,22 @@ class AddSession:
         """A connection for the adds to one member. Raises BookieUnavailableError."""
         return await self.pool.channel(bookie_id, adds_of=self.ledger_id)
 
+    def connected(self, bookie_id: str) -> Link | None:
+        """The one that `connect` would give without waiting."""
+        return self.pool.channel_now(bookie_id, self.ledger_id)
+
     # -- adding -------------------------------------------------------------------------------
 
     @property
+    def traced(self) -> bool:
+        """Whether its batches have spans."""
+        return self._spans is not None
+
+    @property
     def full(self) -> bool:
-        return self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes
+        if self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes:
+            return True
+        return self._away is not None and self._away.full
 
     async def room(self) -> None:
         """Wait until the slowest member has acknowledged enough. Cancel-safe."""
@@ -138,10 +147,10 @@ class AddSession:
             raise self.failure
 
     def check_payload(self, payload: Buffer) -> None:
-        if len(payload) > self._max_payload_bytes:
+        if len(payload) > self.max_payload_bytes:
             raise EntryTooLargeError(
                 f"an entry of {len(payload)} bytes does not fit into one frame; at most "
-                f"{self._max_payload_bytes} bytes do with this digest. Nothing was sent",
+                f"{self.max_payload_bytes} bytes do with this digest. Nothing was sent",
                 ledger_id=self.ledger_id,
                 remedy="Split the entry",
             )
@@ -151,8 +160,6 @@ class AddSession:
         pipeline = self.pipeline
         first = pipeline.last_pushed + 1
         lac = pipeline.last_confirmed if self._lac_sent is None else self._lac_sent
-        parts, length = self._encoder.parts(first, lac, pipeline.length, payloads)
-        data = b"".join(parts)
         last = first + len(payloads) - 1
         if last > MAX_ENTRY_ID:
             raise WriteError(
@@ -160,31 +167,35 @@ class AddSession:
                 ledger_id=self.ledger_id,
                 remedy="Close it and create another",
             )
-        block = Block(first, last, data, pipeline.length, length, self._loop.time())
+        before = pipeline.length
+        data, length = self._encoder.frames(first, lac, before, payloads)
+        block = Block(first, last, data, before, length, self._loop.time())
         counters = self.pool.counters
         counters.adds += len(payloads)
-        counters.add_bytes += length - pipeline.length
+        counters.add_bytes += length - before
         counters.add_batches += 1
         pipeline.push(block)
         self.lac_pushed = lac
         if not self._members:
-            self._start()
-        striped = self._striped
+            self._start()  # which sends it
+        elif self._striped:
+            self._send_striped(block)
+        else:
+            for member in self._members:
+                channel = member.channel
+                if channel is not None:
+                    channel.send(data)
+        if self._spans is not None:
+            self._spans.sent(first, last, length - before)
+        return last
+
+    def _send_striped(self, block: Block) -> None:
         for member in self._members:
             channel = member.channel
-            if channel is None:
-                continue
-            if striped:
-                entries = pipeline.stripe(member.index, first, last)
-                if not entries:
-                    continue
-                channel.send(block.frames(entries))
-            else:
-                channel.send(data)
-            member.sent = last
-        if self._spans is not None:
-            self._spans.sent(first, last, length - block.length_before)
-        return last
+            if channel is not None:
+                entries = self.pipeline.stripe(member.index, block.first, block.last)
+                if entries:
+                    channel.send(block.frames(entries))
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
         """A future of `entry_id`, done once it is accepted (which is confirmed, but for deferred
@@ -196,6 +207,8 @@ class AddSession:
             future.set_result(entry_id)
         else:
             waiters = self._waiters
+            if waiters is None:
+                waiters = self._waiters = deque()
             at = len(waiters)
             while at and waiters[at - 1][0] > entry_id:  # somebody waits for an older entry
                 at -= 1
@@ -231,6 +244,12 @@ class AddSession:
 
     # -- answers ------------------------------------------------------------------------------
 
+    def on_acks(self, through: int) -> None:
+        """A member has acknowledged entries, none of them behind `through`: those that an ack
+        quorum has already change nothing."""
+        if through > self.pipeline.accepted or self._room is not None:
+            self.after_acks()
+
     def after_acks(self) -> None:
         pipeline = self.pipeline
         sent_s, before = pipeline.unaccepted_since(), pipeline.accepted
@@ -239,16 +258,21 @@ class AddSession:
             if sent_s is not None:
                 took_s = self._loop.time() - sent_s
                 self.pool.counters.add_time.observe(took_s, accepted - before)
-            waiters = self._waiters
-            while waiters and waiters[0][0] <= accepted:
-                entry_id, future = waiters.popleft()
-                if not future.done():
-                    future.set_result(entry_id)
+            if self._waiters is not None:
+                self._tell_waiters(self._waiters, accepted)
             if self._spans is not None:
                 self._spans.accepted(accepted)
         if self._room is not None and not self.full:
             self._room.set_result(None)
             self._room = None
+
+    def _tell_waiters(self, waiters: deque[tuple[int, asyncio.Future[int]]], accepted: int) -> None:
+        while waiters and waiters[0][0] <= accepted:
+            entry_id, future = waiters.popleft()
+            if not future.done():
+                future.set_result(entry_id)
+        if not waiters:
+            self._waiters = None
 
     # -- failures -----------------------------------------------------------------------------
 
@@ -260,9 +284,10 @@ class AddSession:
             self.fail(error)
             return
         self.pool.mark_failed(member.bookie_id)
-        self._fail_member(member)
+        self.fail_member(member)
 
-    def _fail_member(self, member: Member) -> None:
+    def fail_member(self, member: Member) -> None:
+        """Replace it, as soon as no other change of the ensemble is under way."""
         if self._reached is not None:
             member.leave()
             self.look_who_is_reached()
@@ -290,11 +315,13 @@ class AddSession:
         self.failure = error
         self.pipeline.frozen = True
         self.pool.timeouts.forget(self)
+        if self._away is not None:
+            self._away.stop()
         self.look_who_is_reached()
         for member in self._members:
             member.leave()
-        waiters, self._waiters = self._waiters, deque()
-        for _, future in waiters:
+        waiters, self._waiters = self._waiters, None
+        for _, future in waiters or ():
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # whoever was cancelled does not look
@@ -325,7 +352,9 @@ class AddSession:
             await self._replace(failed)
             now = {index: self.ensemble[index] for index in sorted(failed)}
             added = [bookie for index, bookie in now.items() if bookie != failed[index]]
-            outcome = "fewer" if self._absent.intersection(failed) else "replaced"
+            outcome = "replaced"
+            if self._away is not None and self._away.indexes.intersection(failed):
+                outcome = "fewer" if self.bearable() else "waits"
             note(span, added=added, outcome=outcome, first_entry=self.pipeline.last_confirmed + 1)
         log_event(
             logging.INFO, "ensemble_changed", ledger=self.ledger_id,
@@ -343,8 +372,10 @@ class AddSession:
                 ledger_id=self.ledger_id,
                 causes=self.causes,
             )
-        patient = not self._bearable(failed)
-        replacements = await self._choose(failed, patient)
+        if self.bearable(failed):
+            replacements = self.pool.pick_now(self.wanted(failed), rested=True)
+        else:
+            replacements = await self.pool.pick(self.wanted(failed), rested=True)
         ensemble = self.ensemble
         if replacements:
             gone = {index: failed[index] for index in replacements}
@@ -356,77 +387,53 @@ class AddSession:
         unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
         changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
         self.ensemble = ensemble
-        self._absent -= changed
+        if self._away is not None:
+            self._away.replaced(changed)
         self._look_at_domains()
         if unreplaced:
-            if not self._bearable(unreplaced):
-                wanted = self._wanted({index: failed[index] for index in unreplaced})
-                why = self.pool.placement.why(wanted, self.pool.placement.view())
-                raise NotEnoughBookiesError(
-                    f"ledger {self.ledger_id}: no bookie is left to replace "
-                    f"{some(failed[index] for index in sorted(unreplaced))}: {why}",
-                    ledger_id=self.ledger_id,
-                    causes=self.causes,
-                    remedy="Start another bookie, then open the ledger with recovery",
-                )
-            self._go_on_without(unreplaced)
-        self._replace_members(changed | (set(failed) - unreplaced))
+            if not self.config.lost_quorum_limit_s and not self.bearable(unreplaced):
+                raise self.nobody_left(unreplaced)
+            if self._away is None:
+                self._away = Away(self)
+            self._away.go_on_without(unreplaced)
+        self.begin_again(changed | (set(failed) - unreplaced))
 
-    async def _choose(self, failed: dict[int, str], patient: bool) -> dict[int, str]:
-        wanted = self._wanted(failed)
-        if patient:
-            return await self.pool.pick(wanted, rested=True)
-        return self.pool.pick_now(wanted, rested=True)
+    def nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
+        """These members cannot be had, nor others in their places."""
+        lost = {index: self.ensemble[index] for index in sorted(indexes)}
+        why = self.pool.placement.why(self.wanted(lost), self.pool.placement.view())
+        limit_s = self.config.lost_quorum_limit_s
+        return NotEnoughBookiesError(
+            f"ledger {self.ledger_id}: no bookie is left to replace {some(lost.values())}"
+            + (f", which were tried again for {limit_s:g} s: " if limit_s else ": ")
+            + why,
+            ledger_id=self.ledger_id,
+            causes=self.causes,
+            remedy="Start another bookie, then open the ledger with recovery",
+        )
 
-    def _wanted(self, failed: dict[int, str]) -> Wanted:
+    def wanted(self, failed: dict[int, str]) -> Wanted:
         return Wanted.replacing(self.ensemble, failed, self._write_quorum, self.ack_quorum)
 
     # -- going on with fewer ------------------------------------------------------------------
 
-    def _bearable(self, missing: Iterable[int]) -> bool:
-        absent = self._absent.union(missing)
+    def bearable(self, missing: Iterable[int] = ()) -> bool:
+        """Whether there is an ack quorum without these members, and those that are away."""
+        absent = set(missing) if self._away is None else self._away.indexes.union(missing)
         if isinstance(self.pipeline, SpreadPipeline) and not self.pipeline.spread_without(absent):
             return False
         return bearable(absent, len(self.ensemble), self._write_quorum, self.ack_quorum)
+
+    def member(self, index: int) -> Member:
+        return self._members[index]
 
     def _look_at_domains(self) -> None:
         if isinstance(self.pipeline, SpreadPipeline):
             found = self.pool.placement.ack_domains(self.ensemble, self._write_quorum)
             self.pipeline.spread_over(*(found or ([""] * len(self.ensemble), 1)))
 
-    def _go_on_without(self, indexes: set[int]) -> None:
-        self.pipeline.park(indexes)
-        for index in indexes - self._absent:
-            self._absent.add(index)
-            self.tasks.start(self._bring_back(index))
-
-    async def _bring_back(self, index: int) -> None:
-        """Replace the absent member, or rejoin it, as soon as a bookie can be had."""
-        delay = self._rejoin_delays.get(index, REJOIN_DELAY_S)
-        self._rejoin_delays[index] = min(2 * delay, REJOIN_DELAY_MAX_S)
-        member = self._members[index]
-        await self.pool.changed(self._loop.time() + delay)
-        while self.failure is None and index in self._absent:
-            try:
-                found = self.pool.pick_now(self._wanted({index: member.bookie_id}), rested=True)
-            except QuireError as error:  # a placement policy that does not work
-                self.fail(error)
-                return
-            if found:
-                self._absent.discard(index)
-                self._fail_member(member)
-                return
-            if self.pool.bookies.find(member.bookie_id) and not self.pipeline.frozen:
-                self._absent.discard(index)
-                self._replace_members({index})
-                log_event(
-                    logging.INFO, "bookie_rejoined", ledger=self.ledger_id,
-                    entry=self.pipeline.last_confirmed + 1, bookie=member.bookie_id,
-                )  # fmt: skip
-                return
-            await self.pool.changed(self._loop.time() + delay)
-
-    def _replace_members(self, indexes: set[int]) -> None:
+    def begin_again(self, indexes: set[int]) -> None:
+        """With the bookies that are in these places now."""
         self.pipeline.restart(indexes, self._loop.time())
         for index in indexes:
             self._members[index].leave()
@@ -444,10 +451,13 @@ class AddSession:
             self._members.append(member)
         else:
             self._members[index] = member
-        self.tasks.start(member.connect())
+        member.join()
 
     def check_timeouts(self, now: float) -> None:
         """Called every now and then, while this session has members."""
+        pipeline = self.pipeline
+        if pipeline.idle and pipeline.accepted == pipeline.last_pushed:
+            return
         quorum_limit = self.config.add_quorum_timeout_s
         if quorum_limit > 0:
             since = self.pipeline.unaccepted_since()

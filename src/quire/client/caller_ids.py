@@ -105,7 +105,7 @@ class CallerIdWriter(WriteHandle):
         """The next id in order, as `LedgerWriter.submit` has it."""
         turn = self._turn
         if not turn:
-            self._loop.call_soon(self._send_turn)
+            self._begin_turn()
         turn.append(payload)
         self._turn_bytes += len(payload)
         if self._turn_bytes >= self._max_turn_bytes:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.datasets import Datasets
+from quire.client.follow import Feeds
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.metrics import client_metrics
 from quire.client.placement import Placement
@@ -84,6 +85,7 @@ class Client:
             self._tasks,
             Tracing(tracer),
         )
+        self._feeds = Feeds(self._pool, self.config)
         self._closed = False
 
     # -- ledgers ------------------------------------------------------------------------------
@@ -251,6 +253,8 @@ class Client:
             pool=self._pool,
             config=self.config,
             last_add_confirmed=lac,
+            feeds=self._feeds,
+            password=password,
             doubt=doubt,
         )
 
@@ -354,6 +358,7 @@ class Client:
             return
         self._closed = True
         await self._pool.close()
+        self._feeds.interrupt()
         await self._tasks.close()
         await self.metadata.close()
 

@@ -55,7 +55,7 @@ class DeferredSession(AddSession):
         )
         self.pipeline = DeferredPipeline(len(ensemble), write_quorum, ack_quorum)
         self._encoder = DeferredAddEncoder(codec, key)
-        self._max_payload_bytes = max_deferred_payload_bytes(codec.digest)
+        self.max_payload_bytes = max_deferred_payload_bytes(codec.digest)
         self._forces: deque[tuple[int, asyncio.Future[int]]] = deque()
         """Who waits for which entry to be durable, ascending."""
         self._forcing = False
@@ -63,6 +63,9 @@ class DeferredSession(AddSession):
 
     async def connect(self, bookie_id: str) -> ControlChannel:
         return await self.pool.control(bookie_id, adds_of=self.ledger_id)
+
+    def connected(self, bookie_id: str) -> ControlChannel | None:
+        return self.pool.control_now(bookie_id, self.ledger_id)
 
     # -- the bound ----------------------------------------------------------------------------
 
@@ -72,7 +75,7 @@ class DeferredSession(AddSession):
 
     @property
     def _too_much_unforced(self) -> bool:
-        return self.pipeline.unforced_bytes >= self.config.max_unforced_bytes
+        return self.pipeline.unconfirmed_bytes >= self.config.max_unforced_bytes
 
     async def room(self) -> None:
         """As for any session; where too much is not durable, it forces."""
@@ -171,6 +174,9 @@ class DeferredSession(AddSession):
         self.after_acks()
 
     # -- what moves forces on -----------------------------------------------------------------
+
+    def on_acks(self, through: int) -> None:
+        self.after_acks()  # a force may wait for any of them
 
     def after_acks(self) -> None:
         super().after_acks()

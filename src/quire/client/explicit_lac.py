@@ -4,6 +4,8 @@ The LAC travels with the next entry. A writer that has none to send would leave 
 unseen by readers, so after an interval without news it sends the LAC itself: WRITE_LAC to every
 member of the ensemble. Only confirmed entries are named, so a LAC on a bookie is always safe to
 believe (invariant I3). It is best effort: a failure is counted, and the next round tries again.
+
+It costs nothing while the writer is silent, and one timer a tick while entries follow each other.
 """
 
 from __future__ import annotations
@@ -15,7 +17,10 @@ from quire.codec.entry import EntryCodec
 from quire.errors import QuireError
 
 TICKS = 2
-"""Looks at the LAC in one interval."""
+"""In one interval. A LAC that no entry has told for one of them is told: between the half and the
+whole of the interval after the acknowledgement."""
+RETRY_DELAY_S = 0.05
+"""A bookie that has failed to take one gets no other within this time."""
 
 
 class ExplicitLac:
@@ -31,6 +36,8 @@ class ExplicitLac:
         self._key = key
         self._tick_s = interval_ms / 1000 / TICKS
         self._written = -1
+        self._busy: dict[str, asyncio.Task[bool]] = {}
+        """Bookies whose answer to the last one is awaited: they get no other."""
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -41,25 +48,53 @@ class ExplicitLac:
         if self._task is not None:
             self._task.cancel()
 
+    @property
+    def _told(self) -> int:
+        return max(self._session.lac_pushed, self._written)
+
     async def _run(self) -> None:
         session, pipeline = self._session, self._session.pipeline
-        before = None
-        while session.failure is None:
-            await asyncio.sleep(self._tick_s)
-            now = (pipeline.last_confirmed, session.lac_pushed)
-            if now == before and now[0] > max(now[1], self._written):
-                await self._write(now[0])
-            before = now
+        try:
+            while session.failure is None:
+                lac = pipeline.last_confirmed
+                if lac > self._told:
+                    await asyncio.sleep(self._tick_s)
+                    if lac > self._told and session.failure is None:
+                        await self._write()
+                elif pipeline.accepted > lac:  # deferred sync: a force will move it
+                    await asyncio.sleep(self._tick_s)
+                else:
+                    await session.wait_for(lac + 1)
+        except QuireError:
+            pass  # the session has ended
+        finally:
+            for task in self._busy.values():
+                task.cancel()
+            await asyncio.gather(*self._busy.values(), return_exceptions=True)
 
-    async def _write(self, lac: int) -> None:
-        ensemble = self._session.ensemble
+    async def _write(self) -> None:
+        """Tell those who have answered the last time, an ack quorum at least. Where one of them is
+        slow, the others do not wait for it, nor does the next round."""
+        session = self._session
+        while len(free := self._free()) < session.ack_quorum:
+            await asyncio.wait(self._busy.values(), return_when=asyncio.FIRST_COMPLETED)
+        lac = session.pipeline.last_confirmed
         packet = self._codec.pack_lac(lac)
-        async with asyncio.TaskGroup() as group:
-            done = [group.create_task(self._write_to(b, lac, packet)) for b in ensemble]
-        missed = sum(not task.result() for task in done)
-        self.failures += missed
-        if len(ensemble) - missed >= self._session.ack_quorum:
+        waiting: set[asyncio.Task[bool]] = set()
+        for bookie in free:
+            task = asyncio.ensure_future(self._write_to(bookie, lac, packet))
+            self._busy[bookie] = task
+            waiting.add(task)
+        taken = 0
+        while waiting and taken < session.ack_quorum:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            taken += sum(task.result() for task in done)
+        if taken >= session.ack_quorum:
             self._written = lac
+
+    def _free(self) -> list[str]:
+        self._busy = {bookie: task for bookie, task in self._busy.items() if not task.done()}
+        return [bookie for bookie in self._session.ensemble if bookie not in self._busy]
 
     async def _write_to(self, bookie: str, lac: int, packet: bytes) -> bool:
         try:
@@ -67,5 +102,7 @@ class ExplicitLac:
                 channel = await self._session.pool.control(bookie)
                 await channel.write_lac(self._codec.ledger_id, lac, self._key, packet)
         except (QuireError, TimeoutError):
+            self.failures += 1
+            await asyncio.sleep(RETRY_DELAY_S)
             return False
         return True

@@ -62,26 +62,8 @@ async def read_last_confirmed(
     result = LastConfirmed()
 
     async def ask(index: int) -> None:
-        bookie = ensemble[index]
-        try:
-            async with asyncio.timeout(timeout_s):
-                if fence_with is None:
-                    await _read_lac(bookie, codec, pool, result)
-                else:
-                    await _read_last_entry(bookie, codec, pool, result, fence_with)
-        except NoEntryAnswer:
-            result.lacs[bookie] = -1
-        except BadEntryError as error:
-            pool.health.misbehaved(bookie, misbehaviour_of(error), codec.ledger_id, -1)
-            result.errors[bookie] = DigestError(str(error), ledger_id=codec.ledger_id)
-            return
-        except TimeoutError:
-            result.errors[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
-            return
-        except QuireError as error:
-            result.errors[bookie] = error
-            return
-        result.known.add(index)
+        if await _ask(ensemble[index], codec, pool, timeout_s, result, fence_with):
+            result.known.add(index)
 
     tasks = {asyncio.ensure_future(ask(index)) for index in range(len(ensemble))}
     try:
@@ -101,6 +83,36 @@ async def read_last_confirmed(
     if not cover:
         return result
     raise _uncovered(codec.ledger_id, result)
+
+
+async def _ask(
+    bookie: str,
+    codec: EntryCodec,
+    pool: BookiePool,
+    timeout_s: float,
+    result: LastConfirmed,
+    fence_with: bytes | None,
+) -> bool:
+    """Whether the bookie has answered, so that it can be relied on."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            if fence_with is None:
+                await _read_lac(bookie, codec, pool, result)
+            else:
+                await _read_last_entry(bookie, codec, pool, result, fence_with)
+    except NoEntryAnswer:
+        result.lacs[bookie] = -1
+    except BadEntryError as error:
+        pool.health.misbehaved(bookie, misbehaviour_of(error), codec.ledger_id, -1)
+        result.errors[bookie] = DigestError(str(error), ledger_id=codec.ledger_id)
+        return False
+    except TimeoutError:
+        result.errors[bookie] = BookieTimeoutError(f"no answer within {timeout_s:g} s")
+        return False
+    except QuireError as error:
+        result.errors[bookie] = error
+        return False
+    return True
 
 
 async def _read_last_entry(

@@ -22,6 +22,9 @@ class LedgerView:
         self.last_add_confirmed = last_add_confirmed
         self._stored = stored
 
+    def copy(self) -> LedgerView:
+        return LedgerView(self.ledger_id, self.store, self._stored, self.last_add_confirmed)
+
     @property
     def metadata(self) -> LedgerMetadata:
         return self._stored.value
@@ -56,3 +59,12 @@ class LedgerView:
         writes back may name entries that a concurrent one cuts off (replication spec, 6.6)."""
         if lac > self.last_add_confirmed and self._stored.value.state is LedgerState.OPEN:
             self.last_add_confirmed = lac
+
+    def learn(self, other: LedgerView) -> bool:
+        """Take over what another view of this ledger knows, which rests on the same digests.
+        Whether the LAC moved."""
+        before = self.last_add_confirmed
+        if other._stored.version > self._stored.version:
+            self.adopt(other._stored)
+        self.confirmed(other.last_add_confirmed)
+        return self.last_add_confirmed > before

@@ -13,6 +13,7 @@ from quire.client.metrics import ClientCounters
 from quire.client.placement import Placement
 from quire.client.quarantine import BookieHealth
 from quire.client.tracing import Tracing
+from quire.client.turns import Turns
 from quire.config import ClientConfig
 from quire.core.placement import Standing, Wanted, read_order
 from quire.errors import BookieTimeoutError, BookieUnavailableError
@@ -88,6 +89,7 @@ class BookiePool:
         self._controls = _Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
         self.counters = ClientCounters()
+        self.turns = Turns()
         self.tracing = tracing or Tracing()
         limits = config.add_timeout_s, config.add_quorum_timeout_s
         self.timeouts = AddTimeouts(min(limit for limit in limits if limit > 0))
@@ -219,6 +221,10 @@ class BookiePool:
         found = self._channels.find(bookie_id, adds_of)
         return found or await self._link(self._channels, bookie_id, adds_of)
 
+    def channel_now(self, bookie_id: str, adds_of: int) -> BookieChannel | None:
+        """What `channel` would give without waiting."""
+        return self._channels.find(bookie_id, adds_of)
+
     def received_bytes(self, bookie_id: str) -> int:
         """What has come on the channels to this bookie that there are: it grows while it answers
         anybody."""
@@ -228,6 +234,10 @@ class BookiePool:
         """The same for protocol v3; connected when it is first asked for."""
         found = self._controls.find(bookie_id, adds_of)
         return found or await self._link(self._controls, bookie_id, adds_of)
+
+    def control_now(self, bookie_id: str, adds_of: int) -> ControlChannel | None:
+        """What `control` would give without waiting."""
+        return self._controls.find(bookie_id, adds_of)
 
     async def _link(self, links: _Links[L], bookie_id: str, adds_of: int | None) -> L:
         lock = links.connecting.setdefault(bookie_id, asyncio.Lock())

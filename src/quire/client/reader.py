@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from quire.client import arrow
+from quire.client.follow import Feed, Feeds, Follower
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
-from quire.client.tail import Tail
 from quire.codec.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
@@ -43,9 +43,13 @@ class LedgerReader:
         pool: BookiePool,
         config: ClientConfig,
         last_add_confirmed: int,
+        feeds: Feeds,
+        password: bytes,
         doubt: Doubt = NO_DOUBT,
     ) -> None:
         self.ledger_id = codec.ledger_id
+        self._feeds = feeds
+        self._password = password
         self._doubt = doubt
         self._codec = codec
         self._pool = pool
@@ -54,7 +58,7 @@ class LedgerReader:
         self._engine = ReadEngine(
             codec, lambda: self._view.metadata, self._view.refresh, pool, config, doubt
         )
-        self._tails: dict[Tail, None] = {}
+        self._tails: dict[Follower, None] = {}
         self._closed = False
 
     @property
@@ -183,6 +187,10 @@ class LedgerReader:
         acknowledged entry cannot be read from any replica in several attempts; UsageError and
         ClientClosedError when this handle or the client is closed. Cancel-safe: begin again with
         the entry behind the last one that was given. Memory is bounded by `read_windows`.
+
+        Any number of tails of one ledger in one client share a poll, one read of what is new and
+        its verification (`quire.client.follow`); none waits for a slower one, and none hears of
+        another one's end.
         """
         async with aclosing(self.tail_runs(first)) as runs:
             async for run in runs:
@@ -198,14 +206,11 @@ class LedgerReader:
             first = self.last_add_confirmed + 1
         if first < 0:
             raise UsageError(f"entry {first} is none to begin with: ids begin at 0")
-        tail = Tail(self._view, self._codec, self._engine, self._pool, self._config, first)
-        self._tails[tail] = None
-        try:
-            async with aclosing(tail.runs()) as runs:
+        follower = Follower(self._view, self._engine, first)
+        with self._following(follower) as feed:
+            async with aclosing(follower.runs(feed)) as runs:
                 async for run in runs:
                     yield run
-        finally:
-            del self._tails[tail]
 
     async def wait_confirmed(self, entry_id: int) -> int:
         """Wait until `entry_id` is known to be acknowledged, or the ledger is closed; the
@@ -214,13 +219,20 @@ class LedgerReader:
         self._check_open()
         if entry_id <= self.last_add_confirmed or self.ledger_closed:
             return self.last_add_confirmed
-        tail = Tail(self._view, self._codec, self._engine, self._pool, self._config, entry_id)
-        self._tails[tail] = None
-        try:
-            await tail.wait()
-        finally:
-            del self._tails[tail]
+        follower = Follower(self._view, self._engine, entry_id, reads=False)
+        with self._following(follower) as feed:
+            await follower.wait(feed)
         return self.last_add_confirmed
+
+    @contextmanager
+    def _following(self, follower: Follower) -> Iterator[Feed]:
+        self._tails[follower] = None
+        joined = self._feeds.joined(follower, self._view, self._codec, self._password, self._doubt)
+        try:
+            with joined as feed:
+                yield feed
+        finally:
+            del self._tails[follower]
 
     async def read_entry(self, entry_id: int) -> Entry:
         """One entry."""
@@ -253,8 +265,8 @@ class LedgerReader:
     def close(self) -> None:
         """Nothing is held on bookies; reads after this, and tails, raise UsageError."""
         self._closed = True
-        for tail in list(self._tails):
-            tail.stop(self._closed_error())
+        for follower in list(self._tails):
+            follower.stop(self._closed_error())
 
     async def __aenter__(self) -> LedgerReader:
         return self

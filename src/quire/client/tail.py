@@ -1,28 +1,30 @@
-"""Following a ledger while it is written (wire-protocol spec, 6.6 and 6.7; replication spec, 8).
+"""What is new in a ledger that is written (wire-protocol spec, 6.6 and 6.7; replication spec, 8).
 
-    long poll on one bookie: "tell me when your LAC passes the entry that I wait for"
+    long poll on one bookie: "tell me when your LAC passes the one that I know", with its last entry
       -> batch read from the same bookie: all that it has from there on, acknowledged or not
-      -> the LACs in these entries prove how far they are acknowledged: runs, delivered
+      -> the LACs in these entries prove how far they are acknowledged: runs, to be delivered
 
-While there is always more, the poll is left out: a round is one batch read, and the slower the
-reader the more entries in a round. What is not proven to be acknowledged yet is held for the next
-round, within a bound. Where entries prove nothing new (the writer has told its LAC in a message of
-its own), cannot be read in batches (striped ledgers), or too much is held, READ_LAC brings the
-proof, and what is not held is read from any replica.
+What is not proven to be acknowledged yet is held for the next round, within a bound. So where
+entries come one by one a round is the poll alone: its entry proves the one before it, which is
+held, and is held itself. Where rounds bring more than one, the poll is left out: a round is one
+batch read, and the slower the reader the more entries in a round. Where entries prove nothing new
+(the writer has told its LAC in a message of its own), cannot be read in batches (striped ledgers),
+or too much is held, READ_LAC brings the proof, and what is not held is read from any replica.
 
 A bookie with no news, or with an error, hands over to the next of the ensemble. The metadata is
 watched beside it all: a new ensemble, the end, or the deletion of the ledger interrupts a poll.
 
 What is delivered rests on verified LACs only (`LedgerReader.tail` says why). A LAC of one bookie is
 enough: it names an entry that an ack quorum had (invariant I3).
+
+Who delivers, and to how many, is the matter of `quire.client.follow`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
+from collections.abc import Iterator
 
 from quire.client.last_confirmed import read_last_confirmed, verified_lac
 from quire.client.ledger_view import LedgerView
@@ -30,26 +32,15 @@ from quire.client.pool import BookiePool
 from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from quire.config import ClientConfig
-from quire.errors import (
-    BookieError,
-    ClientClosedError,
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-    QuireError,
-    ReadError,
-)
+from quire.errors import BookieError, ClientClosedError, QuireError, ReadError
 from quire.metadata.base import Versioned
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel
 
 LEVEL_POLL_MS = 50
 """A poll of a bookie that may not know as much as the reader yet."""
-READ_ATTEMPTS = 6
-"""In a row, to read an entry that is known to be acknowledged; behind that the reader is told."""
-READ_RETRY_DELAY_S = 0.1
-"""Before the second attempt; it doubles."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
 ASK_DELAY_S = 0.005
 """When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
@@ -59,8 +50,13 @@ EMPTY_DELAY_MAX_S = 0.05
 come, and no bookie can be asked to wait for it."""
 
 
+def bytes_of(run: EntryRun) -> int:
+    """About what it takes of its buffer."""
+    return run.ends[-1] - run.offsets[0]
+
+
 class Tail:
-    """One walk along one ledger, from `first` on."""
+    """The end of one ledger. What it learns of the LAC is in `view`."""
 
     def __init__(
         self,
@@ -69,23 +65,24 @@ class Tail:
         engine: ReadEngine,
         pool: BookiePool,
         config: ClientConfig,
-        first: int,
     ) -> None:
+        self.upcoming = view.last_add_confirmed + 1
+        """The next entry to give out."""
+        self.near: str | None = None
+        """The bookie that proved the LAC: it is likely to have all up to there."""
+        self.deleted = False
+        """The ledger is gone."""
         self._view = view
         self._codec = codec
         self._engine = engine
         self._pool = pool
         self._config = config
-        self._upcoming = first
-        """The next entry to deliver."""
         self._at = pool.any_index(view.metadata.ensemble_size)
         """The ensemble index of the bookie to ask."""
         self._aimed_at = -1
         """In a striped ledger: the entry for which it was chosen."""
-        self._near: str | None = None
-        """The bookie that proved the LAC: it is likely to have all up to there."""
         self._flowing = False
-        """The bookie had news the last time."""
+        """The last round brought more than one entry: there may be more already."""
         self._misses = 0
         """Bookies asked in a row without an answer to rely on."""
         self._empty = False
@@ -93,121 +90,85 @@ class Tail:
         self._levels: dict[str, int] = {}
         """The LAC that a bookie of the ensemble is known to know."""
         self._held: deque[EntryRun] = deque()
-        """Consecutive verified entries from `_upcoming` on, not known to be acknowledged."""
+        """Consecutive verified entries from `upcoming` on, not known to be acknowledged."""
         self._held_bytes = 0
+        self._spare: EntryRun | None = None
+        """The last entry that a poll brought, where those before it were not here."""
         self._entry_bytes = 0
-        """Of the entries delivered last."""
-        self._ended: QuireError | None = None
+        """Of the entries given out last."""
         self._changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def stop(self, error: QuireError) -> None:
-        """End with `error`, soon."""
-        self._ended = error
-        self._wake()
-
-    async def runs(self) -> AsyncGenerator[EntryRun, None]:
-        view = self._view
-        watch = view.store.watch_ledger(view.ledger_id, self._on_metadata)
-        try:
-            while True:
-                if self._upcoming <= view.last_add_confirmed:
-                    async with aclosing(self._confirmed_runs()) as runs:
-                        async for run in runs:
-                            yield run
-                            if self._ended is not None:
-                                raise self._ended
-                elif view.closed:
-                    return
-                elif self._ended is not None:
-                    raise self._ended
-                else:
-                    await self._news()
-        finally:
-            watch.close()
-
-    async def wait(self) -> None:
-        """Until the first entry may be delivered, or the ledger is closed before it."""
-        view = self._view
-        watch = view.store.watch_ledger(view.ledger_id, self._on_metadata)
-        try:
-            while self._upcoming > view.last_add_confirmed and not view.closed:
-                if self._ended is not None:
-                    raise self._ended
-                await self._news()
-        finally:
-            watch.close()
 
     # -- what is acknowledged -----------------------------------------------------------------
 
-    async def _confirmed_runs(self) -> AsyncGenerator[EntryRun, None]:
-        """Everything up to the LAC as it is known now."""
+    def ready(self) -> Iterator[EntryRun]:
+        """What is held and acknowledged by now; it is not held any more."""
         last = self._view.last_add_confirmed
-        while self._held and self._upcoming <= last:
+        while self._held and self.upcoming <= last:
             run = self._held.popleft()
             if run.last > last:
                 self._held.appendleft(run.part(last + 1, run.last))
                 run = run.part(run.first, last)
-            self._held_bytes -= run.ends[-1] - run.offsets[0]
-            yield self._advanced(run)
-        attempt = 0
-        while self._upcoming <= last:
-            try:
-                found = self._engine.runs(self._upcoming, last, self._near)
-                async with aclosing(found) as runs:
-                    async for run in runs:
-                        attempt = 0
-                        yield self._advanced(run)
-            except (ReadError, MetadataUnavailableError):
-                # Its bookies may be on their way back, or another one be getting a copy.
-                attempt += 1
-                if attempt == READ_ATTEMPTS or self._ended is not None:
-                    raise
-                self._expect_change()
-                await self._pause(READ_RETRY_DELAY_S * 2 ** (attempt - 1))
+            self._held_bytes -= bytes_of(run)
+            self.passed(run)
+            yield run
 
-    def _advanced(self, run: EntryRun) -> EntryRun:
-        self._upcoming = run.last + 1
-        self._entry_bytes = (run.ends[-1] - run.offsets[0]) // (run.last - run.first + 1)
-        self._view.confirmed(run.last_add_confirmed)
-        return run
+    def passed(self, run: EntryRun) -> None:
+        """These are given out."""
+        self.upcoming = run.last + 1
+        self._entry_bytes = bytes_of(run) // len(run)
+
+    def skip(self) -> None:
+        """Go on behind what is known to be acknowledged, whatever is before it."""
+        for _ in self.ready():
+            pass
+        self.upcoming = self._view.last_add_confirmed + 1
 
     # -- what is new --------------------------------------------------------------------------
 
-    async def _news(self) -> None:
-        """Wait until the next entry may be delivered or the metadata has changed (or, sometimes,
-        neither)."""
-        self._expect_change()
+    async def news(self) -> bool:
+        """Ask one bookie. Whether more is known to be acknowledged, or the metadata has changed, or
+        somebody has interrupted; else it is the turn of the next. Cancel-safe; one call at a
+        time."""
+        self._hold_spare()
+        changed, before = self.expect_change(), self._view.last_add_confirmed
+        await self._round(changed)
+        return changed.done() or self._view.last_add_confirmed > before
+
+    async def _round(self, changed: asyncio.Future[None]) -> None:
         metadata = self._view.metadata
         if metadata.state is not LedgerState.OPEN:
-            await self._pause(None)
+            await asyncio.wait((changed,))
             return
+        before = self._view.last_add_confirmed
         ensemble = metadata.last_segment.ensemble
         if not self._levels.keys() <= set(ensemble):
             self._levels.clear()
         bookie = ensemble[self._index(metadata)]
-        if await self._interruptible(bookie):
-            self._near, self._flowing, self._misses = bookie, True, 0
+        if await self._interruptible(bookie, changed):
+            self.near, self._misses = bookie, 0
+            self._flowing = self._view.last_add_confirmed > before + 1
             return
         self._flowing = False
         self._at += 1
         if self._misses and self._misses % metadata.ensemble_size == 0:
             rounds = self._misses // metadata.ensemble_size
             limit = EMPTY_DELAY_MAX_S if self._empty else ASK_DELAY_MAX_S
-            await self._pause(min(ASK_DELAY_S * 2 ** min(rounds, 10), limit))
+            delay_s = min(ASK_DELAY_S * 2 ** min(rounds, 10), limit)
+            await asyncio.wait((changed,), timeout=delay_s)
 
     def _index(self, metadata: LedgerMetadata) -> int:
-        if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self._upcoming:
+        if metadata.ensemble_size != metadata.write_quorum and self._aimed_at != self.upcoming:
             # It has the entry itself, and gets the next one, which carries the LAC that we wait
             # for.
-            self._aimed_at = self._upcoming
-            self._at = self._upcoming + 1
+            self._aimed_at = self.upcoming
+            self._at = self.upcoming + 1
         return self._at % metadata.ensemble_size
 
-    async def _interruptible(self, bookie: str) -> bool:
+    async def _interruptible(self, bookie: str, changed: asyncio.Future[None]) -> bool:
         """`_ask`, given up when the metadata changes."""
         asked = asyncio.ensure_future(self._ask(bookie))
         try:
-            await asyncio.wait((asked, self._changed), return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait((asked, changed), return_when=asyncio.FIRST_COMPLETED)
             return asked.result() if asked.done() else False
         finally:
             asked.cancel()
@@ -226,19 +187,24 @@ class Tail:
                 channel = await self._pool.control(bookie)
                 if self._flowing and await self._proven(channel, ahead=True):
                     return True
-            known = self._view.last_add_confirmed
+            known, wants_last = self._view.last_add_confirmed, self._wants_proof
             poll_s = self._poll_ms(bookie, known) / 1000
             asked_at = asyncio.get_running_loop().time()
             async with asyncio.timeout(patience + poll_s):
                 poll = await channel.long_poll(
-                    self._view.ledger_id, known, int(poll_s * 1000), last_entry=self._wants_proof
+                    self._view.ledger_id, known, int(poll_s * 1000), last_entry=wants_last
                 )
             self._levels[bookie] = poll.max_lac
             if poll.max_lac > known:
-                if self._learn(bookie, poll.entry):
+                learnt = self._learn(bookie, poll.entry)
+                if self._view.last_add_confirmed > known:
                     return True
+                # No entry proves an explicit LAC that covers the last one.
+                explicit = wants_last and NO_ENTRY < learnt <= poll.max_lac
                 async with asyncio.timeout(patience):
-                    if await self._proven(channel, ahead=True) or await self._proven(channel):
+                    if not explicit and await self._proven(channel, ahead=True):
+                        return True
+                    if await self._proven(channel):
                         return True
             waited = asyncio.get_running_loop().time() - asked_at >= poll_s / 2
             if waited or self._view.last_add_confirmed > known:
@@ -272,10 +238,8 @@ class Tail:
                     doubt=self._engine.doubt, cover=False,
                 )  # fmt: skip
                 self._view.confirmed(known.lac)
-            elif (
-                ahead and self._engine.batches and self._held_bytes < self._config.read_window_bytes
-            ):
-                first = self._held[-1].last + 1 if self._held else self._upcoming
+            elif ahead and self._engine.batches and self._has_room:
+                first = self._unheld
                 last = first + MAX_WINDOW_ENTRIES - 1
                 run = await self._engine.batch(channel.bookie_id, first, last)
                 self._levels[channel.bookie_id] = run.last_add_confirmed
@@ -291,11 +255,27 @@ class Tail:
             return False
         except (BookieError, ReadError):
             return False
-        return self._view.last_add_confirmed >= self._upcoming
+        return self._view.last_add_confirmed >= self.upcoming
+
+    @property
+    def _unheld(self) -> int:
+        """The next entry that is not here."""
+        return self._held[-1].last + 1 if self._held else self.upcoming
+
+    @property
+    def _has_room(self) -> bool:
+        """For more that is held."""
+        return self._held_bytes < self._config.read_window_bytes
+
+    def _hold_spare(self) -> None:
+        if self._spare is not None and self._spare.first <= self._unheld:
+            if self._spare.first == self._unheld:
+                self._hold(self._spare)
+            self._spare = None
 
     def _hold(self, run: EntryRun) -> None:
         self._held.append(run)
-        self._held_bytes += run.ends[-1] - run.offsets[0]
+        self._held_bytes += bytes_of(run)
         self._view.confirmed(run.last_add_confirmed)
 
     @property
@@ -308,41 +288,39 @@ class Tail:
     def _misbehaved(self, bookie: str, error: BadEntryError) -> None:
         self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
 
-    def _learn(self, bookie: str, entry: bytes) -> bool:
-        """From the entry that came with the answer to a poll; whether the next one is proven."""
+    def _learn(self, bookie: str, entry: bytes) -> int:
+        """From the entry that came with the answer to a poll; its id, or NO_ENTRY."""
         if self._engine.doubt.votes:
-            return False
+            return NO_ENTRY
         try:
             entry_id, lac, _ = self._codec.check(entry)
         except BadEntryError as error:
             if entry:
                 self._misbehaved(bookie, error)
-            return False  # there was none, or another replica will be asked
-        if entry_id == self._upcoming and not self._held:
-            self._hold(self._engine.run_of(entry_id, [entry]))
+            return NO_ENTRY  # there was none, or another replica will be asked
+        if entry_id >= self._unheld and self._has_room:
+            self._spare = self._engine.run_of(entry_id, [entry])
+            self._hold_spare()
         self._view.confirmed(lac)
-        return self._view.last_add_confirmed >= self._upcoming
+        return entry_id
 
     # -- the metadata -------------------------------------------------------------------------
 
-    def _on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
+    def on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
         if stored is None:
-            self._ended = NoSuchLedgerError(
-                f"ledger {self._view.ledger_id} was deleted while it was followed"
-            )
+            self.deleted = True
         elif not self._view.adopt(stored):
             return
-        self._wake()
+        self.interrupt()
 
-    def _wake(self) -> None:
+    def interrupt(self) -> None:
+        """End a poll, or a pause."""
         if not self._changed.done():
             self._changed.set_result(None)
 
-    def _expect_change(self) -> None:
-        """What has changed so far is known; what changes from now on ends a pause or a poll."""
+    def expect_change(self) -> asyncio.Future[None]:
+        """What has changed so far is known; what changes from now on ends this future. Wait for it
+        with `asyncio.wait`, which does not cancel it: others may wait for it, too."""
         if self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
-
-    async def _pause(self, seconds: float | None) -> None:
-        """Wait so long, or for a change."""
-        await asyncio.wait((self._changed,), timeout=seconds)
+        return self._changed

@@ -221,12 +221,22 @@ class WriteHandle:
             self._watch.close()
         self._session.stop(error)
 
+    def _begin_turn(self) -> None:
+        """What is handed over now leaves at the end of this turn of the event loop."""
+        if self._session.traced:
+            self._loop.call_soon(self._send_turn)  # its span is a child of this caller's
+        else:
+            self._session.pool.turns.at_end(self._send_turn)
+
     def _send_turn(self) -> None:
-        turn = self._turn
-        if turn and self._session.failure is None:
+        turn, session = self._turn, self._session
+        if turn and session.failure is None:
             self._turn = []
             self._turn_bytes = 0
-            self._session.push(turn)
+            try:
+                session.push(turn)
+            except QuireError as error:  # the ledger is full: whoever waits is told
+                session.fail(error)
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
         if not self._handed_over(entry_id):

@@ -49,13 +49,15 @@ class LedgerWriter(WriteHandle):
             raise session.failure
         if self._closing is not None:
             raise self._closed_error()
-        session.check_payload(payload)
+        size = len(payload)
+        if size > session.max_payload_bytes:
+            session.check_payload(payload)
         turn = self._turn
         if not turn:
-            self._loop.call_soon(self._send_turn)
+            self._begin_turn()
         turn.append(payload)
         entry_id = session.pipeline.last_pushed + len(turn)
-        self._turn_bytes += len(payload)
+        self._turn_bytes += size
         if self._turn_bytes >= self._max_turn_bytes:
             self._send_turn()
         return entry_id

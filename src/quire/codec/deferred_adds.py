@@ -40,6 +40,13 @@ class DeferredAddEncoder:
         self._ledger = b"\x08" + encode_varint(codec.ledger_id) + b"\x10"
         self._key = b"\x1a" + encode_varint(len(key)) + key + b"\x22"
 
+    def frames(
+        self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
+    ) -> tuple[bytes, int]:
+        """As `entry.AddEncoder.frames`."""
+        parts, length = self.parts(first, lac, length, payloads)
+        return b"".join(parts), length
+
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:

@@ -68,21 +68,24 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return crc32c_of(data, value)
 
 
+def _of_crc32c(meta: Buffer, payload: Buffer) -> bytes:
+    return crc32c_of(payload, crc32c_of(meta)).to_bytes(4, "big")
+
+
+def _of_crc32(meta: Buffer, payload: Buffer) -> bytes:
+    return zlib.crc32(payload, zlib.crc32(meta)).to_bytes(8, "big")
+
+
+def _of_dummy(meta: Buffer, payload: Buffer) -> bytes:
+    return b""
+
+
 def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], bytes]:
     """A function (32 metadata bytes, payload) -> digest bytes."""
     if kind is DigestType.CRC32C:
-        crc = crc32c_of
-
-        def of_crc32c(meta: Buffer, payload: Buffer) -> bytes:
-            return crc(payload, crc(meta)).to_bytes(4, "big")
-
-        return of_crc32c
+        return _of_crc32c
     if kind is DigestType.CRC32:
-
-        def of_crc32(meta: Buffer, payload: Buffer) -> bytes:
-            return zlib.crc32(payload, zlib.crc32(meta)).to_bytes(8, "big")
-
-        return of_crc32
+        return _of_crc32
     if kind is DigestType.HMAC:
         keyed = hmac.new(mac_key(password), digestmod=hashlib.sha1)
 
@@ -93,8 +96,4 @@ def digester(kind: DigestType, password: bytes) -> Callable[[Buffer, Buffer], by
             return mac.digest()
 
         return of_hmac
-
-    def of_dummy(meta: Buffer, payload: Buffer) -> bytes:
-        return b""
-
-    return of_dummy
+    return _of_dummy

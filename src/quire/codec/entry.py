@@ -125,6 +125,12 @@ class EntryCodec:
         return int(lac)
 
 
+@lru_cache(maxsize=256)
+def _add_prefix(size: int, word: int, key: bytes) -> bytes:
+    """One object for all ledgers of a password, while they get entries of one size."""
+    return ADD_PREFIX.pack(size, word, key)
+
+
 class AddEncoder:
     """Turns payloads into ADD frames, many at a time: the client's hot path."""
 
@@ -142,8 +148,24 @@ class AddEncoder:
         """What stands before the entry bytes: the same for payloads of one size."""
         if payload_bytes != self._prefix_size:
             self._prefix_size = payload_bytes
-            self._prefix = ADD_PREFIX.pack(self._fixed_bytes + payload_bytes, self._word, self._key)
+            self._prefix = _add_prefix(self._fixed_bytes + payload_bytes, self._word, self._key)
         return self._prefix
+
+    def frames(
+        self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
+    ) -> tuple[bytes, int]:
+        """The frames of consecutive entries from `first` on, back to back; and the ledger length
+        after them. `length` is the ledger length before `first`."""
+        if len(payloads) > 1:
+            parts, length = self.parts(first, lac, length, payloads)
+            return b"".join(parts), length
+        # With thousands of ledgers in turn each call has one.
+        codec, payload = self._codec, payloads[0]
+        size = len(payload)
+        prefix = self._prefix if size == self._prefix_size else self.prefix(size)
+        length += size
+        meta = META.pack(codec.ledger_id, first, lac, length)
+        return b"".join((prefix, meta, codec.of(meta, payload), payload)), length
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]

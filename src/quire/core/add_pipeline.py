@@ -95,10 +95,11 @@ class AddPipeline:
         self.frozen = False
         first = last_confirmed + 1
         self._next = [self._stripe_from(index, first) for index in range(ensemble_size)]
-        self._ahead: list[set[int]] = [set() for _ in range(ensemble_size)]
+        # A client may have ten thousand of these: what most do not need takes no object of its own.
+        self._ahead: dict[int, set[int]] = {}
         self._cursors: list[Block | None] = [None] * ensemble_size
-        self._restarted_at = [0.0] * ensemble_size
-        self._parked: set[int] = set()
+        self._restarted_at: dict[int, float] = {}
+        self._parked: frozenset[int] = frozenset()
         self._confirming: Block | None = None
         self._tail: Block | None = None
 
@@ -143,24 +144,33 @@ class AddPipeline:
 
     def acked_run(self, index: int, first: int, last: int) -> None:
         """Member `index` has stored first..last (all of them; only where nothing is striped)."""
-        if first == self._next[index] and not self._ahead[index] and not self._striped:
+        if first == self._next[index] and index not in self._ahead and not self._striped:
             self._next[index] = last + 1
-            self._move_cursor(index)
+            cursor = self._cursors[index]
+            while cursor is not None and cursor.last <= last:
+                cursor = cursor.next
+            self._cursors[index] = cursor
+            if cursor is None and self._confirming is None:
+                self._forget_tail()
         else:
             self.acked(index, range(first, last + 1))
 
     def acked(self, index: int, entries: Iterable[int]) -> None:
         """Member `index` has stored `entries`, in any order, repetitions allowed."""
-        ahead = self._ahead[index]
+        ahead = self._ahead.get(index)
         upcoming = self._next[index]
         for entry in entries:
             if entry == upcoming:
                 upcoming = self._stripe_from(index, entry + 1)
-                while upcoming in ahead:
+                while ahead and upcoming in ahead:
                     ahead.discard(upcoming)
                     upcoming = self._stripe_from(index, upcoming + 1)
             elif upcoming < entry <= self.last_pushed:
+                if ahead is None:
+                    ahead = self._ahead[index] = set()
                 ahead.add(entry)
+        if ahead is not None and not ahead:
+            del self._ahead[index]
         self._next[index] = upcoming
         self._move_cursor(index)
 
@@ -189,6 +199,8 @@ class AddPipeline:
         while block is not None and block.last <= entry_id:
             block = block.next
         self._confirming = block
+        if block is None:
+            self._forget_tail()
 
     def _stored_striped(self) -> int:
         size, quorum = self._ensemble_size, self._write_quorum
@@ -206,8 +218,8 @@ class AddPipeline:
     def restart(self, indexes: Iterable[int], now: float) -> None:
         """These members are new: they have acknowledged nothing behind `last_confirmed`."""
         for index in indexes:
-            self._parked.discard(index)
-            self._ahead[index].clear()
+            self._parked -= {index}
+            self._ahead.pop(index, None)
             self._next[index] = self._stripe_from(index, self.last_confirmed + 1)
             self._cursors[index] = self._confirming
             self._move_cursor(index)
@@ -216,8 +228,10 @@ class AddPipeline:
     def park(self, indexes: Iterable[int]) -> None:
         """These members are away: nothing is outstanding on them until they restart."""
         for index in indexes:
-            self._parked.add(index)
+            self._parked |= {index}
             self._cursors[index] = None
+            if self._confirming is None:
+                self._forget_tail()
 
     # -- what is outstanding ------------------------------------------------------------------
 
@@ -231,7 +245,7 @@ class AddPipeline:
         cursor = self._cursors[index]
         if cursor is None:
             return None
-        return max(cursor.sent_at, self._restarted_at[index])
+        return max(cursor.sent_at, self._restarted_at.get(index, 0.0))
 
     def unaccepted_since(self) -> float | None:
         """When the oldest entry behind `accepted` was pushed."""
@@ -244,6 +258,13 @@ class AddPipeline:
         """Payload bytes pushed since the oldest entry not acknowledged by member `index`."""
         cursor = self._cursors[index]
         return 0 if cursor is None else self.length - cursor.length_before
+
+    @property
+    def unconfirmed_bytes(self) -> int:
+        """Payload bytes of the blocks that are not wholly confirmed; with deferred sync, not wholly
+        durable."""
+        block = self._confirming
+        return 0 if block is None else self.length - block.length_before
 
     def unacked_bytes_max(self) -> int:
         return max(self.unacked_bytes(index) for index in range(self._ensemble_size))
@@ -261,3 +282,11 @@ class AddPipeline:
         while cursor is not None and cursor.last < upcoming:
             cursor = cursor.next
         self._cursors[index] = cursor
+        if cursor is None and self._confirming is None:
+            self._forget_tail()
+
+    def _forget_tail(self) -> None:
+        """Where no cursor is left the newest block is kept by nothing else: an idle writer holds
+        no payload."""
+        if not any(self._cursors):
+            self._tail = None

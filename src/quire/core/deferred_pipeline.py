@@ -44,12 +44,6 @@ class DeferredPipeline(AddPipeline):
         self._confirm_through(through)
         return True
 
-    @property
-    def unforced_bytes(self) -> int:
-        """Payload bytes of the blocks that are not wholly durable."""
-        block = self._confirming
-        return 0 if block is None else self.length - block.length_before
-
     def present(self) -> list[int]:
         """The members that are not away."""
         return [i for i in range(self._ensemble_size) if i not in self._parked]
@@ -65,6 +59,6 @@ class DeferredPipeline(AddPipeline):
     def park(self, indexes: Iterable[int]) -> None:
         self.generation += 1
         for index in indexes:
-            self._ahead[index].clear()
+            self._ahead.pop(index, None)
             self._next[index] = self._stripe_from(index, self.last_confirmed + 1)
             super().park((index,))

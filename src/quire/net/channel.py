@@ -8,7 +8,9 @@ or a slow path already, and has a future.
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections import deque
+from collections.abc import Sequence
 
 from quire.codec.frames import (
     ADD_RESPONSE_BYTES,
@@ -30,6 +32,10 @@ from quire.errors import ProtocolError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
 from quire.net.link import Link
+
+_ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, entry
+_OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
+_LEDGER_AT, _ENTRY_AT = 12, 20
 
 
 class BookieChannel(Link):
@@ -113,13 +119,39 @@ class BookieChannel(Link):
         """As many ADD answers as stand here back to back."""
         count = (end - at) // ADD_RESPONSE_BYTES
         _, _, _, ledger, first = RESPONSE.unpack_from(buffer, at)
-        sink = self._sinks.get(ledger)
-        # The usual case: OK for consecutive adds of one ledger. One comparison checks them all.
         stop = at + count * ADD_RESPONSE_BYTES
-        if sink is not None and buffer[at:stop] == add_responses(ledger, first, count):
-            sink.on_acked_run(first, first + count - 1)
-            return stop
-        return self._parse_mixed_adds(memoryview(buffer)[at:stop], at)
+        if buffer[at + _LEDGER_AT : at + _ENTRY_AT] == buffer[stop - 16 : stop - 8]:
+            sink = self._sinks.get(ledger)
+            # OK for consecutive adds of one ledger: one comparison checks them all.
+            if sink is not None and buffer[at:stop] == add_responses(ledger, first, count):
+                sink.on_acked_run(first, first + count - 1)
+                return stop
+        view = memoryview(buffer)[at:stop]
+        heads, ledgers, entries = zip(*_ADD_ANSWER.iter_unpack(view))
+        if heads.count(_OK_HEAD) != count:
+            return self._parse_mixed_adds(view, at)
+        self._acked_in_turn(ledgers, entries)
+        return stop
+
+    def _acked_in_turn(self, ledgers: Sequence[int], entries: Sequence[int]) -> None:
+        """OK for adds of several ledgers, most of which have one or few in a row."""
+        sinks = self._sinks
+        start, ledger = 0, ledgers[0]
+        for at, upcoming in enumerate((*ledgers, -1)):
+            if upcoming == ledger:
+                continue
+            sink = sinks.get(ledger)
+            if sink is not None:
+                first, last = entries[start], entries[at - 1]
+                count = at - start
+                if count == 1 or (
+                    last - first == count - 1
+                    and entries[start:at] == tuple(range(first, first + count))
+                ):
+                    sink.on_acked_run(first, last)
+                else:
+                    sink.on_acked(entries[start:at])
+            start, ledger = at, upcoming
 
     def _parse_mixed_adds(self, view: memoryview, base: int) -> int:
         acked: dict[int, list[int]] = {}

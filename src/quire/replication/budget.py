@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
-BURST_S = 0.1
+from quire.config import KIB
+
+BURST_S = 0.02
 """What was not used is kept for so long."""
+SLICE_S = 0.008
+"""What the bound gives in so long goes at a time: appends of others wait for that on a bookie's
+disk and in its event loop, and not for a megabyte."""
+SLICE_BYTES_MIN = 16 * KIB
 
 
 class Budget:
@@ -19,6 +25,12 @@ class Budget:
     @property
     def bounded(self) -> bool:
         return self._rate is not None
+
+    def slice_bytes(self, bytes_max: int) -> int:
+        """How much to read and to write at a time: `bytes_max` where there is no bound."""
+        if self._rate is None:
+            return bytes_max
+        return min(bytes_max, max(int(self._rate * SLICE_S), SLICE_BYTES_MIN))
 
     async def take(self, size_bytes: int) -> None:
         if self._rate is None or not size_bytes:

@@ -105,7 +105,7 @@ async def replicate_fragment(
             for index, bookie in replacements.items():
                 one = RecoveryAdds(client, ledger, bookie, budget=budget)
                 adds[index] = await stack.enter_async_context(one)
-            await _copy(ledger, fragment, source, adds)
+            await _copy(ledger, fragment, source, adds, window_entries(ledger.metadata, budget))
         entries = sum(one.entries for one in adds.values())
         size_bytes = sum(one.size_bytes for one in adds.values())
     done = await _name(client, ledger.ledger_id, stored.version, wanted)
@@ -113,10 +113,14 @@ async def replicate_fragment(
 
 
 async def _copy(
-    ledger: OpenedLedger, fragment: Fragment, source: Source, adds: Mapping[int, RecoveryAdds]
+    ledger: OpenedLedger,
+    fragment: Fragment,
+    source: Source,
+    adds: Mapping[int, RecoveryAdds],
+    step: int,
 ) -> None:
     metadata = ledger.metadata
-    first, step = fragment.first, window_entries(metadata)
+    first = fragment.first
     while first <= fragment.last:
         last = min(first + step - 1, fragment.last)
         wanted = {index: stored_by(metadata, index, first, last) for index in adds}
@@ -129,12 +133,13 @@ async def _copy(
         first = last + 1
 
 
-def window_entries(metadata: LedgerMetadata) -> int:
+def window_entries(metadata: LedgerMetadata, budget: Budget) -> int:
     """How many entries to copy at a time."""
     mean = entry_bytes(metadata)
     if not mean:
         return COPY_WINDOW_ENTRIES
-    return min(max(int(COPY_WINDOW_BYTES / mean), 1), COPY_WINDOW_ENTRIES_MAX)
+    count = int(budget.slice_bytes(COPY_WINDOW_BYTES) / mean)
+    return min(max(count, 1), COPY_WINDOW_ENTRIES_MAX)
 
 
 def part_of(copies: Copies, ids: Sequence[int]) -> Copies:

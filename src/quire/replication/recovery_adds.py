@@ -5,18 +5,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from quire.client import Client
 from quire.codec.digest import master_key
 from quire.codec.frames import Flag, add_request
+from quire.config import MIB
 from quire.core.replicas import Copies
 from quire.errors import BookieTimeoutError, BookieUnavailableError, QuireError
 from quire.net.link import Link
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
 
-UNACKED_BYTES_MAX = 4 * 1024 * 1024
+UNACKED_BYTES_MAX = 4 * MIB
 """Of one bookie: behind it `write` waits."""
+UNACKED_SLICES_MAX = 4
+"""The same where a budget says how much goes at a time. A disk that cannot keep pace is not made to
+take what was paid for before the appends of others."""
 
 
 class RecoveryAdds:
@@ -42,6 +47,8 @@ class RecoveryAdds:
         self._lac = ledger.last_add_confirmed
         self._flags = Flag.RECOVERY_ADD | (Flag.HIGH_PRIORITY if in_place else Flag.NONE)
         self._budget = budget
+        slice_bytes = budget.slice_bytes(UNACKED_BYTES_MAX // UNACKED_SLICES_MAX)
+        self._unacked_bytes_max = slice_bytes * UNACKED_SLICES_MAX
         self._link: Link | None = None
         self._unacked: dict[int, int] = {}
         """entry -> bytes"""
@@ -90,7 +97,7 @@ class RecoveryAdds:
         self._link.send(b"".join(frames))
         self.entries += len(frames)
         self.size_bytes += copies.size_bytes
-        await self._until(UNACKED_BYTES_MAX)
+        await self._until(self._unacked_bytes_max)
 
     async def drain(self) -> None:
         """Until everything that was sent is durable on the bookie. Raises as `write`."""
@@ -119,9 +126,9 @@ class RecoveryAdds:
     # -- AddSink ------------------------------------------------------------------------------
 
     def on_acked_run(self, first: int, last: int) -> None:
-        self.on_acked(list(range(first, last + 1)))
+        self.on_acked(range(first, last + 1))
 
-    def on_acked(self, entries: list[int]) -> None:
+    def on_acked(self, entries: Sequence[int]) -> None:
         for entry in entries:
             self._unacked_bytes -= self._unacked.pop(entry, 0)
         self._changed.set()

@@ -174,7 +174,7 @@ class _Repair:
         """The entries of a finding, so many as are copied at a time. One of which replicas differ
         comes by itself: which of them are right is another question for each."""
         metadata = ledger.metadata
-        step = window_entries(metadata)
+        step = window_entries(metadata, self._budget)
         first, end = max(finding.first, fragment.first), min(finding.last, fragment.last)
         while first <= end:
             ids = stored_by(metadata, index, first, min(first + step - 1, end))

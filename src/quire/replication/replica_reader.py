@@ -41,6 +41,9 @@ SINGLE_ENTRIES_MAX = 64
 """Single reads in one go, behind an entry that a batch read stopped at."""
 ATTEMPTS = 2
 """Of a request whose connection is lost, or that is not answered in time."""
+LOST_ATTEMPTS = 4
+"""To see whether a bookie answers: behind a restart each connection to it that there was is lost
+when it is used, and there may be several."""
 BUSY_ATTEMPTS = 10
 BUSY_PAUSE_S = 0.2
 PATIENCE_ROUNDS = 6
@@ -114,7 +117,8 @@ class ReplicaReader:
     def _window(self) -> int:
         if not self._entry_bytes:
             return FIRST_WINDOW_ENTRIES
-        count = int(self._client.config.read_window_bytes / self._entry_bytes)
+        size = self._budget.slice_bytes(self._client.config.read_window_bytes)
+        count = int(size / self._entry_bytes)
         return min(max(count, 1), WINDOW_ENTRIES_MAX)
 
     async def _stripe(self, index: int, first: int, last: int) -> list[Part]:
@@ -294,16 +298,22 @@ class ReplicaReader:
 
 
 async def answers(client: Client, bookie: str) -> str:
-    """'' if the bookie answers at all; else why it does not. Bounded by twice `read_timeout_s`.
-    Cancel-safe."""
+    """'' if the bookie answers at all; else why it does not. Bounded by five times
+    `read_timeout_s`. Cancel-safe."""
     why = ""
-    for _ in range(ATTEMPTS):
+    silent = lost = 0
+    while silent < ATTEMPTS and lost < LOST_ATTEMPTS:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):
                 await (await client.pool.channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
         except TimeoutError:
+            silent += 1
             why = f"no answer within {client.config.read_timeout_s:g} s"
-        except (BookieTimeoutError, BookieUnavailableError) as error:
+        except BookieTimeoutError as error:
+            silent += 1
+            why = str(error.args[0])
+        except BookieUnavailableError as error:
+            lost += 1
             why = str(error.args[0])
         except QuireError:
             return ""

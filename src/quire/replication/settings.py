@@ -8,6 +8,12 @@ from quire.config import MIB
 
 BYTES_PER_S = 16 * MIB
 """Of a process, unless it is told otherwise: so much leaves room for who writes and reads."""
+OPEN_GRACE_S = 30.0
+"""How long the writer of an open ledger has to replace a lost bookie by itself: as Java's."""
+PARALLEL = 4
+"""Ledgers that a job copies at one time."""
+TARGET_SPREAD_PERCENT = 10.0
+"""Bookies whose space differs by so much, in percent of the mean, are in balance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +36,7 @@ class AutorecoverySettings:
     """Between two counts of ledgers whose placement is not what the policy wants."""
     repair_placement: bool = False
     """Auditors mark what they find by that, where other bookies would do, and workers move it."""
-    open_grace_s: float = 30.0
+    open_grace_s: float = OPEN_GRACE_S
     """How long the writer of an open ledger has to replace a lost bookie by itself. A ledger to
     which nothing happens in that time is fenced and closed."""
     backoff_s: float = 5.0
@@ -43,7 +49,7 @@ class AutorecoverySettings:
     ledgers_at_once: int = 2
     """That one process works on."""
     bytes_per_s: float | None = BYTES_PER_S
-    """What one process copies, and reads to compare. None: no bound."""
+    """What one process copies, and reads to compare, in slices of 8 ms each. None: no bound."""
 
 
 @dataclass(slots=True)

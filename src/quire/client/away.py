@@ -1,0 +1,135 @@
+"""Members of an ensemble that cannot be had: what an `AddSession` does without them, and how they
+come back.
+
+While every write set has its ack quorum the session goes on with fewer. Where it has not, and no
+other bookie can take a place, nothing is acknowledged, and the members are tried again for a while:
+connections to several bookies that break at one moment mostly do so for what is between (a switch
+that restarts), and the bookies live. Apache's client gives the ledger up there (replication spec,
+4.2).
+
+Nothing is changed in the metadata by that, and nothing is taken on trust. What a member had
+acknowledged is on its disk, and counts; with deferred sync it may be gone, and counts for nothing
+(`DeferredPipeline.park`). A member that is back, restarted or not, is sent everything behind the
+last confirmed entry; and it refuses it if somebody fenced the ledger meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection
+from typing import TYPE_CHECKING
+
+from quire.client.logs import log_event
+from quire.errors import QuireError
+
+if TYPE_CHECKING:
+    from quire.client.add_session import AddSession
+
+REJOIN_DELAY_S = 1.0
+REJOIN_DELAY_MAX_S = 30.0
+"""Between two attempts to have a member back, which doubles; the first where no ack quorum is
+left."""
+
+
+class Away:
+    """Made by a session that misses a member for the first time."""
+
+    def __init__(self, session: AddSession) -> None:
+        self.indexes: frozenset[int] = frozenset()
+        self._session = session
+        self._delays: dict[int, float] = {}
+        self._giving_up: asyncio.TimerHandle | None = None
+        """There is one while no ack quorum is left, and perhaps a little longer."""
+        self._accepted = -1
+        """When that began."""
+
+    @property
+    def full(self) -> bool:
+        """Nobody is there whose answers are missing, and still too much waits for them."""
+        session = self._session
+        if session.bearable():
+            return False
+        return session.pipeline.unconfirmed_bytes >= session.config.max_unacked_bytes
+
+    def go_on_without(self, indexes: Collection[int]) -> None:
+        session = self._session
+        session.pipeline.park(indexes)
+        new = [index for index in indexes if index not in self.indexes]
+        self.indexes = self.indexes.union(new)
+        if not session.bearable():
+            self._limit_the_wait()
+        for index in new:
+            session.tasks.start(self._bring_back(index))
+
+    def replaced(self, indexes: Collection[int]) -> None:
+        """Other bookies are in these places."""
+        self.indexes = self.indexes.difference(indexes)
+
+    def stop(self) -> None:
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+
+    def _limit_the_wait(self) -> None:
+        """It begins anew only where something was acknowledged since, or nothing had to be: so
+        members that accept connections and break them again cannot draw it out."""
+        pipeline = self._session.pipeline
+        moved = pipeline.accepted > self._accepted or pipeline.accepted == pipeline.last_pushed
+        if self._giving_up is None or moved:
+            self.stop()
+            self._accepted = pipeline.accepted
+            limit_s = self._session.config.lost_quorum_limit_s
+            self._giving_up = asyncio.get_running_loop().call_later(limit_s, self._give_up)
+
+    def _give_up(self) -> None:
+        self._giving_up = None
+        if not self._session.bearable():
+            self._session.fail(self._session.nobody_left(self.indexes))
+
+    async def _bring_back(self, index: int) -> None:
+        """Replace the member, or have it back, as soon as a bookie can be had."""
+        session = self._session
+        member, pool = session.member(index), session.pool
+        await self._pause(index, longer=True)
+        while session.failure is None and index in self.indexes and session.member(index) is member:
+            try:
+                wanted = session.wanted({index: member.bookie_id})
+                found = pool.pick_now(wanted, rested=True)
+            except QuireError as error:  # a placement policy that does not work
+                session.fail(error)
+                return
+            if found:
+                self.replaced((index,))
+                session.fail_member(member)
+                return
+            there = pool.bookies.find(member.bookie_id) is not None
+            reached = there and await self._reached(member.bookie_id)
+            if not reached:
+                await self._pause(index, longer=there)
+            elif session.pipeline.frozen:
+                await self._pause(index, longer=False)
+            elif session.failure is None and index in self.indexes:
+                self.replaced((index,))
+                session.begin_again({index})
+                log_event(
+                    logging.INFO, "bookie_rejoined", ledger=session.ledger_id,
+                    entry=session.pipeline.last_confirmed + 1, bookie=member.bookie_id,
+                )  # fmt: skip
+                return
+
+    async def _reached(self, bookie_id: str) -> bool:
+        try:
+            await self._session.connect(bookie_id)
+        except QuireError:
+            return False
+        return True
+
+    async def _pause(self, index: int, *, longer: bool) -> None:
+        """Until bookies came or went, or it is time for another attempt."""
+        delay = self._delays.get(index, REJOIN_DELAY_S)
+        if longer:
+            self._delays[index] = min(2 * delay, REJOIN_DELAY_MAX_S)
+        if not self._session.bearable():
+            delay = REJOIN_DELAY_S
+        await self._session.pool.changed(asyncio.get_running_loop().time() + delay)

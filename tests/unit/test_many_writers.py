@@ -1,0 +1,274 @@
+"""What a client with thousands of writers does once for all of them, and what each keeps."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from functools import partial
+from typing import Any
+from unittest import mock
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from quire.client.turns import Turns
+from quire.codec.entry import MAX_ENTRY_ID
+from quire.codec.frames import ADD_WORD, RESPONSE, Code, add_response
+from quire.config import ClientConfig
+from quire.core.add_pipeline import AddPipeline, Block
+from quire.errors import LedgerClosedError, WriteError
+from quire.net.channel import BookieChannel
+from tests.support.fake_bookies import FakeCluster, payload, simulated
+
+LEDGERS = (1, 2, 3, 300)
+
+
+# -- answers ----------------------------------------------------------------------------------
+
+
+class Sink:
+    """Writes down what it is told: a run, or entries, or an error."""
+
+    def __init__(self) -> None:
+        self.stored: list[int] = []
+        self.failed: list[int] = []
+
+    def on_acked_run(self, first: int, last: int) -> None:
+        self.stored.extend(range(first, last + 1))
+
+    def on_acked(self, entries: Any) -> None:
+        self.stored.extend(entries)
+
+    def on_add_error(self, entry_id: int, error: Exception) -> None:
+        self.failed.append(entry_id)
+
+    def on_lost(self, error: Exception) -> None: ...
+
+
+answers = st.lists(
+    st.tuples(
+        st.sampled_from(LEDGERS),
+        st.integers(0, 5),
+        st.integers(1, 4),
+        st.sampled_from([1, 1, 2]),
+        st.sampled_from([Code.OK] * 9 + [Code.FENCED]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(answers, st.data())
+def test_every_mixture_of_answers_reaches_its_ledger_in_order(
+    stretches: list[tuple[int, int, int, int, int]], data: st.DataObject
+) -> None:
+    """Runs, ids with gaps (striping), ids that go back, refusals, ledgers that nobody writes any
+    more; cut anywhere."""
+    link = BookieChannel("b:1")
+    sinks = {ledger: Sink() for ledger in LEDGERS[:3]}
+    for ledger, sink in sinks.items():
+        link.attach(ledger, sink)
+    stream = b""
+    stored: dict[int, list[int]] = {ledger: [] for ledger in sinks}
+    failed: dict[int, list[int]] = {ledger: [] for ledger in sinks}
+    for ledger, first, count, step, code in stretches:
+        for entry in range(first, first + count * step, step):
+            stream += add_response(code, ledger, entry)
+            if ledger in sinks:
+                (failed if code else stored)[ledger].append(entry)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=4)))
+    for a, b in zip([0, *cuts], [*cuts, len(stream)]):
+        if a < b:
+            link.data_received(stream[a:b])
+    assert {ledger: sink.stored for ledger, sink in sinks.items()} == stored
+    assert {ledger: sink.failed for ledger, sink in sinks.items()} == failed
+
+
+def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
+    """Of a striped ledger a bookie has some entries: to count the quorums for each pair of them
+    would cost as much as the adds."""
+    calls = []
+
+    class Counting(Sink):
+        def on_acked(self, entries: Any) -> None:
+            calls.append(list(entries))
+
+    link = BookieChannel("b:1")
+    for ledger in (1, 2):
+        link.attach(ledger, Counting())
+    ids = [0, 1, 5, 6, 10, 11]
+    chunk = b"".join(
+        RESPONSE.pack(24, ADD_WORD, 0, ledger, entry) for ledger in (1, 2) for entry in ids
+    )
+    link.data_received(chunk)
+    assert calls == [ids, ids]
+
+
+# -- turns ------------------------------------------------------------------------------------
+
+
+async def test_one_callback_serves_all_who_ask_in_a_turn() -> None:
+    turns = Turns()
+    told: list[int] = []
+    loop = asyncio.get_running_loop()
+    with mock.patch.object(loop, "call_soon", wraps=loop.call_soon) as begun:
+        for number in range(5):
+            turns.at_end(partial(told.append, number))
+    assert (told, begun.call_count) == ([], 1)
+    await asyncio.sleep(0)
+    assert told == [0, 1, 2, 3, 4]
+    turns.at_end(lambda: told.append(5))
+    await asyncio.sleep(0)
+    assert told[-1] == 5
+
+
+async def test_one_who_fails_does_not_take_the_turn_of_the_others() -> None:
+    turns = Turns()
+    told: list[int] = []
+    reported: list[BaseException] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda loop, context: reported.append(context["exception"]))
+
+    def broken() -> None:
+        raise ValueError("broken")
+
+    turns.at_end(broken)
+    turns.at_end(lambda: told.append(1))
+    await asyncio.sleep(0)
+    assert told == [1]
+    assert [str(error) for error in reported] == ["broken"]
+
+
+# -- sessions ---------------------------------------------------------------------------------
+
+
+def test_a_full_ledger_fails_those_who_wait() -> None:
+    """The error went to the event loop's handler, and `append` waited for ever."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            writer._session.pipeline.last_pushed = MAX_ENTRY_ID
+            with pytest.raises(WriteError, match="is full"):
+                await writer.append(payload(0))
+
+    simulated(main)
+
+
+def test_a_second_writer_joins_the_connections_that_there_are() -> None:
+    """A task for each member of each ledger cost more than ten adds."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            first = await client.create_ledger()
+            await first.append(payload(0))
+            tasks = len(asyncio.all_tasks())
+            second = await client.create_ledger(ledger_id=900)
+            second.submit(payload(0))
+            second._send_turn()
+            assert len(asyncio.all_tasks()) == tasks
+            members = second._session._members
+            assert all(member.channel is not None for member in members)
+            assert await second.wait(0) == 0
+            first.abandon()
+            second.abandon()
+
+    simulated(main)
+
+
+def test_a_member_of_a_session_that_is_over_does_not_join() -> None:
+    """It would stay with the connection, and get the answers of the ledger's next writer."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            await writer.append(payload(0))
+            session, ledger = writer._session, writer.ledger_id
+            session.fail(LedgerClosedError("over", ledger_id=ledger))
+            session._join(0)
+            link = session.connected(session.ensemble[0])
+            assert link is not None
+            assert link.takes_adds_of(ledger)
+
+    simulated(main)
+
+
+def test_quorums_are_counted_where_an_acknowledgement_can_move_them() -> None:
+    """The third of three cannot, unless somebody waits for room."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3, ClientConfig(max_unacked_bytes=1))
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            await writer.append(payload(0))
+            await writer.room()
+            session = writer._session
+            for member in session._members:
+                cluster[member.bookie_id].holds_acks = True
+            appended = asyncio.ensure_future(writer.append(payload(1)))
+            await asyncio.sleep(1)
+            first, second, third = session._members
+            first.on_acked_run(1, 1)
+            assert writer.last_add_confirmed == 0
+            second.on_acked_run(1, 1)
+            assert writer.last_add_confirmed == 1
+            assert await appended == 1
+            waiting = asyncio.ensure_future(writer.room())
+            await asyncio.sleep(1)
+            assert not waiting.done()
+            third.on_acked_run(1, 1)
+            await waiting
+            writer.submit(payload(2))
+            await asyncio.sleep(1)
+            with mock.patch.object(session, "after_acks", wraps=session.after_acks) as counted:
+                for member in session._members:
+                    member.on_acked_run(2, 2)
+            assert (writer.last_add_confirmed, counted.call_count) == (2, 2)
+            writer.abandon()
+
+    simulated(main)
+
+
+# -- what is kept -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("parked", [False, True])
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1)])
+def test_an_idle_writer_holds_no_payload(order: tuple[int, ...], parked: bool) -> None:
+    """It held its last block: with ten thousand writers ten thousand payloads."""
+    data = b"frame" * 1000
+    pipeline = AddPipeline(3, 3, 2)
+    count = sys.getrefcount(data)
+    for first in (0, 1):
+        pipeline.push(Block(first, first, data, first, first + 1, 0.0))
+        last = order[-1]
+        for index in order[:-1]:
+            pipeline.acked_run(index, first, first)
+            pipeline.confirm()
+        assert pipeline.last_confirmed == first
+        assert sys.getrefcount(data) > count, "the third bookie may have to be sent it again"
+        if parked:
+            pipeline.park([last])
+        else:
+            pipeline.acked_run(last, first, first)
+        assert sys.getrefcount(data) == count
+        if parked:
+            pipeline.restart([last], 0.0)
+        assert pipeline.idle
+
+
+def test_a_frozen_pipeline_keeps_what_is_not_confirmed() -> None:
+    pipeline = AddPipeline(3, 3, 2)
+    pipeline.push(Block(0, 0, b"first", 0, 5, 0.0))
+    pipeline.frozen = True
+    for index in range(3):
+        pipeline.acked_run(index, 0, 0)
+    pipeline.confirm()
+    pipeline.restart([1], 0.0)
+    assert list(pipeline.frames_for(1, -1)) == [(0, b"first")]
+    pipeline.push(Block(1, 1, b"second", 5, 11, 0.0))
+    assert list(pipeline.frames_for(1, -1)) == [(0, b"first"), (1, b"second")]
