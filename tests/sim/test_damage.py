@@ -20,12 +20,14 @@ from quire.storage.copies import Newer
 from quire.storage.quarantine import Quarantine
 from quire.storage.quarantine_record import SUFFIX
 from quire.storage.reader import Reader
-from quire.storage.scrub import SegmentScrub
-from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.scrub import Findings, SegmentScrub
+from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.storage.signals import NoEntry
 from quire.testing.clock import SimClock
+from quire.testing.simulation import simulate
 from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
+from tests.support.storage import lacks
 
 SCRUBBING = replace(
     BOOKIE_CONFIG,
@@ -135,11 +137,11 @@ async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
     metadata = await there.client.ledger_metadata(there.ledgers[0])
     there.victim = metadata.segments[0].ensemble[0].partition(":")[0]
     number, rotten = there.rot(chance)
-    await there.until(lambda: there.store.lacking(), "the scrub finds it")
-    lacking = there.store.lacking()
+    await there.until(lambda: lacks(there.store), "the scrub finds it")
+    lacking = lacks(there.store)
     assert set(lacking) <= set(there.ledgers)
     assert there.store.stats().damaged_reads == 0  # nobody but the scrub has looked
-    found = there.store._quarantine.records[number].blocks
+    found = there.store._upkeep.quarantine.records[number].blocks
     assert [n for first, last in found for n in range(first, last + 1)] == rotten
     there.refuses(lacking)
     if restart:
@@ -148,7 +150,7 @@ async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
         world.crash(there.victim)
         patient = replace(SCRUBBING, scrub_interval_s=0.0)
         await world.start(there.victim, patient)
-        await there.until(lambda: there.store.lacking() == lacking, "it is remembered")
+        await there.until(lambda: lacks(there.store) == lacking, "it is remembered")
         there.refuses(lacking)
     client = world.client("healer")
     settings = AutorecoverySettings(backoff_s=1.0, poll_s=1.0)
@@ -163,7 +165,7 @@ async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
             await asyncio.sleep(0.2)
         mark = await there.locks.marked(marked[0])
     assert mark is None or mark.value.replicas == (bookie_id(there.victim),)
-    await there.until(lambda: not there.store.lacking(), "all is there once more")
+    await there.until(lambda: not lacks(there.store), "all is there once more")
     there.check()
     await there.until(lambda: not there.store.stats().damaged_segments, "it is written anew")
     names = there.world.disks[there.victim].list(LOG_DIRECTORY)
@@ -195,6 +197,21 @@ def play(seed: int, *, restart: bool, patience_s: float = 900.0) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_damage_is_found_reported_healed_and_gone(seed: int) -> None:
     play(seed, restart=bool(seed % 2))
+
+
+def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And find what rots there, in a run of a general workload that keeps every law."""
+    found: list[Findings] = []
+    take = Quarantine.take
+
+    def noted(self: Quarantine, segment: Segment, findings: Findings) -> None:
+        found.append(findings)
+        take(self, segment, findings)
+
+    monkeypatch.setattr(Quarantine, "take", noted)
+    assert simulate(0, "amnesia").failure is None
+    assert any(one.clean for one in found)
+    assert any(one.blocks for one in found)
 
 
 # -- defects that the scenario must notice ------------------------------------------------------

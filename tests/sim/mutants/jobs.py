@@ -151,5 +151,5 @@ def a_bookie_that_is_drained_goes_on_taking_entries(patch: pytest.MonkeyPatch) -
         patch,
         Bookie,
         "writable",
-        ("return self.store.writable and not self._held_back", "return self.store.writable"),
+        ("self.store.writable and not self._held_back", "self.store.writable"),
     )

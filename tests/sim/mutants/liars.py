@@ -34,8 +34,8 @@ def one_copy_is_believed_though_it_can_be_forged(patch: pytest.MonkeyPatch) -> N
 @mutant(
     lost="a reader is told that entries are acknowledged that are not there",
     laws=("lac_is_acknowledged", "lac_is_within_the_close"),
-    workload="liars",
-    seeds=100,
+    workload="forgers",
+    seeds=20,
 )
 def the_highest_lac_is_believed(patch: pytest.MonkeyPatch) -> None:
     edit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from quire.client.follow import Feed, Follower
 from quire.client.hedge import Hedge
 from quire.client.ledger_view import LedgerView
 from quire.client.tail import Tail
@@ -57,7 +58,8 @@ def a_tail_delivers_what_it_holds(patch: pytest.MonkeyPatch) -> None:
     rule="rule 21",
 )
 def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Tail, "_confirmed_runs", ("if run.last > last:", "if False:"))
+    edit(patch, Tail, "ready", ("if run.last > last:", "if False:"))
+    edit(patch, Feed, "kept", ("run.part(first, last)", "run.part(first, run.last)"))
 
 
 @mutant(
@@ -69,11 +71,11 @@ def a_tail_delivers_whole_runs(patch: pytest.MonkeyPatch) -> None:
 def a_tail_ends_with_the_close(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        Tail,
+        Follower,
         "runs",
         (
-            "if self._upcoming <= view.last_add_confirmed:",
-            "if not view.closed and self._upcoming <= view.last_add_confirmed:",
+            "if self._upcoming <= last:",
+            "if not self._view.closed and self._upcoming <= last:",
         ),
     )
 
@@ -89,7 +91,45 @@ def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
         patch,
         Tail,
         "_learn",
-        ("if entry_id == self._upcoming and not self._held:", "if not self._held:"),
+        ("run_of(entry_id, [entry])", "run_of(self._unheld, [entry])"),
+    )
+
+
+@mutant(
+    lost="a reader that begins to follow later than others in its client misses entries",
+    laws=("entries_are_what_was_appended",),
+    workload="tail",
+    seeds=20,
+)
+def a_late_follower_gets_what_is_kept(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Feed, "kept", ("kept[0].first <= first < self", "first < self"))
+
+
+@mutant(
+    lost="readers that follow in one client get entries twice",
+    laws=("entries_are_what_was_appended",),
+    workload="tail",
+    seeds=20,
+)
+def a_follower_gets_whole_runs(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Feed, "kept", ("run.part(first, last)", "run.part(run.first, last)"))
+
+
+@mutant(
+    lost="readers wait for ever, once the one that asked the bookies for all of them has left",
+    laws=("quiet_heals",),
+    workload="tail",
+    seeds=20,
+)
+def nobody_takes_over_from_a_follower(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Feed,
+        "more",
+        (
+            "    finally:\n",
+            "    except asyncio.CancelledError:\n        raise\n    else:\n",
+        ),
     )
 
 

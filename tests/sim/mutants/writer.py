@@ -8,6 +8,7 @@ import pytest
 
 from quire.client.add_member import Member
 from quire.client.add_session import AddSession
+from quire.client.away import Away
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac
@@ -78,11 +79,11 @@ def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
         AddSession,
         "_replace",
         (
-            "self._replace_members(changed",
+            "self.begin_again(changed",
             "self.pipeline.frozen = False\n"
             "    self.after_acks()\n"
             "    self.pipeline.frozen = True\n"
-            "    self._replace_members(changed",
+            "    self.begin_again(changed",
         ),
     )
 
@@ -218,7 +219,7 @@ def entries_carry_the_pushed_lac(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="readers get entries that are not acknowledged, and may be cut off",
-    laws=("lac_is_acknowledged",),
+    laws=("lac_is_acknowledged", "only_the_acknowledged_is_read"),
     workload="tail",
     seeds=50,
 )
@@ -226,8 +227,8 @@ def the_explicit_lac_is_ahead(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         ExplicitLac,
-        "_run",
-        ("now = (pipeline.last_confirmed", "now = (pipeline.last_pushed"),
+        "_write",
+        ("lac = session.pipeline.last_confirmed", "lac = session.pipeline.last_pushed"),
     )
 
 
@@ -345,3 +346,22 @@ def nobody_forces_for_who_waits_for_room(patch: pytest.MonkeyPatch) -> None:
 )
 def a_bookie_that_failed_is_chosen_at_once(patch: pytest.MonkeyPatch) -> None:
     edit(patch, BookiePool, "pick_now", ("if rested:", "if False:"))
+
+
+@mutant(
+    lost="appends that a writer without an ack quorum takes the word of fewer bookies for",
+    laws=("acknowledged_is_on_a_quorum",),
+    workload="switch",
+    seeds=60,
+    rule="ours",
+)
+def whoever_is_left_is_enough(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Away,
+        "go_on_without",
+        (
+            "self._limit_the_wait()",
+            "session.pipeline._ack_quorum = 1",
+        ),
+    )

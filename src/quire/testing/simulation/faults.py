@@ -61,6 +61,8 @@ BOOKIE_KINDS = (
     "clock jumps",
 )
 MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
+ISLAND_KINDS = ("cut off",)
+"""Clients that lose all bookies at once: a switch between them restarts."""
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
@@ -148,7 +150,7 @@ def _target(
         return chance.choice([name for name in clients if name.startswith("job-")])
     if kind in HEALER_KINDS:
         return chance.choice([name for name in clients if name.startswith("healer-")])
-    if kind in CLIENT_KINDS or (kind in BETWEEN_TWO and chance.random() < 0.5):
+    if kind in (*CLIENT_KINDS, *ISLAND_KINDS) or (kind in BETWEEN_TWO and chance.random() < 0.5):
         return chance.choice(clients)
     if kind in (*MEMBER_KINDS, *WRITER_KINDS) and ledgers + streams:
         number = chance.randrange(ledgers + streams)

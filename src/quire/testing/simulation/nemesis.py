@@ -14,6 +14,7 @@ from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory import MemoryStore
 from quire.storage.segment import LOG_DIRECTORY
+from quire.testing.disk import SimDisk
 from quire.testing.simulation.faults import BETWEEN_TWO, LIES, MEMBER_KINDS, Fault
 from quire.testing.simulation.flips import Flips
 from quire.testing.simulation.world import ObservedCluster, World, bookie_id
@@ -108,6 +109,21 @@ class Nemesis:
         world, name = self.world, fault.target
         disks = world.disks_of(name)
         disk = disks[int(fault.amount * 1_000) % len(disks)]
+        await self._strike(fault, disk)
+        await asyncio.sleep(fault.duration_s)
+        if fault.kind == "pause" and name in world.bookies:
+            world.network.cont(name)
+        if fault.kind == "flip":
+            world.network.mangle = None
+        disk.slowness = disk.usual_slowness
+        disk.capacity_bytes = self._capacity[name]
+        disk.away = False
+        if fault.kind.startswith("directory") and world.misses_a_directory(name):
+            world.kill(name)  # an operator has seen to the disk
+        await self.bring_back(name)
+
+    async def _strike(self, fault: Fault, disk: SimDisk) -> None:
+        world, name = self.world, fault.target
         session_left_s = SESSION_LEFT_S * fault.amount
         match fault.kind:
             case "crash" | "crash member" | "crash fastest member":
@@ -171,17 +187,6 @@ class Nemesis:
                 world.network.mangle = Flips(name, world.loop.derive(f"flip {fault}"))
             case "clock jumps":
                 world.clocks[name].skew_ms = int((fault.amount - 0.5) * CLOCK_JUMP_MS)
-        await asyncio.sleep(fault.duration_s)
-        if fault.kind == "pause" and name in world.bookies:
-            world.network.cont(name)
-        if fault.kind == "flip":
-            world.network.mangle = None
-        disk.slowness = disk.usual_slowness
-        disk.capacity_bytes = self._capacity[name]
-        disk.away = False
-        if fault.kind.startswith("directory") and world.misses_a_directory(name):
-            world.kill(name)  # an operator has seen to the disk
-        await self.bring_back(name)
 
     async def _start_and_crash(self, name: str, times: int) -> None:
         """What was in the page cache only is served for a moment, or not."""
@@ -234,18 +239,8 @@ class Nemesis:
         undo: Callable[[], object] = lambda: None  # noqa: E731
         wait: Awaitable[None] | None = None
         match fault.kind:
-            case "cut" | "cut one way" | "cut and reset":
-                network.partition(
-                    fault.target,
-                    fault.other,
-                    one_way=fault.kind == "cut one way",
-                    reset=fault.kind == "cut and reset",
-                )
-                routes = {(fault.target, fault.other), (fault.other, fault.target)}
-                undo = lambda: network.heal_routes(routes)  # noqa: E731
-            case "lose connections":
-                network.partition(fault.target, fault.other, reset=True)
-                network.heal_routes({(fault.target, fault.other), (fault.other, fault.target)})
+            case "cut" | "cut one way" | "cut and reset" | "cut off" | "lose connections":
+                undo = self._cut(fault)
             case "pause client" | "pause healer" | "zombie":
                 network.stop(fault.target)
                 undo = lambda: network.cont(fault.target)  # noqa: E731
@@ -289,6 +284,23 @@ class Nemesis:
         else:
             await asyncio.sleep(fault.duration_s)
         undo()
+
+    def _cut(self, fault: Fault) -> Callable[[], object]:
+        network = self.world.network
+        others = list(self.world.disks) if fault.kind == "cut off" else [fault.other]
+        for other in others:
+            network.partition(
+                fault.target,
+                other,
+                one_way=fault.kind == "cut one way",
+                reset=fault.kind in ("cut and reset", "cut off", "lose connections"),
+            )
+        routes = {(fault.target, other) for other in others}
+        routes |= {(there, here) for here, there in routes}
+        if fault.kind == "lose connections":
+            network.heal_routes(routes)
+            return lambda: None
+        return lambda: network.heal_routes(routes)
 
     def _lie(self, fault: Fault) -> Callable[[], object]:
         """Some lies last to the end of the run."""

@@ -10,12 +10,7 @@ from quire.config import MIB, BookieConfig, ClientConfig
 from quire.testing.simulation.faults import Fault, make_schedule
 from quire.testing.simulation.stream_plans import StreamPlan, make_streams, stream_clients
 from quire.testing.simulation.workloads import (
-    CHURNED_BOOKIES_MIN,
-    JOBS_BOOKIES_MIN,
-    LIARS_BOOKIES_MIN,
-    RACKED_BOOKIES,
     RACKS,
-    ROTTEN_BOOKIES_MIN,
     WORKLOADS,
     Mix,
 )
@@ -55,6 +50,7 @@ COMPACTED_SEGMENT_BYTES = 1 << 17
 COMPACT_RATIOS = (0.5, 0.95)
 COMPACT_INTERVALS_S = (0.3, 1.0)
 COMPACT_BYTES_PER_S = (0, 200_000)
+SCRUB_INTERVALS_S = (0.5, 3.0)
 UNFORGEABLE = 0.4
 DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
 
@@ -163,31 +159,19 @@ class Plan:
     directories: int
     """Data directories of each bookie."""
     compact_bytes_per_s: int
+    scrub_interval_s: float
+    """Between two looks through all that a bookie has; 0: where reads found damage only."""
     schedule: tuple[Fault, ...]
 
     @classmethod
     def make(cls, seed: int, workload: str) -> Plan:
         chance, mix = random.Random(f"{seed}/plan {workload}"), WORKLOADS[workload]
         bookies, span_s = chance.randint(3, 6), chance.choice([3.0, 8.0, 15.0])
-        bookies = max(bookies, ROTTEN_BOOKIES_MIN) if mix.rotten else bookies
-        bookies = max(bookies, CHURNED_BOOKIES_MIN) if mix.sparse else bookies
-        bookies = max(bookies, JOBS_BOOKIES_MIN) if mix.jobs else bookies
-        bookies = max(bookies, LIARS_BOOKIES_MIN) if mix.lying else bookies
-        bookies = RACKED_BOOKIES if mix.racked else bookies
         tight = chance.random() < mix.tight
-        bookies = TIGHT_BOOKIES if tight else bookies
-        crowd = chance.random() < mix.crowd
-        ledgers = tuple(
-            _ledger_plan(chance, number, mix, bookies, span_s, crowd=crowd, tight=tight)
-            for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
-        )
+        bookies = TIGHT_BOOKIES if tight else max(bookies, mix.bookies_min)
+        forgery = random.Random(f"{seed}/forgery {workload}")
+        ledgers = _ledgers(chance, forgery, mix, bookies, span_s, tight=tight)
         space = random.Random(f"{seed}/space {workload}")
-        if mix.lying:
-            forgery = random.Random(f"{seed}/forgery {workload}")
-            ledgers = tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
-                            for ledger in ledgers)  # fmt: skip
-        if mix.compacting:
-            ledgers = tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
         jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
@@ -234,6 +218,7 @@ class Plan:
             compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
             compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
             directories=mix.directories,
+            scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.rotten else 0.0,
             schedule=schedule,
         )
 
@@ -267,6 +252,7 @@ class Plan:
             compact_major_interval_s=COMPACT_INTERVALS_S[1],
             compact_bytes_per_s=self.compact_bytes_per_s,
             compact_reserve_bytes=self.segment_bytes,
+            scrub_interval_s=self.scrub_interval_s,
         )
 
     @property
@@ -278,6 +264,7 @@ class Plan:
             recovery_timeout_s=10.0,
             long_poll_ms=300,
             bookies_wait_s=0.5,
+            lost_quorum_wait_s=5.0,
             avoid_failed_bookie_s=2.0,
             explicit_lac_interval_ms=self.explicit_lac_interval_ms,
             ledger_metadata_version=self.metadata_version,
@@ -286,6 +273,28 @@ class Plan:
             read_window_bytes=self.read_window_bytes,
             assume_liars=self.liars,
         )
+
+
+def _ledgers(
+    chance: random.Random,
+    forgery: random.Random,
+    mix: Mix,
+    bookies: int,
+    span_s: float,
+    *,
+    tight: bool,
+) -> tuple[LedgerPlan, ...]:
+    crowd = chance.random() < mix.crowd
+    ledgers = tuple(
+        _ledger_plan(chance, number, mix, bookies, span_s, crowd=crowd, tight=tight)
+        for number in range(chance.randint(*(CROWD if crowd else mix.ledgers)))
+    )
+    if mix.lying:
+        return tuple(_unforgeable(ledger) if forgery.random() < UNFORGEABLE else ledger
+                     for ledger in ledgers)  # fmt: skip
+    if mix.compacting:
+        return tuple(replace(ledger, scale=COMPACTED_SCALE) for ledger in ledgers)
+    return ledgers
 
 
 def _ledger_plan(
@@ -298,14 +307,8 @@ def _ledger_plan(
     crowd: bool,
     tight: bool,
 ) -> LedgerPlan:
-    recoveries: list[float] = []
     begin_s = chance.random() * span_s / 3
-    if chance.random() < mix.takeover:
-        at = chance.random() * span_s
-        if mix.busy:
-            at = begin_s + chance.random() * BUSY_S
-        # Several at one moment, or nearly.
-        recoveries = [at + chance.random() * 0.05 for _ in range(chance.choice(mix.recoverers))]
+    recoveries = _recoveries(chance, mix, begin_s, span_s)
     tails = chance.randint(1, 2) if chance.random() < mix.tail else 0
     delete_s = chance.random() * span_s if chance.random() < mix.delete else None
     kind = _kind(chance, mix)
@@ -347,10 +350,20 @@ def _ledger_plan(
         recoveries_s=tuple(recoveries),
         tails_s=tuple(chance.random() * span_s / 2 for _ in range(tails)),
         reads_s=tuple(
-            chance.random() * span_s for _ in range(0 if crowd else chance.randint(0, 2))
+            chance.random() * span_s for _ in range(0 if crowd else chance.randint(*mix.readers))
         ),
         delete_s=delete_s,
     )
+
+
+def _recoveries(chance: random.Random, mix: Mix, begin_s: float, span_s: float) -> list[float]:
+    if chance.random() >= mix.takeover:
+        return []
+    at = chance.random() * span_s
+    if mix.busy:
+        at = begin_s + chance.random() * BUSY_S
+    # Several at one moment, or nearly.
+    return [at + chance.random() * 0.05 for _ in range(chance.choice(mix.recoverers))]
 
 
 def _unforgeable(ledger: LedgerPlan) -> LedgerPlan:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from quire.testing.simulation.faults import (
     ALL_KINDS,
@@ -11,17 +11,14 @@ from quire.testing.simulation.faults import (
     CLIENT_KINDS,
     DIRECTORY_KINDS,
     HEALER_KINDS,
+    ISLAND_KINDS,
     JOB_KINDS,
     LIES,
     RACK_KINDS,
     WRITER_KINDS,
 )
 
-ROTTEN_BOOKIES_MIN = 5
-CHURNED_BOOKIES_MIN = 5
-JOBS_BOOKIES_MIN = 6
-LIARS_BOOKIES_MIN = 6
-RACKS, RACKED_BOOKIES = 4, 8
+RACKS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +35,8 @@ class Mix:
     recoverers: tuple[int, ...] = (1, 2, 2, 3)
     """At one moment, or nearly: one of these."""
     tail: float = 0.6
+    readers: tuple[int, int] = (0, 2)
+    """Who open the ledger without recovery, at any time."""
     delete: float = 0.25
     deferred: float = 0.12
     """Deferred sync: durable by `force` only."""
@@ -57,6 +56,8 @@ class Mix:
     """Of runs: each route between a client and a bookie has a delay of its own."""
     tight: float = 0.1
     """Of runs: as many bookies as the ensembles need."""
+    bookies_min: int = 0
+    """In the others."""
     datasets: float = 0.05
     """Of runs: ledgers are published as datasets, and swept."""
     streaming: float = 0.0
@@ -68,7 +69,8 @@ class Mix:
     shapes: tuple[tuple[int, int, int], ...] = ()
     """Of ledgers; empty: any."""
     rotten: bool = False
-    """The disk of bookie-0 rots: there are bookies to take its place, and one more copy of all."""
+    """The disk of bookie-0 rots, and bookies look through what they have; there is one more copy of
+    all."""
     healing: bool = False
     """Autorecovery runs."""
     compacting: bool = False
@@ -81,6 +83,11 @@ class Mix:
     """Bookies stand in racks; ensembles are to be in different ones."""
     jobs: bool = False
     """Operators take a bookie away, and rebalance."""
+
+
+PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
+"""A few ledgers, and bookies to take the place of others: what more there is depends on that."""
+STREAMED = Mix((), (0, 0), ledgers=(0, 0), crowd=0.0, datasets=0.0, streaming=1.0)
 
 
 WORKLOADS: dict[str, Mix] = {
@@ -107,6 +114,7 @@ WORKLOADS: dict[str, Mix] = {
          "cut"),
         (4, 12),
         tight=0.0,
+        bookies_min=5,
         datasets=0.0,
         rotten=True,
     ),
@@ -127,6 +135,7 @@ WORKLOADS: dict[str, Mix] = {
         delete=0.05,
         sparse=True,
         tight=0.0,
+        bookies_min=5,
     ),
     "race": Mix(
         (*CLIENT_KINDS, *CLIENT_KINDS, "crash member", "crash", "pause", "slow metadata"),
@@ -162,32 +171,24 @@ WORKLOADS: dict[str, Mix] = {
         idle=1.0,
         tight=0.9,
     ),
-    "streams": Mix(
-        (*ALL_KINDS, *CLIENT_KINDS, *WRITER_KINDS, "metadata fails"),
-        (0, 14),
-        ledgers=(0, 0),
-        crowd=0.0,
-        datasets=0.0,
-        streaming=1.0,
+    "streams": replace(
+        STREAMED,
+        kinds=(*ALL_KINDS, *CLIENT_KINDS, *WRITER_KINDS, "metadata fails"),
+        faults=(0, 14),
         streams=(1, 4),
     ),
-    "relay": Mix(
-        (*CLIENT_KINDS, *WRITER_KINDS, "crash member", "crash member in write", "metadata fails"),
-        (1, 10),
-        ledgers=(0, 0),
-        crowd=0.0,
-        datasets=0.0,
-        streaming=1.0,
+    "relay": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "crash member", "crash member in write",
+               "metadata fails"),
+        faults=(1, 10),
         streams=(1, 3),
         streams_mostly="relay",
     ),
-    "lives": Mix(
-        (*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata"),
-        (1, 8),
-        ledgers=(0, 0),
-        crowd=0.0,
-        datasets=0.0,
-        streaming=1.0,
+    "lives": replace(
+        STREAMED,
+        kinds=(*CLIENT_KINDS, *WRITER_KINDS, "metadata fails", "slow metadata"),
+        faults=(1, 8),
         streams=(2, 5),
         streams_mostly="lives",
     ),
@@ -206,6 +207,7 @@ WORKLOADS: dict[str, Mix] = {
         tail=0.2,
         delete=0,
         tight=0.0,
+        bookies_min=5,
         datasets=0.0,
         rotten=True,
     ),
@@ -240,66 +242,90 @@ WORKLOADS: dict[str, Mix] = {
         large=0.15,
         busy=True,
     ),
-    "autorecovery": Mix(
-        ("lose disk", "lose disk", "crash", "crash member", "crash member", "restart",
-         "kill client", *HEALER_KINDS, "kill healer", "slow metadata", "metadata fails", "cut"),
-        (6, 18),
+    "autorecovery": replace(
+        PLACED,
+        kinds=("lose disk", "lose disk", "crash", "crash member", "crash member", "restart",
+               "kill client", *HEALER_KINDS, "kill healer", "slow metadata", "metadata fails",
+               "cut"),
+        faults=(6, 18),
         ledgers=(4, 8),
         takeover=0.3,
         delete=0.15,
         tail=0.2,
-        crowd=0.0,
-        datasets=0.0,
-        tight=0.0,
+        bookies_min=5,
         sparse=True,
         rotten=True,
         healing=True,
     ),
-    "decommission": Mix(
-        (*JOB_KINDS, *JOB_KINDS, "crash", "crash member", "crash in write", "kill", "restart",
-         "expire session", "kill client", "cut", "metadata fails", "slow network"),
-        (2, 10),
+    "decommission": replace(
+        PLACED,
+        kinds=(*JOB_KINDS, *JOB_KINDS, "crash", "crash member", "crash in write", "kill",
+               "restart", "expire session", "kill client", "cut", "metadata fails",
+               "slow network"),
+        faults=(2, 10),
         ledgers=(3, 6),
         takeover=0.3,
         tail=0.2,
         delete=0.15,
-        crowd=0.0,
-        datasets=0.0,
         idle=0.3,
-        tight=0.0,
+        bookies_min=6,
         large=0.0,
         shapes=((3, 3, 2), (3, 2, 2), (4, 3, 2), (2, 2, 1), (2, 2, 2), (3, 3, 3), (1, 1, 1)),
         jobs=True,
     ),
-    "liars": Mix(
-        (*LIES, *LIES, "deny", "deny", "forge", "crash member", "crash", "restart", "cut", "cut",
-         "cut and reset", "kill client"),
-        (6, 16),
+    "liars": replace(
+        PLACED,
+        kinds=(*LIES, *LIES, "deny", "deny", "forge", "crash member", "crash", "restart", "cut",
+               "cut", "cut and reset", "kill client"),
+        faults=(6, 16),
         ledgers=(3, 6),
         takeover=1.0,
         recoverers=(1, 1, 2),
         tail=1.0,
         delete=0.1,
         large=0.0,
-        crowd=0.0,
-        datasets=0.0,
-        tight=0.0,
+        bookies_min=6,
         uneven=0.9,
         busy=True,
         shapes=((4, 4, 3), (4, 4, 3), (5, 4, 3), (3, 3, 3)),
         lying=True,
     ),
-    "racks": Mix(
-        (*RACK_KINDS, *RACK_KINDS, *RACK_KINDS, "crash member", "crash", "restart", "cut",
-         "kill client", "kill healer", "slow metadata", "metadata fails"),
-        (4, 14),
+    "forgers": replace(
+        PLACED,
+        kinds=("forge", "forge", "forge", "crash member", "cut", "pause client"),
+        faults=(3, 8),
+        ledgers=(4, 8),
+        takeover=0.2,
+        tail=0.5,
+        readers=(3, 8),
+        delete=0,
+        deferred=0.0,
+        large=0.0,
+        bookies_min=6,
+        shapes=((4, 4, 3), (5, 4, 3), (3, 3, 3)),
+        lying=True,
+    ),
+    "switch": Mix(
+        (*ISLAND_KINDS, *ISLAND_KINDS, *ISLAND_KINDS, "power loss everywhere", "crash member",
+         "restart", "kill client", "late watches"),
+        (2, 10),
+        takeover=0.5,
+        recoverers=(1, 1, 2),
+        delete=0.1,
+        deferred=0.3,
+        busy=True,
+        tight=0.9,
+    ),
+    "racks": replace(
+        PLACED,
+        kinds=(*RACK_KINDS, *RACK_KINDS, *RACK_KINDS, "crash member", "crash", "restart", "cut",
+               "kill client", "kill healer", "slow metadata", "metadata fails"),
+        faults=(4, 14),
         ledgers=(3, 6),
         takeover=0.4,
         delete=0.1,
         tail=0.2,
-        crowd=0.0,
-        datasets=0.0,
-        tight=0.0,
+        bookies_min=8,
         large=0.0,
         shapes=((3, 3, 2), (3, 3, 2), (3, 2, 2), (2, 2, 2), (4, 2, 2)),
         healing=True,
