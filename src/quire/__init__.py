@@ -9,22 +9,58 @@
 The same names without `await` are in `quire.blocking`.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from quire import errors
-from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
-from quire.client.quarantine import Suspect
-from quire.codec.digest import DigestType
-from quire.codec.entry import Entry, EntryRun
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.config import (
-    BookieConfig,
-    ClientConfig,
-    PlacementConfig,
-    TlsClientConfig,
-    TlsServerConfig,
-)
 from quire.errors import QuireError
-from quire.metadata import ZooKeeperOptions
-from quire.net.control import BookieInfo
+from quire.lazy import lazily
+
+if TYPE_CHECKING:
+    from quire.admin.configuration_load import LoadedConfig, load_config
+    from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
+    from quire.client.quarantine import Suspect
+    from quire.codec.digest import DigestType
+    from quire.codec.entry import Entry, EntryRun
+    from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+    from quire.config import (
+        BookieConfig,
+        ClientConfig,
+        PlacementConfig,
+        TlsClientConfig,
+        TlsServerConfig,
+    )
+    from quire.metadata import ZooKeeperOptions
+    from quire.net.control import BookieInfo
+else:
+    __getattr__, __dir__ = lazily(
+        __name__,
+        {
+            "BookieConfig": "quire.config:BookieConfig",
+            "BookieInfo": "quire.net.control:BookieInfo",
+            "CallerIdWriter": "quire.client:CallerIdWriter",
+            "Client": "quire.client:Client",
+            "ClientConfig": "quire.config:ClientConfig",
+            "DigestType": "quire.codec.digest:DigestType",
+            "Entry": "quire.codec.entry:Entry",
+            "EntryRun": "quire.codec.entry:EntryRun",
+            "LedgerMetadata": "quire.codec.ledger_metadata:LedgerMetadata",
+            "LedgerReader": "quire.client:LedgerReader",
+            "LedgerState": "quire.codec.ledger_metadata:LedgerState",
+            "LedgerWriter": "quire.client:LedgerWriter",
+            "LoadedConfig": "quire.admin.configuration_load:LoadedConfig",
+            "PlacementConfig": "quire.config:PlacementConfig",
+            "Segment": "quire.codec.ledger_metadata:Segment",
+            "Suspect": "quire.client.quarantine:Suspect",
+            "TlsClientConfig": "quire.config:TlsClientConfig",
+            "TlsServerConfig": "quire.config:TlsServerConfig",
+            "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
+            "blocking": "quire.client.blocking",
+            "connect": "quire.client:connect",
+            "load_config": "quire.admin.configuration_load:load_config",
+        },
+    )
 
 __version__ = "0.1.0"
 
@@ -41,6 +77,7 @@ __all__ = [
     "LedgerReader",
     "LedgerState",
     "LedgerWriter",
+    "LoadedConfig",
     "PlacementConfig",
     "QuireError",
     "Segment",
@@ -51,4 +88,5 @@ __all__ = [
     "blocking",
     "connect",
     "errors",
+    "load_config",
 ]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import random
 from contextlib import AsyncExitStack
+from typing import Any
 
 import pytest
 
@@ -202,6 +203,33 @@ async def test_the_delay_wakes_who_watches_it_also_where_it_stays(store: Metadat
     await store.tree.commit(Put(f"{marks.root}/lostBookieRecoveryDelay", b"soon"))
     with pytest.raises(MetadataError, match=r"b'soon', not a number of seconds"):
         await marks.delay_s()
+
+
+async def test_a_delay_that_others_make_and_remove_again_and_again_is_given_up(
+    store: MetadataStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marks = Marks(store)
+    commit, tries = store.tree.commit, 0
+
+    async def commit_behind_others(*operations: Any) -> Any:
+        nonlocal tries
+        tries += 1
+        path = f"{marks.root}/lostBookieRecoveryDelay"
+        if isinstance(operations[0], Create):
+            await commit(Create(path, b"1"))
+        elif await store.tree.exists(path):
+            await commit(Delete(path))
+        return await commit(*operations)
+
+    await marks.prepare()
+    monkeypatch.setattr(marks._tree, "commit", commit_behind_others)
+    async with asyncio.timeout(LIMIT_S):
+        with pytest.raises(MetadataError, match="made and removed by others 10 times"):
+            await marks.set_delay(60)
+    assert tries == 20
+    monkeypatch.undo()
+    await marks.set_delay(60)
+    assert await marks.delay_s() == 60
 
 
 async def test_marked_ledgers_are_walked_in_order_or_by_chance(store: MetadataStore) -> None:

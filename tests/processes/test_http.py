@@ -21,6 +21,8 @@ from quire.client.blocking import connect
 from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
 
+from .cli import Quire
+
 WAIT_S = 60.0
 ENTRIES = 250
 
@@ -98,7 +100,7 @@ def test_the_bookie_tells_of_itself(http: Http, cluster: LocalCluster) -> None:
     assert http.get("/api/v1/bookie/is_ready") == "OK"
     assert http.get("/api/v1/bookie/state") == {
         "running": True, "readOnly": False, "shuttingDown": False,
-        "availableForHighPriorityWrites": True,
+        "availableForHighPriorityWrites": True, "loadedPercent": 100,
     }  # fmt: skip
     assert http.get("/api/v1/bookie/sanity") == {"passed": True, "readOnly": False}
     info = http.get("/api/v1/bookie/info")
@@ -301,8 +303,24 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster, ledg
     failed = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
     assert failed["state"] == "failed"  # it is alive
     assert failed["error"]["remedy"]
+    named = {"kind": "decommission", "target": leaving}
+    assert http("PUT", "/api/v1/quire/pause", named) == (200, {"paused": True, "changed": True})
+    assert http("PUT", "/api/v1/quire/pause", named)[1]["changed"] is False
     status, job = http("PUT", "/api/v1/autorecovery/decommission", {"bookie_src": leaving})
     assert (status, job["kind"], job["target"]) == (202, "decommission", leaving)
+    paused = wait_for(lambda: waits(http.get(f"{prefix}/{job['id']}")))
+    assert (paused["state"], paused["step"], paused["ledgers_done"]) == (
+        "running",
+        "replicating",
+        0,
+    )
+    assert [one["target"] for one in http.get("/api/v1/quire/paused")["paused"]] == [leaving]
+    # Another process, as the bookie's own dashboard or a command, knows of it and lets it go on.
+    other = Http(url_in(cluster.bookies[1].log_path))
+    assert other.get("/api/v1/quire/work")["paused"][0]["kind"] == "decommission"
+    run = Quire(cluster.uri)
+    assert leaving.encode() in run("cluster", "pause").ok()
+    run("cluster", "resume", "decommission", leaving).ok()
     done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))
     # The ledger of the metrics' test needs four bookies: it is left, and told of.
     assert done["state"] == "done"
@@ -310,6 +328,10 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster, ledg
     assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], answer["id"]]
     assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "done"
     assert http("GET", f"{prefix}/99")[0] == 404
+
+
+def waits(job: Any) -> Any:
+    return job if job["paused"] is not None else None
 
 
 def ended(job: Any) -> Any:

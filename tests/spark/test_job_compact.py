@@ -15,8 +15,9 @@ from streams import append, values
 
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
-from quire.spark.jobs import ClusterOptions, compact
+from quire.spark.jobs import ClusterOptions, compact, preview_compact
 from quire.spark.jobs.compact import Key, compacted
+from quire.spark.jobs.compact_preview import CompactPreview
 from quire.spark.jobs.versions import Versions
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
@@ -56,6 +57,12 @@ def test_a_table_follows_its_stream(
     first = [(f"k{n % 40}", n) for n in range(1000)]
     append(streams, "table", changes(*first), segments=3)
     expected |= dict(first)
+
+    def planned(**how: Any) -> CompactPreview:
+        return preview_compact(options, "table", ID, to=str(tmp_path), namespace=NAMESPACE, **how)
+
+    assert planned().records == 1000
+    assert list(tmp_path.iterdir()) == [], "a dry run changes nothing"
     made = compact(spark, options, "table", ID, to=str(tmp_path), namespace=NAMESPACE)
     assert (made.records, made.rows, made.changed) == (1000, 40, True)
     assert table(spark, tmp_path) == expected
@@ -64,6 +71,9 @@ def test_a_table_follows_its_stream(
     append(streams, "table", changes(*second))
     expected |= dict(second)
     del expected["k3"]
+    plan = planned()
+    assert (plan.start, plan.records) == (made.end, 5)
+    assert planned(full=True).records == 1005
     made = compact(spark, options, "table", ID, to=str(tmp_path), namespace=NAMESPACE)
     assert (made.records, made.rows) == (5, 40)
     assert table(spark, tmp_path) == expected

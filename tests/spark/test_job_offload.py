@@ -4,6 +4,7 @@ that end before they are done."""
 from __future__ import annotations
 
 import dataclasses
+import json
 import os
 import threading
 from collections.abc import Callable, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from offloads import (
     NAMESPACE,
     counted_files,
@@ -23,6 +25,7 @@ from offloads import (
 from pyspark.sql import SparkSession
 from streams import append, numbered
 
+from quire.admin.main import cli
 from quire.client import blocking
 from quire.errors import (
     HistoryDamagedError,
@@ -34,10 +37,10 @@ from quire.errors import (
     StreamLockedError,
     UsageError,
 )
-from quire.spark.jobs import ClusterOptions, history, offload
+from quire.spark.jobs import ClusterOptions, history, offload, preview_offload
 from quire.spark.jobs import parquet_manifest as manifests
 from quire.spark.jobs.history import check_history
-from quire.spark.jobs.offload import OffloadResult
+from quire.spark.jobs.offload import OffloadResult, StreamPreview
 from quire.spark.jobs.parquet_files import Digest, read_file, verify_file, write_piece
 from quire.spark.jobs.parquet_manifest import DATA, MANIFESTS, Claim, History, Manifest
 from quire.spark.jobs.parquet_store import Store
@@ -207,6 +210,52 @@ def test_truncation_frees_the_bookies(
         with pytest.raises(NoSuchLedgerError):
             client.ledger_metadata(segment.ledger_id)
     assert offloaded(target, name) == expected
+
+
+def test_a_dry_run_says_what_a_run_does(
+    cluster: LocalCluster, streams: Namespace, name: str, target: Path, run: Run
+) -> None:
+    """And changes nothing: neither the stream, nor the directory, which need not be there."""
+
+    def planned(**options: Any) -> StreamPreview:
+        (found,) = preview_offload(
+            ClusterOptions(cluster.uri), NAMESPACE, name, str(target), **options
+        )
+        return found
+
+    append(streams, name, numbered(0, 500), segments=5)
+    before = streams.segments(name)
+    plan = planned(truncate=True)
+    assert streams.segments(name) == before
+    assert not target.exists()
+    done = run(truncate=True).streams[0]
+    assert (plan.segments, plan.files) == (5, done.files)
+    assert (plan.behind, plan.ledger_bytes) == (done.behind, done.ledger_bytes)
+    assert plan.freed_ledgers == done.freed_ledgers == tuple(s.ledger_id for s in before[:-1])
+    again = planned(truncate=True)
+    assert (again.start, again.segments, again.files) == (done.behind, 0, 0)
+    assert (again.ledger_bytes, again.freed_ledgers) == (0, ())
+    append(streams, name, numbered(500, 600), segments=1)
+    assert planned().freed_ledgers == ()
+    assert planned(older_than_s=3_600.0).segments == 0
+    assert planned().segments == 1
+
+
+def test_a_dry_run_as_a_command(
+    cluster: LocalCluster, streams: Namespace, name: str, target: Path
+) -> None:
+    append(streams, name, numbered(0, 100), segments=2)
+    given = [
+        "pipeline", "offload", name, "--namespace", NAMESPACE, "--metadata", cluster.uri,
+        "--directory", str(target), "--truncate", "--dry-run",
+    ]  # fmt: skip
+    said = CliRunner().invoke(cli, given, standalone_mode=False).output
+    assert "2 segments" in said
+    assert "1 ledger would be freed" in said
+    told = json.loads(CliRunner().invoke(cli, [*given, "--json"], standalone_mode=False).output)
+    assert told["dry_run"]
+    assert told["streams"][0]["segments"] == 2
+    assert not target.exists()
 
 
 def test_what_is_gone_is_told(

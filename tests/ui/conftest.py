@@ -77,6 +77,14 @@ class Dashboard:
             with error:
                 return error.code, json.load(error)
 
+    def put(self, path: str, body: dict[str, str]) -> Any:
+        kind = {"Content-Type": "application/json"}
+        request = urllib.request.Request(
+            self.url + path, json.dumps(body).encode(), kind, method="PUT"
+        )
+        with urllib.request.urlopen(request, timeout=30) as answer:
+            return json.load(answer)
+
     def problems(self) -> list[str]:
         status, found = self.get("/api/v1/quire/overview")
         assert status == 200, found

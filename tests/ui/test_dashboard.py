@@ -10,7 +10,7 @@ import pytest
 
 from quire.http.static_files import POLICY
 
-from ..processes.cli import Quire
+from ..processes.cli import Quire, wait_for
 from .browser import expect
 from .conftest import HOSTILE, HOSTILE_NAME, READ, RECORDS, STREAM, TEAM, Dashboard, Tab
 
@@ -168,6 +168,31 @@ def test_autorecovery_is_paused_and_goes_on(dashboard: Dashboard, tab: Tab) -> N
     expect(page.get_by_role("alert")).to_be_empty()
 
 
+def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:
+    """One of this server; and what is paused for whichever process comes to it."""
+    run, leaving = Quire(dashboard.cluster.uri), dashboard.cluster.bookies[3].id
+    page, name = tab.page, f"decommission {leaving}"
+    run("cluster", "pause", "decommission", leaving).ok()
+    job = dashboard.put("/api/v1/autorecovery/decommission", {"bookie_src": leaving})
+    tab.open("work")
+    jobs = page.get_by_role("region", name="The newest first")
+    paused = page.get_by_role("region", name="They go on when somebody lets them")
+    row = jobs.get_by_role("row").filter(has_text=name)
+    expect(row).to_contain_text("paused", timeout=20000)
+    expect(row.get_by_role("button", name=f"Let {name} go on")).to_be_visible()
+    tab.picture("work-paused")
+    jobs.get_by_role("button", name=f"Cancel job {job['id']}").click()
+    expect(row).to_contain_text("cancelled")
+    paused.get_by_role("button", name=f"Let {name} go on").click()
+    expect(paused).to_have_count(0)
+    assert dashboard.get("/api/v1/quire/paused")[1] == {"paused": []}
+    run("bookie", "decommission", leaving, "--cancel").ok()
+    wait_for(
+        lambda: dashboard.get("/api/v1/quire/overview")[1]["bookies"]["writable"] == 4,
+        "the bookie takes entries again",
+    )
+
+
 def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     """What is open shows it by itself within ten seconds, and that it is back."""
     page, bookie = tab.page, dashboard.cluster.bookies[1]
@@ -175,6 +200,9 @@ def test_a_lost_bookie(dashboard: Dashboard, tab: Tab) -> None:
     bookie.kill()
     wrong = page.locator("li.bad").filter(has_text=bookie.id)
     expect(wrong).to_contain_text("not registered", timeout=10000)
+    expect(wrong).to_contain_text(re.compile(r"At risk: \d ledgers? of \d+ lack"), timeout=10000)
+    expect(wrong).to_contain_text("Being done: Nothing is copied: no autorecovery runs")
+    expect(wrong).to_contain_text(f"quire bookie recover {bookie.id}")
     tab.picture("overview-lost")
     tab.open("bookies")
     row = page.get_by_role("row").filter(has_text=bookie.id)

@@ -24,6 +24,7 @@ from quire.replication.locks import ReplicationLocks
 from quire.replication.lost_bookies import LostBookies
 from quire.replication.marks import Marks
 from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.status import last_waiting
 from quire.testing.clock import SimClock
 from quire.testing.simulation.world import World, bookie_id
 
@@ -235,6 +236,31 @@ def test_a_delay_is_kept_changed_and_cut_short() -> None:
         await there.marks.trigger()
         await asyncio.sleep(1.0)
         assert await there.marked(ledger_id) == (bookie_id("bookie-0"),)
+
+    office(scenario, lost_bookie_delay_s=60)
+
+
+def test_it_says_whom_it_waits_for() -> None:
+    """For those who ask why nothing is copied; a delay that is changed is told again."""
+
+    async def scenario(there: Office) -> None:
+        now_ms = there.client.clock.now_ms
+        await asyncio.sleep(1.0)
+        assert await last_waiting(there.store, now_ms()) is None
+        there.world.kill("bookie-0")
+        missed_ms = now_ms()
+        await asyncio.sleep(20.0)
+        told = await last_waiting(there.store, now_ms())
+        assert told is not None
+        assert told.bookie == bookie_id("bookie-0")
+        assert 0 <= told.since_ms - missed_ms < 20_000
+        assert told.until_ms == told.since_ms + 60_000
+        await there.marks.set_delay(600)
+        await asyncio.sleep(1.0)
+        later = await last_waiting(there.store, now_ms())
+        assert later is not None
+        assert later.until_ms == told.since_ms + 600_000
+        assert await last_waiting(there.store, later.until_ms) is None
 
     office(scenario, lost_bookie_delay_s=60)
 

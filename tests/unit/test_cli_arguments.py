@@ -66,6 +66,7 @@ def test_all_commands_are_there() -> None:
     assert leaves == {
         "local", "http", "ui", "bookie start", "bookie recover", "bookie decommission", "zookeeper",
         "cluster init", "cluster bookies", "cluster rebalance", "cluster erase", "explain ledger",
+        "cluster pause", "cluster resume", "explain cluster",
         "completion",
         "bookie disk files", "bookie disk segment", "bookie disk ledger", "bookie disk last-mark",
         "bookie disk check", "bookie disk rebuild-index", "bookie init", "bookie format",
@@ -151,6 +152,7 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["x"] if command[:2] == ("bookie", "cookie") and command[-1] != "show" else []),
         *(["--dir", "x"] if command == ("bookie", "cookie", "generate") else []),
         *(["1"] if command == ("explain", "ledger") else []),
+        *(["rebalance"] if command == ("cluster", "resume") else []),
         *(["x"] if "locations" in command and command[-1] in ("set", "remove") else []),
         *(["/a"] if command == ("cluster", "locations", "set") else []),
     ]

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
+import quire as quire_package
 from quire.admin.configuration import (
     Configuration,
     assignments_layer,
@@ -26,8 +27,10 @@ from quire.admin.configuration import (
 )
 from quire.admin.configuration_fields import TABLES, Key, inner_tables, keys
 from quire.admin.configuration_values import as_toml, value_of
+from quire.admin.http import DEFAULT_ADDRESS
 from quire.admin.main import cli
 from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
+from quire.errors import UsageError
 from quire.replication.settings import AutorecoverySettings
 
 ROOT = Path(__file__).parents[2]
@@ -348,3 +351,51 @@ def test_the_example_on_the_page_is_right() -> None:
     assert {name.partition(".")[0] for name, one in found.origins.items() if one != "default"} == {
         "metadata", *(table for table in TABLES if table)
     }  # fmt: skip
+
+
+# -- for programs -----------------------------------------------------------------------------
+
+
+def test_a_program_loads_what_a_client_needs(file: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And nothing but the file: the environment is for commands."""
+    monkeypatch.setenv("QUIRE_METADATA", "sqlite:////elsewhere.db")
+    monkeypatch.setenv("QUIRE_CLIENT_READ_TIMEOUT_S", "9")
+    path = file(
+        'metadata = "sqlite:////m.db"\n[client]\nread_timeout_s = "2s"\n'
+        '[client.placement]\npolicy = "any"\n[client.tls]\n[bookie]\nport = 0\n'
+    )
+    loaded = quire_package.load_config(path)
+    assert loaded.metadata == "sqlite:////m.db"
+    assert loaded.client.read_timeout_s == 2.0
+    assert loaded.client.placement.policy == "any"
+    assert loaded.client.tls == TlsClientConfig()
+    assert quire_package.load_config(str(file(""))) == quire_package.LoadedConfig(
+        "", ClientConfig()
+    )
+
+
+def test_a_program_is_told_what_is_wrong_and_where(file: Any, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"quire.toml:2: \[bookie\] has no key 'prt'") as caught:
+        quire_package.load_config(file("[bookie]\nprt = 1\n"))
+    assert "quire config check" in caught.value.remedy
+    with pytest.raises(UsageError, match=r"missing\.toml cannot be read: No such file"):
+        quire_package.load_config(tmp_path / "missing.toml")
+
+
+# -- over HTTP --------------------------------------------------------------------------------
+
+
+def test_where_servers_over_http_listen() -> None:
+    """Three tables for three kinds of processes; options count more."""
+    found = from_toml(
+        '[bookie]\nhttp = "127.0.0.1:1"\n[autorecovery]\nhttp = "127.0.0.1:2"\n'
+        'http_name = ["a"]\n[http]\naddress = "127.0.0.1:3"\nbookies_token_file = "/t"\n'
+    )
+    assert found.problems == []
+    assert found.http_side("bookie").options()["http"] == "127.0.0.1:1"
+    side = found.http_side("autorecovery").options()
+    assert (side["http"], side["http_name"]) == ("127.0.0.1:2", ("a",))
+    own = found.http().options()
+    assert (own["http"], own["http_bookies_token_file"]) == ("127.0.0.1:3", "/t")
+    assert set(own) == set(side), "an option that one table has and another has not"
+    assert from_toml("").http().options()["http"] == DEFAULT_ADDRESS

@@ -3,6 +3,7 @@ written anew."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import re
@@ -17,11 +18,13 @@ from quire.clock import SystemClock
 from quire.http.api import Api, Route
 from quire.http.bookie import BookieRoutes
 from quire.http.cluster import ClusterRoutes, Connect
+from quire.http.cluster_view import ClusterView, View, cluster_metrics
 from quire.http.dashboard import DashboardRoutes
 from quire.http.jobs import Jobs
 from quire.http.ours import OurRoutes
 from quire.http.process import process_metrics
-from quire.http.rates import Fetch, Rates
+from quire.http.rates import Fetch
+from quire.http.reach import Reach
 from quire.http.run import autorecovery_metrics, server_metrics
 from quire.http.security import HttpOptions
 from quire.http.server import HttpServer
@@ -79,8 +82,11 @@ async def test_every_metric_is_documented(tmp_path: Path) -> None:
         monotonic=lambda: 0.0,
         log=lambda event, **fields: None,
     )
-    process = [*process_metrics(), *server_metrics(server)]
+    reach = Reach("x", lambda: asyncio.sleep(0), SystemClock())
+    process = [*process_metrics(), *server_metrics(server), *reach.metrics()]
     check("metrics.md", "process", metric_rows(process))
+    view = View("x", "x", [], {"marked": 0}, None, [], None)
+    check("metrics.md", "cluster", metric_rows(list(cluster_metrics(view))))
 
 
 def route_rows(routes: list[Route]) -> list[str]:
@@ -96,9 +102,9 @@ def test_every_route_is_documented() -> None:
     bookie = BookieRoutes(cast(Bookie, None), connect, TaskSet()).routes()
     check("http.md", "bookie", route_rows(bookie))
     check("http.md", "cluster", route_rows(ClusterRoutes(connect, jobs, "x").routes()))
-    rates = Rates(lambda: 0.0, cast(Fetch, None))
+    view = ClusterView(lambda: 0.0, cast(Fetch, None))
     ours = [
-        *OurRoutes(connect, jobs, rates).routes(),
-        *DashboardRoutes(connect, jobs, rates).routes(),
+        *OurRoutes(connect, jobs, view, "x").routes(),
+        *DashboardRoutes(connect, jobs, view).routes(),
     ]
     check("http.md", "ours", route_rows(ours))

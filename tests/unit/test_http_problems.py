@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.http.problems import problems
+from quire.http.problems import ALONE, Problem, lost_groups, problems
+from quire.replication.at_risk import AtRisk
 
 GB = 10**9
 WELL: dict[str, Any] = {
-    "enabled": True, "auditor": "a", "marked": 0, "failing": 0, "failures": [],
+    "enabled": True, "auditor": "a", "marked": 0, "locked": 0, "failing": 0, "failures": [],
+    "waiting": None,
 }  # fmt: skip
 
 
@@ -19,6 +21,7 @@ def bookie(
     total = None if space is None else 100 * GB
     return {
         "id": name, "state": state, "location": rack, "free_bytes": space, "total_bytes": total,
+        "answers": None if state == "gone" else free is not None,
     }  # fmt: skip
 
 
@@ -32,7 +35,9 @@ def test_nothing_is_wrong() -> None:
 
 def test_lost_bookies() -> None:
     lost = [bookie("a"), bookie("b", "gone")]
-    assert said(lost) == [("bad", "b is not registered: stopped, or cut off from the metadata")]
+    assert said(lost) == [
+        ("bad", "b is not registered: stopped, or cut off from the metadata store")
+    ]
     (one,) = problems(lost, WELL)
     assert "quire bookie recover b" in one.next
     many = [bookie("z"), *(bookie(f"b{n}", "gone") for n in range(9))]
@@ -66,10 +71,25 @@ def test_disks() -> None:
     assert "an operator's wish" in what
 
 
+def test_the_directory_that_is_full_is_named() -> None:
+    """Of several, where the bookie's metrics tell of each; the whole space hides it."""
+    one = {**bookie("a", "read-only"), "free_shares": {"/data/1": 0.5, "/data/2": 0.01}}
+    (found,) = problems([bookie("z"), one], WELL)
+    assert "its disk is full (/data/2)" in found.what
+    assert found.next == "quire bookie explain space /data/2"
+    assert "new entries go to the 1 that are writable" in found.risk
+    (found,) = problems([{**one, "state": "writable"}], WELL)
+    assert "nearly full (/data/2)" in found.what
+
+
 def test_one_that_does_not_answer() -> None:
     assert said([bookie("z"), bookie("a", free=None)]) == [
         ("bad", "a is registered, and does not answer")
     ]
+
+
+def test_one_that_was_not_asked_yet_is_no_problem() -> None:
+    assert said([bookie("z"), {**bookie("a", free=None), "answers": None}]) == []
 
 
 def test_autorecovery() -> None:
@@ -87,3 +107,61 @@ def test_autorecovery() -> None:
 def test_the_worst_comes_first() -> None:
     bookies = [bookie("a", free=1), bookie("b", "gone")]
     assert [one[0] for one in said(bookies, auditor=None)] == ["bad", "warn", "note"]
+
+
+def of_lost(risk: AtRisk | None, now_ms: int = 0, **recovery: Any) -> Problem:
+    """What is said of b, which is gone."""
+    found = problems([bookie("a"), bookie("b", "gone")], {**WELL, **recovery}, risk, now_ms=now_ms)
+    return next(one for one in found if "b is not registered" in one.what)
+
+
+RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4})
+
+
+def test_what_is_at_risk() -> None:
+    assert of_lost(None).risk == "The ledgers with copies there are being counted"
+    assert of_lost(RISK).risk == (
+        "4 ledgers of 9 lack copies that are there, and 1 have entries with one copy left"
+    )
+    part = AtRisk(ledgers=9, lacking=4, by_group={ALONE: 4})
+    assert of_lost(part).risk == "at least 4 ledgers of 9 lack copies that are there"
+    none = of_lost(AtRisk(ledgers=9, whole=True, by_group={ALONE: 0}))
+    assert none.risk == "No ledger has a copy there"
+    assert none.doing == "Nothing has to be copied"
+    nothing_yet = AtRisk(ledgers=9, by_group={ALONE: 0})
+    assert of_lost(nothing_yet).doing != "Nothing has to be copied", "there may be others"
+
+
+def test_what_cannot_be_read_comes_first() -> None:
+    risk = AtRisk(ledgers=9, whole=True, lacking=4, unreadable=2, by_group={ALONE: 4})
+    first = problems([bookie("a"), bookie("b", "gone")], WELL, risk)[0]
+    assert first.severity == "bad"
+    assert first.what.startswith("Of 2 ledgers no bookie that is registered")
+
+
+def test_what_is_being_done() -> None:
+    waiting = {"bookie": "b", "since_ms": 0, "until_ms": 30_000}
+    assert of_lost(RISK, 10_000, waiting=waiting).doing.startswith(
+        "The auditor a waits 20 s more for b to come back; then its ledgers are copied"
+    )
+    over = of_lost(RISK, 30_000, waiting=waiting)
+    assert over.doing == "The auditor a has marked none of its ledgers yet"
+    other = of_lost(RISK, 10_000, waiting={**waiting, "bookie": "c"})
+    assert other.doing == over.doing
+    assert "switched off (quire autorecovery enable)" in of_lost(RISK, enabled=False).doing
+    assert "no autorecovery runs (quire autorecovery start)" in of_lost(RISK, auditor=None).doing
+    assert of_lost(RISK, marked=4, locked=2).doing == (
+        "4 ledgers are marked for repair, 2 are worked on"
+    )
+    assert of_lost(RISK, marked=4, failing=1).doing == (
+        "4 ledgers are marked for repair; it failed with 1"
+    )
+
+
+def test_groups_of_lost_bookies() -> None:
+    """A rack of one bookie is a bookie; a rack with one left is not lost."""
+    bookies = [
+        bookie("a", rack="/r1"), bookie("b", "gone", "/r2"), bookie("c", "gone", "/r2"),
+        bookie("d", "gone", "/r1"), bookie("e", "gone", "/r3"), bookie("f", "gone"),
+    ]  # fmt: skip
+    assert lost_groups(bookies) == {"/r2": ["b", "c"], ALONE: ["d", "e", "f"]}

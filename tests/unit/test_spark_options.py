@@ -21,7 +21,9 @@ from pyspark.sql.types import (
 
 import pyspark_quire
 from quire import DigestType, EntryRun, TlsClientConfig
+from quire.config import ClientConfig
 from quire.errors import UsageError
+from quire.spark import worker
 from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
 from quire.spark.plan import ENTRY_OVERHEAD_BYTES, Extent, Range, plan
 from quire.spark.reader import (
@@ -34,6 +36,7 @@ from quire.spark.reader import (
     spark_schema,
 )
 from quire.spark.source import QuireDataSource
+from quire.spark.stream_write_options import StreamWriteOptions
 from quire.spark.writer import value_column
 
 URI = "sqlite:////nowhere/metadata.db"
@@ -76,7 +79,7 @@ def test_all_of_reading() -> None:
 def test_all_of_writing() -> None:
     parsed = write(
         password="p", ensemble="5", writeQUORUM="4", ackQuorum="3", digest="hmac",
-        valueColumn="body", txnID="t1",
+        valueColumn="body", txnID="t1", placement="rack-aware,min_racks=2",
     )  # fmt: skip
     assert parsed == WriteOptions(
         metadata=URI,
@@ -88,7 +91,49 @@ def test_all_of_writing() -> None:
         digest=DigestType.parse("hmac"),
         value_column="body",
         txn_id="t1",
+        placement="rack-aware,min_racks=2",
     )
+
+
+def test_placement_of_writers() -> None:
+    environ = {"QUIRE_METADATA": URI, "QUIRE_PLACEMENT": "any"}
+    assert WriteOptions.parse({"dataset": "d"}, environ=environ).placement == "any"
+    stream = {"stream": "s", "writerId": "w"}
+    parsed = StreamWriteOptions.parse(stream, streaming=True, environ=environ)
+    assert parsed.placement == "any"
+    given = {**stream, "placement": "zone-aware,min_zones=3"}
+    parsed = StreamWriteOptions.parse(given, streaming=True, environ=environ)
+    assert parsed.placement == "zone-aware,min_zones=3"
+    with pytest.raises(UsageError, match="min_rack"):
+        write(placement="rack-aware,min_rack=2")
+    with pytest.raises(UsageError, match="'placement' is of no use for reading"):
+        read(dataset="d", placement="any")
+
+
+def test_the_placement_is_that_of_the_client_that_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[ClientConfig] = []
+
+    class Client:
+        def close(self) -> None:
+            pass
+
+    def connect(uri: str, *, config: ClientConfig) -> Client:
+        made.append(config)
+        return Client()
+
+    monkeypatch.setattr(worker.blocking, "connect", connect)
+    monkeypatch.setattr(worker, "_clients", {})
+    racks = write(placement="rack-aware,min_racks=3")
+    stream = StreamWriteOptions.parse(
+        {"metadata": URI, "stream": "s", "placement": "any"}, streaming=False, environ={}
+    )
+    for options in (racks, write(), racks, stream):
+        with worker.writing(options) as client, worker.writing(options) as again:
+            assert again is client
+    assert [(one.placement.policy, one.placement.min_racks) for one in made] == [
+        ("rack-aware", 3), ("rack-aware", ClientConfig().placement.min_racks),
+        ("any", ClientConfig().placement.min_racks),
+    ]  # fmt: skip
 
 
 def test_the_environment_names_the_cluster() -> None:

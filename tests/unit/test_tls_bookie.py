@@ -66,9 +66,13 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Run:
         assert problems == []
 
     def on_loop(scenario: Scenario, config: BookieConfig) -> None:
-        with asyncio.Runner(loop_factory=LOOPS[request.param], debug=True) as runner:
-            runner.run(work(scenario, config))
-        gc.collect()  # what was not closed says so now
+        gc.freeze()  # what is there already takes longer to look at than all that follows
+        try:
+            with asyncio.Runner(loop_factory=LOOPS[request.param], debug=True) as runner:
+                runner.run(work(scenario, config))
+            gc.collect()  # what was not closed says so now
+        finally:
+            gc.unfreeze()
 
     return on_loop
 

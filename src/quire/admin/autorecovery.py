@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import say
-from quire.admin.http import given_options, http_options, stop_event
+from quire.admin.http import fill_options, given_options, http_options, stop_event
 from quire.admin.options import (
     Command,
     json_option,
@@ -76,6 +76,9 @@ def start(
     """
     if auditor_only and worker_only:
         raise click.UsageError("--auditor-only and --worker-only together leave nothing to do")
+    from quire.admin.configuration import configured
+
+    fill_options(configured().http_side("autorecovery").options())
     name, http = name or default_name(), given_options()
     parts = {"auditor": not worker_only, "worker": not auditor_only}
     try:

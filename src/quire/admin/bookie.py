@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import signal
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -107,8 +106,7 @@ def bookie(
     process = configuration.bookie_process()
     if not process.directories:
         raise click.UsageError("where does it keep its entries? Give --dir DIR")
-    values = asdict(process)
-    fill_options({name: value for name, value in values.items() if name.startswith("http")})
+    fill_options(configuration.http_side("bookie").options())
     _log_as_events(log_event)
     announce(log_event)
     # A supervisor that goes away must not end the bookie by its output.

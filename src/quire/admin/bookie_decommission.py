@@ -74,7 +74,7 @@ def decommission(
         )
 
     try:
-        found = run_job(uri, work, as_json=as_json)
+        found = run_job(uri, work, as_json=as_json, kind="decommission", target=bookie)
     except KeyboardInterrupt:
         if not dry_run:
             say(f"bookie {bookie} stays read-only: go on with the same command, or --cancel")

@@ -42,7 +42,7 @@ def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json:
             client, locks, bookie, dry_run=dry_run, options=options, progress=progress
         )
 
-    result = run_job(uri, work, as_json=as_json)
+    result = run_job(uri, work, as_json=as_json, kind="recover", target=bookie)
     if as_json:
         print_json(result.as_json(LISTED_MAX))
     else:

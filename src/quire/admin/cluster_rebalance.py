@@ -26,13 +26,12 @@ from quire.admin.options import (
 )
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
+from quire.replication.settings import TARGET_SPREAD_PERCENT
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
     from quire.replication.rebalance import Rebalanced
-
-TARGET_SPREAD_PERCENT = 10.0
 
 
 @click.command()
@@ -93,7 +92,9 @@ def rebalance(
             progress=progress,
         )
 
-    result = run_job(uri, work, as_json=as_json, counted="replicas")
+    result = run_job(
+        uri, work, as_json=as_json, kind="rebalance", target="cluster", counted="replicas"
+    )
     if as_json:
         print_json(result.as_json(LISTED_MAX))
     else:

@@ -22,6 +22,8 @@ from quire.admin.configuration_fields import (
     ENVIRONMENT_PREFIX,
     TABLES,
     BookieProcess,
+    HttpProcess,
+    HttpSide,
     Key,
     inner_tables,
     keys,
@@ -91,6 +93,12 @@ class Configuration:
 
     def bookie_process(self) -> BookieProcess:
         return self._make(BookieProcess, "bookie.")
+
+    def http(self) -> HttpProcess:
+        return self._make(HttpProcess, "http.")
+
+    def http_side(self, table: str) -> HttpSide:
+        return self._make(HttpSide, f"{table}.")
 
     def client(self) -> ClientConfig:
         return self._make(ClientConfig, "client.")

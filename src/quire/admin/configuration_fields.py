@@ -10,7 +10,7 @@ import ast
 import inspect
 import types
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -47,11 +47,20 @@ class BookieProcess:
     started with; of a new one ADVERTISE:PORT."""
     autorecovery: bool = False
     """Stand for auditor and repair ledgers in the same process (`--autorecovery`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class HttpSide:
+    """What a bookie, and a process of autorecovery, serve over HTTP besides."""
+
     http: str = ""
     """HOST:PORT of the HTTP API, the probes and `/metrics` (`--http`). '': none. Elsewhere than on
     loopback it needs a token and TLS."""
     http_token_file: str | None = None
     """Holds the token that requests must show (`--http-token-file`)."""
+    http_bookies_token_file: str | None = None
+    """Holds the token that is shown to bookies whose metrics its dashboard reads
+    (`--http-bookies-token-file`)."""
     http_tls_cert: str | None = None
     """Serve HTTPS with this certificate (`--http-tls-cert`)."""
     http_tls_key: str | None = None
@@ -59,12 +68,42 @@ class BookieProcess:
     http_name: tuple[str, ...] = ()
     """Further host names that requests may be sent to (`--http-name`)."""
 
+    def options(self) -> dict[str, object]:
+        """By the name of the option."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpProcess:
+    """Of `quire http` and `quire ui`."""
+
+    address: str = "127.0.0.1:8080"
+    """HOST:PORT where they listen (`--http`). Elsewhere than on loopback they need a token and
+    TLS."""
+    token_file: str | None = None
+    """Holds the token that requests must show (`--http-token-file`)."""
+    bookies_token_file: str | None = None
+    """Holds the token that is shown to bookies whose metrics the dashboard reads
+    (`--http-bookies-token-file`)."""
+    tls_cert: str | None = None
+    """Serve HTTPS with this certificate (`--http-tls-cert`)."""
+    tls_key: str | None = None
+    """Its private key (`--http-tls-key`); not set: it stands in the file of the certificate."""
+    name: tuple[str, ...] = ()
+    """Further host names that requests may be sent to (`--http-name`)."""
+
+    def options(self) -> dict[str, object]:
+        """By the name of the option."""
+        others = {f"http_{name}": value for name, value in asdict(self).items()}
+        return {"http": others.pop("http_address"), **others}
+
 
 TABLES: dict[str, tuple[type, ...]] = {
     "": (ClusterConfig,),
-    "bookie": (BookieProcess, BookieConfig),
+    "bookie": (BookieProcess, HttpSide, BookieConfig),
     "client": (ClientConfig,),
-    "autorecovery": (AutorecoverySettings,),
+    "autorecovery": (AutorecoverySettings, HttpSide),
+    "http": (HttpProcess,),
 }
 """By the name of the table."""
 

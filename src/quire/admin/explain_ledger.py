@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire.admin.explain_client import explaining
 from quire.admin.options import (
     json_option,
     ledger_argument,
@@ -14,13 +15,11 @@ from quire.admin.options import (
     run_async,
 )
 from quire.admin.output import print_json
-from quire.admin.tls import connect, tls_options
+from quire.admin.tls import tls_options
 
 if TYPE_CHECKING:
     from quire.replication.explain import Explained, Replica, SegmentView
 
-TIMEOUT_S = 3
-"""A bookie that does not answer within this is unreachable."""
 RANGES_MAX = 5
 """Of one replica, in words."""
 
@@ -47,8 +46,7 @@ def explain(uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
 async def _explain(uri: str, ledger_id: int, deep: bool, password: bytes) -> Explained:
     from quire.replication.explain import explain_ledger
 
-    limits = {"connect_timeout_s": TIMEOUT_S, "read_timeout_s": TIMEOUT_S}
-    async with connect(uri, **limits) as client:
+    async with explaining(uri) as client:
         return await explain_ledger(client, ledger_id, deep=deep, password=password)
 
 

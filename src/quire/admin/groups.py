@@ -49,13 +49,16 @@ class LazyGroup(click.Group):
 
 class DefaultGroup(LazyGroup):
     """A group that is a command as well: where its first argument is an option of that command
-    (`default`), and none of the group, the command is meant."""
+    (`default`), and none of the group, the command is meant. `alone`: also without arguments."""
 
-    def __init__(self, *arguments: Any, default: str, **more: Any) -> None:
+    def __init__(self, *arguments: Any, default: str, alone: bool = False, **more: Any) -> None:
         super().__init__(*arguments, **more)
         self._default = default
+        self._alone = alone
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not args and self._alone:
+            args = [self._default]
         if args and args[0].startswith("-") and args[0] not in ctx.help_option_names:
             args = [self._default, *args]
         return super().parse_args(ctx, args)

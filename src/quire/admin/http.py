@@ -24,6 +24,9 @@ DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
+_NEED_HTTP = (
+    "http_token_file", "http_bookies_token_file", "http_tls_cert", "http_tls_key", "http_name",
+)  # fmt: skip
 
 
 def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> None:
@@ -31,17 +34,24 @@ def _keep(context: click.Context, parameter: click.Parameter, value: Any) -> Non
 
 
 def http_options(flag: str, *, default: str | None = None) -> Callable[[Command], Command]:
-    """`flag`, and what goes with it; `given_options` has what was given."""
+    """`flag`, and what goes with it; `given_options` has what was given. `default` is that of the
+    configuration, shown in the help."""
     shown = f"[default: {default}]" if default else "[default: no HTTP]"
     options = (
         click.option(
-            flag, "http", metavar="HOST:PORT", default=default, expose_value=False, callback=_keep,
+            flag, "http", metavar="HOST:PORT", expose_value=False, callback=_keep,
             help="Serve the HTTP API and /metrics here; port 0: any free one. Elsewhere than on "
             f"loopback a token and TLS are needed. {shown}",
         ),
         click.option(
             "--http-token-file", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
             help="Answer only those who know the token in this file.",
+        ),
+        click.option(
+            "--http-bookies-token-file", type=_FILE, metavar="FILE", expose_value=False,
+            callback=_keep,
+            help="Show the token in this file to bookies whose metrics the dashboard reads: over "
+            "HTTPS and on loopback only.",
         ),
         click.option(
             "--http-tls-cert", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,
@@ -82,7 +92,7 @@ def given_options() -> HttpOptions | None:
     given = context.meta.get(_KEPT, {})
     address = given.get("http")
     if not address:
-        for name in ("http_token_file", "http_tls_cert", "http_tls_key", "http_name"):
+        for name in _NEED_HTTP:
             if given.get(name):
                 raise click.UsageError(f"--{name.replace('_', '-')} needs --http", context)
         return None
@@ -91,16 +101,21 @@ def given_options() -> HttpOptions | None:
         raise click.UsageError(f"{address!r} is no HOST:PORT", context)
     if given.get("http_tls_key") and not given.get("http_tls_cert"):
         raise click.UsageError("--http-tls-key needs --http-tls-cert", context)
-    token, certificate = "", given.get("http_tls_cert")
-    if (file := given.get("http_token_file")) is not None:
+
+    def token_in(file: str | None) -> str:
+        if file is None:
+            return ""
         try:
-            token = check_token(Path(file).read_text(encoding="ascii", errors="replace"), file)
+            return check_token(Path(file).read_text(encoding="ascii", errors="replace"), file)
         except UsageError as error:
             raise click.UsageError(str(error), context) from None
+
+    certificate = given.get("http_tls_cert")
     options = HttpOptions(
         host=(found[1] or "127.0.0.1").strip("[]"),
         port=int(found[2]),
-        token=token,
+        token=token_in(given.get("http_token_file")),
+        bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
         names=tuple(given.get("http_name") or ()),
     )
@@ -138,8 +153,12 @@ def http(uri: str) -> None:
 
 def serve_in_foreground(uri: str, serving: Callable[[str], object] | None = None) -> None:
     """Until a signal comes. `serving` is called with the address, once it serves."""
+    from quire.admin.configuration import configured
+
+    fill_options(configured().http().options())
     options = given_options()
-    assert options is not None
+    if options is None:
+        raise click.UsageError("where is it to listen? Give --http HOST:PORT")
     try:
         run_async(_http(uri, options, serving))
     except KeyboardInterrupt:

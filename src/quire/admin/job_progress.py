@@ -6,8 +6,12 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from quire.admin.groups import say
+
 if TYPE_CHECKING:
     from rich import progress
+
+    from quire.replication.pauses import Gate, Pause
 
 REFRESHES_PER_S = 4
 
@@ -23,6 +27,8 @@ class JobBar:
         self._task: progress.TaskID | None = None
         self._ledgers = self._ledgers_total = 0
         self._bytes = self._bytes_total = 0
+        self.gate: Gate | None = None
+        """Where the job waits while it is paused."""
 
     def __enter__(self) -> JobBar:
         if self._shown:
@@ -58,6 +64,21 @@ class JobBar:
         self._bytes += size_bytes
         if self._bar is not None and self._task is not None:
             self._bar.update(self._task, completed=self._bytes, text=self._text())
+
+    async def may_go_on(self) -> None:
+        if self.gate is not None:
+            await self.gate.passes()
+
+    def paused(self, found: Pause | None) -> None:
+        """Told on standard error, also where there is no bar."""
+        if found is None:
+            say("the job goes on")
+        else:
+            say(
+                f"the job is paused, by {found.by}; it goes on after: "
+                f"quire cluster resume {found.kind}"
+                + ("" if found.kind == "rebalance" else f" {found.target}")
+            )
 
     def _text(self) -> str:
         text = f"{self._ledgers:,}"

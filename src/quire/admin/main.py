@@ -126,6 +126,11 @@ _CLUSTER = {
         "quire.admin.cluster_rebalance:rebalance",
         "Move entries from the fullest bookies to the emptiest.",
     ),
+    "pause": (
+        "quire.admin.cluster_pause:pause",
+        "Pause a job, in whichever process it runs; list what is paused.",
+    ),
+    "resume": ("quire.admin.cluster_pause:resume", "Let a paused job go on."),
 }
 
 _CONFIG = {
@@ -134,6 +139,10 @@ _CONFIG = {
 }
 
 _EXPLAIN = {
+    "cluster": (
+        "quire.admin.explain_cluster:explain",
+        "What is wrong with the cluster, what is being done about it, and what to type.",
+    ),
     "ledger": (
         "quire.admin.explain_ledger:explain",
         "Where the replicas of a ledger are, what is missing, and why.",
@@ -285,9 +294,12 @@ def config() -> None:
     """Show and check the configuration: one TOML file, environment variables, options."""
 
 
-@click.group(cls=LazyGroup, lazy=_EXPLAIN)
+@click.group(cls=DefaultGroup, lazy=_EXPLAIN, default="cluster", alone=True)
 def explain() -> None:
-    """Say what is wrong with something, why it is not repaired, and what to type."""
+    """Say what is wrong with something, why it is not repaired, and what to type.
+
+    `quire explain` alone is short for `quire explain cluster`.
+    """
 
 
 @click.group(cls=LazyGroup, lazy=_CLUSTER)

@@ -20,6 +20,7 @@ from quire.admin.options import (
     size_or_time,
 )
 from quire.admin.tls import connect, tls_options
+from quire.replication.settings import OPEN_GRACE_S, PARALLEL
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-OPEN_GRACE_S = 30.0
-PARALLEL = 4
 PARALLEL_MAX = 256
 LISTED_MAX = 1_000
 """Ledgers in each list of a result that is printed as JSON; all of them are counted."""
@@ -111,16 +110,21 @@ def run_job(
     work: Callable[[Client, ReplicationLocks, JobBar], Awaitable[T]],
     *,
     as_json: bool,
+    kind: str,
+    target: str,
     counted: str = "ledgers",
 ) -> T:
-    """`work(client, locks, progress)` with a client of this cluster."""
+    """`work(client, locks, progress)` with a client of this cluster. By `kind` and `target` the job
+    is paused."""
 
     async def job() -> T:
         from quire.replication import ReplicationLocks
+        from quire.replication.pauses import Gate
 
         async with connect(uri) as client:
             locks = ReplicationLocks(client.metadata, socket.gethostname(), client.clock)
             with JobBar(counted, shown=not as_json) as progress:
+                progress.gate = Gate(client.metadata, kind, target, progress.paused)
                 return await work(client, locks, progress)
 
     return run_async(job())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, job_options
 from quire.admin.stream_options import name_argument, namespace_option
 
@@ -29,6 +30,7 @@ from quire.admin.stream_options import name_argument, namespace_option
 @click.option("--to-stream", metavar="NAME", help="The stream that gets what has changed.")
 @click.option("--full", is_flag=True, help="Read all of the stream, not only what is new.")
 @click.option("--skip-keyless", is_flag=True, help="Leave out records without key.")
+@dry_run_option("Change nothing; say how many records would be read.")
 @namespace_option
 @job_options
 def compact(
@@ -44,6 +46,7 @@ def compact(
     to_stream: str | None,
     full: bool,
     skip_keyless: bool,
+    dry_run: bool,
 ) -> None:
     """Keep the latest record of each key of a stream, as a table of Parquet files or as another
     stream.
@@ -51,10 +54,21 @@ def compact(
     A run brings it up to what is acknowledged now, and reads what is new only.
     """
     from quire.spark.jobs.compact import Key, compact
+    from quire.spark.jobs.compact_preview import preview_compact
 
     if (to is None) == (to_stream is None):
         raise click.UsageError("where to? Give --to DIR or --to-stream NAME")
     key = Key(key_field, key_prefix, key_sql, tombstone_field, tombstone_sql)
+    if dry_run:
+        found = preview_compact(
+            job.cluster, stream, key, to=to, to_stream=to_stream, namespace=path, full=full
+        )
+        job.show(
+            found.as_json(),
+            f"{found.records} records of {stream} would be read, from {found.start} to "
+            f"{found.end}, for {found.target}",
+        )
+        return
     result = job.run(
         lambda spark, progress: compact(
             spark,

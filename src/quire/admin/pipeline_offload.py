@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail
-from quire.admin.options import size_or_time
+from quire.admin.options import dry_run_option, size_or_time
 from quire.admin.pipeline import Job, job_options, key_values
 from quire.admin.stream_options import namespace_option
 
@@ -74,6 +74,7 @@ WAIT = "30s"
     "--wait", "wait_s", metavar="TIME", default=WAIT, show_default=True,
     callback=size_or_time("time"), help="For another job that offloads the same stream.",
 )  # fmt: skip
+@dry_run_option("Change nothing; say what would be copied, and which ledgers freed.")
 def offload(
     job: Job,
     path: str,
@@ -81,6 +82,7 @@ def offload(
     directory: str,
     older_than_s: float | None,
     skip_lost: bool,
+    dry_run: bool,
     **options: Any,
 ) -> int:
     """Copy the closed segments of STREAMs (names, or patterns such as 'orders-*') to Parquet files.
@@ -91,6 +93,12 @@ def offload(
     from quire.spark import jobs
 
     options["catalog"] = options.pop("catalog", {})
+    if dry_run:
+        _preview(
+            job, path, streams, directory,
+            older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
+        )  # fmt: skip
+        return 0
     result: OffloadResult = job.run(
         lambda spark, progress: jobs.offload(
             spark, job.cluster, path, streams, directory, progress=progress,
@@ -106,6 +114,26 @@ def offload(
     for name, error in result.failed.items():
         fail(f"stream {name}: {error}")
     return EXIT_ERROR if result.failed else 0
+
+
+def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **options: Any) -> None:
+    from quire.spark.jobs import preview_offload
+
+    found = preview_offload(job.cluster, path, streams, directory, **options)
+    copied = sum(one.ledger_bytes for one in found)
+    lines = [
+        f"stream {one.stream}: {_count(one.segments, 'segment')} from {one.start} to {one.behind}, "
+        f"{one.ledger_bytes:,} bytes, to {_count(one.files, 'file')}; "
+        f"{_count(len(one.freed_ledgers), 'ledger')} would be freed"
+        for one in found
+    ]
+    lines.append(f"{_count(len(found), 'stream')}: {copied:,} bytes would be copied")
+    result = {
+        "dry_run": True,
+        "ledger_bytes": copied,
+        "streams": [one.as_json() for one in found],
+    }
+    job.show(result, "\n".join(lines))
 
 
 def _count(number: int, what: str) -> str:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
-from quire.admin.move_options import LINES_MAX, OPEN_GRACE_S, done_text, planned_text
+from quire.admin.move_options import LINES_MAX, done_text, planned_text
 from quire.admin.options import size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
+from quire.replication.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.spark.jobs.recover import RecoverResult

@@ -11,7 +11,6 @@ import click
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.job_progress import JobBar
 from quire.admin.move_options import (
-    OPEN_GRACE_S,
     done_text,
     planned_text,
     run_job,
@@ -31,6 +30,7 @@ from quire.admin.shell_options import (
     value,
 )
 from quire.admin.tls import connect
+from quire.replication.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -268,7 +268,7 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
             client, locks, name, owner=owner, now_ms=now_ms, dry_run=dry_run, progress=progress
         )
 
-    found = run_job(uri, work, as_json=False)
+    found = run_job(uri, work, as_json=False, kind="decommission", target=name)
     if dry_run:
         click.echo(planned_text(found.moved))
         return 0
@@ -322,7 +322,8 @@ def recover(
         return EXIT_ERROR
     complete = True
     for name in names:
-        result = run_job(uri, _recovering(name, ledger_id, plan, skip_open, rate), as_json=False)
+        work = _recovering(name, ledger_id, plan, skip_open, rate)
+        result = run_job(uri, work, as_json=False, kind="recover", target=name)
         click.echo(planned_text(result) if plan else done_text(result))
         if plan:
             continue

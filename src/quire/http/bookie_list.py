@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 from quire.core.placement.tables import parse_groups
 from quire.errors import NoSuchKeyError, UsageError
-from quire.http.cluster import spaces_of
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.rates import Rates
+    from quire.http.spaces import Spaces
     from quire.metadata.base import Bookies, MetadataStore
 
 LOCATIONS_NODE = "/bookies"
@@ -18,26 +19,39 @@ LOCATIONS_NODE = "/bookies"
 
 
 async def bookie_facts(
-    client: Client, *, gone: bool = False, space: bool = False, rates: Rates | None = None
+    client: Client, *, gone: bool = False, spaces: Spaces | None = None, rates: Rates | None = None
 ) -> list[dict[str, Any]]:
-    """By id. `gone`: with those that have a cookie and are not registered. `space`: each is asked;
-    None where it does not answer. MetadataError."""
+    """By id. `gone`: with those that have a cookie and are not registered. `spaces`: with the free
+    space of each, and whether it answers; None: it was not asked yet. MetadataError."""
     found = await client.bookies()
     where = await _locations(client.metadata)
     registered = {**found.readonly, **found.writable}
     names = {*registered, *(await client.metadata.list_cookies() if gone else ())}
-    spaces = await spaces_of(client) if space else {}
-    current = await rates.of(registered) if rates is not None else {}
+    # Both are waited for a little: at the same time.
+    space, current = await asyncio.gather(
+        spaces.of(client, registered) if spaces is not None else _nothing(),
+        rates.of(registered) if rates is not None else _nothing(),
+    )
     listed = []
     for name in sorted(names):
         described = {**_described(found, name), "location": where.get(name)}
-        if space:
-            free, total = spaces.get(name) or (None, None)
-            described |= {"free_bytes": free, "total_bytes": total}
+        if spaces is not None:
+            one = space.get(name) if name in registered else None
+            described |= {
+                "free_bytes": one.free_bytes if one is not None else None,
+                "total_bytes": one.total_bytes if one is not None else None,
+                "space_age_s": spaces.age_s,
+                "answers": one is not None if name in registered and name in space else None,
+            }
         if rates is not None:
             described["rates"] = current.get(name)
+            described["free_shares"] = dict(rates.directories.get(name, {}))
         listed.append(described)
     return listed
+
+
+async def _nothing() -> dict[str, Any]:
+    return {}
 
 
 def _described(found: Bookies, name: str) -> dict[str, Any]:

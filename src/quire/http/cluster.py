@@ -3,21 +3,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.client import Client
-from quire.errors import NoSuchLedgerError, QuireError, UsageError
+from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route
 from quire.http.jobs import Job, Jobs
 from quire.http.shapes import ledger_as_apache
-from quire.replication import ReplicationLocks
+from quire.http.spaces import space_of
 from quire.replication.decommission import decommission
 from quire.replication.election import auditor_of
+from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.move import recover_bookie
+from quire.replication.pauses import Gate
 from quire.replication.status import marked_ledgers
 from quire.tasks import EACH_AT_ONCE, each
 
@@ -32,8 +33,6 @@ ENTRIES_PAGE = 1_000
 """Entries of a page, as in Java; no answer has more."""
 ENTRIES_BYTES_MAX = 8 * 1024 * 1024
 """Of payload in one answer."""
-SPACE_TIMEOUT_S = 2.0
-"""A bookie that does not tell its space within this is listed without."""
 DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
 """In each list of a job's result; all of them are counted."""
@@ -278,6 +277,7 @@ class ClusterRoutes:
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:
+            job.gate = Gate(client.metadata, job.kind, job.target, job.on_pause)
             result = await recover_bookie(client, self._locks(client), bookie, progress=job)
             done = result.as_json(RESULT_LEDGERS_MAX)
             if result.complete and call.body.get("delete_cookie"):
@@ -292,6 +292,7 @@ class ClusterRoutes:
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:
+            job.gate = Gate(client.metadata, job.kind, job.target, job.on_pause)
             result = await decommission(
                 client,
                 self._locks(client),
@@ -346,11 +347,7 @@ async def spaces_of(client: Client) -> dict[str, tuple[int, int] | None]:
     names = sorted({**found.writable, **found.readonly})
 
     async def ask(name: str) -> tuple[int, int] | None:
-        try:
-            async with asyncio.timeout(SPACE_TIMEOUT_S):
-                info = await client.bookie_info(name)
-        except (QuireError, TimeoutError):
-            return None
-        return info.free_bytes, info.total_bytes
+        space = await space_of(client, name)
+        return None if space is None else (space.free_bytes, space.total_bytes)
 
     return dict(zip(names, await each(names, ask, max(EACH_AT_ONCE, len(names))), strict=True))

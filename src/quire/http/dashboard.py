@@ -10,12 +10,11 @@ from typing import Any
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
 from quire.http.api import Call, Route
-from quire.http.bookie_list import bookie_facts
 from quire.http.cluster import Connect
+from quire.http.cluster_view import ClusterView
 from quire.http.jobs import Jobs
-from quire.http.problems import problems
-from quire.http.rates import Rates, together
 from quire.replication.marks import Marks
+from quire.replication.pauses import Pauses
 from quire.replication.status import overview, why_not
 from quire.streams.walk import namespaces
 from quire.tasks import each
@@ -28,42 +27,28 @@ NAMESPACES_MAX = 1_000
 
 
 class DashboardRoutes:
-    def __init__(self, connect: Connect, jobs: Jobs, rates: Rates) -> None:
+    def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView) -> None:
         self._connect = connect
         self._jobs = jobs
-        self._rates = rates
+        self._view = view
 
     def routes(self) -> list[Route]:
-        problem = {"severity": "bad", "what": "…", "next": "quire …"}
+        problem = {"severity": "bad", "what": "…", "risk": "…", "doing": "…", "next": "quire …"}
         return [
             Route("GET", f"{PREFIX}/overview", "What is wrong, what to do, and what goes on",
                   self.overview, example={"problems": [problem], "rates": {"adds_per_s": 7.0}}),
             Route("GET", f"{PREFIX}/work", "What autorecovery does, and the jobs of this process",
-                  self.work, example={"autorecovery": {"enabled": True}, "jobs": [], "marked": []}),
+                  self.work, example={"autorecovery": {"enabled": True}, "jobs": [], "paused": [],
+                                       "marked": []}),
             Route("GET", f"{PREFIX}/namespaces", f"The first {NAMESPACES_MAX} namespaces of "
                   "streams", self.namespaces, example={"namespaces": ["/streams"], "more": False}),
         ]  # fmt: skip
 
     async def overview(self, call: Call) -> dict[str, Any]:
         async with self._answering() as client:
-            bookies = await bookie_facts(client, gone=True, space=True, rates=self._rates)
-            recovery = (await overview(client.metadata, clock=client.clock)).as_json()
-            instance = await client.metadata.instance_id()
-        count = dict.fromkeys(("writable", "read-only", "gone"), 0)
-        for one in bookies:
-            count[one["state"]] += 1
-        told = [one for one in bookies if one["free_bytes"] is not None]
-        return {
-            "metadata": client.metadata.uri,
-            "instance_id": instance,
-            "bookies": count,
-            "free_bytes": sum(one["free_bytes"] for one in told),
-            "total_bytes": sum(one["total_bytes"] for one in told),
-            "rates": together({one["id"]: one["rates"] for one in bookies if one["rates"]}),
-            "autorecovery": recovery,
-            "jobs_running": sum(job.state == "running" for job in self._jobs.all()),
-            "problems": [one.as_json() for one in problems(bookies, recovery)],
-        }
+            found = (await self._view.look(client)).as_json()
+        running = sum(job.state == "running" for job in self._jobs.all())
+        return {**found, "jobs_running": running}
 
     async def work(self, call: Call) -> dict[str, Any]:
         async with self._answering() as client:
@@ -75,9 +60,11 @@ class DashboardRoutes:
                 if len(ids) == MARKED_SHOWN_MAX:
                     break
             found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
+            paused = await Pauses(store).all()
         return {
             "autorecovery": recovery,
             "jobs": [job.as_json() for job in self._jobs.all()],
+            "paused": [one.as_json() for one in paused],
             "marked": [{**one.as_json(), "why": one.sentence()} for one in found if one],
         }
 

@@ -10,6 +10,7 @@ from typing import Any
 from quire.clock import Clock
 from quire.errors import JobError, QuireError
 from quire.http.answers import NotFoundError, error_body
+from quire.replication.pauses import Gate, Pause
 
 RUNNING_MAX = 4
 """At once; each copies entries."""
@@ -33,6 +34,10 @@ class Job:
         self.result: dict[str, Any] | None = None
         self.error: dict[str, Any] | None = None
         self.task: asyncio.Task[None] | None = None
+        self.gate: Gate | None = None
+        """Where it waits while it is paused."""
+        self.paused: Pause | None = None
+        """Then it comes to a stop at the next ledger."""
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
         self.step, self.ledgers, self.size_bytes = what, ledgers, size_bytes
@@ -42,12 +47,20 @@ class Job:
         self.ledgers_done += ledgers
         self.done_bytes += size_bytes
 
+    async def may_go_on(self) -> None:
+        if self.gate is not None:
+            await self.gate.passes()
+
+    def on_pause(self, found: Pause | None) -> None:
+        self.paused = found
+
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
             "kind": self.kind,
             "target": self.target,
             "state": self.state,
+            "paused": self.paused.as_json() if self.paused is not None else None,
             "step": self.step,
             "ledgers": self.ledgers,
             "ledgers_done": self.ledgers_done,
@@ -93,6 +106,12 @@ class Jobs:
         """The newest first."""
         return list(self._jobs.values())[::-1]
 
+    def pausing(self, kind: str, target: str, pause: Pause | None) -> None:
+        """So that it is told of before the job comes to its next ledger."""
+        for job in self._jobs.values():
+            if job.state == "running" and (job.kind, job.target) == (kind, target):
+                job.paused = pause
+
     def get(self, job_id: int) -> Job:
         job = self._jobs.get(job_id)
         if job is None:
@@ -125,6 +144,7 @@ class Jobs:
         finally:
             if job.state == "running":
                 job.state = "cancelled"
+            job.paused = None
             job.ended_ms = self._clock.now_ms()
 
     def _forget(self) -> None:

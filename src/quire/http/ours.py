@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import asdict
 from typing import Any
 
 from quire.errors import NoSuchLedgerError
 from quire.http.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.bookie_list import bookie_facts
-from quire.http.cluster import Connect
-from quire.http.jobs import Jobs
-from quire.http.rates import Rates
+from quire.http.cluster import RESULT_LEDGERS_MAX, Connect
+from quire.http.cluster_view import ClusterView
+from quire.http.jobs import Job, Jobs
 from quire.http.shapes import ledger_as_json
 from quire.http.stream_facts import segment_as_json, stream_facts, subscription_lags
 from quire.replication.explain import explain_ledger
+from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
+from quire.replication.pauses import CLUSTER, KINDS, Gate, Pause, Pauses
+from quire.replication.rebalance import RebalanceOptions, rebalance
 from quire.replication.status import overview, why_not
 from quire.streams import Namespace
 from quire.streams.namespace import namespace_path
@@ -32,14 +36,19 @@ AFTER_LEDGER = Field(
     "after", "integer", "go on behind this id: `next` of the page before", maximum=INT64_MAX
 )
 AFTER_NAME = Field("after", "string", "go on behind this name: `next` of the page before")
+KIND = Field("kind", "string", "of job", required=True, choices=KINDS)
+TARGET = Field("target", "string", f"the bookie, or {CLUSTER}", required=True)
+MAX_BYTES = Field("max_bytes", "integer", "copy at most so much (all)", minimum=1)
 NAMESPACE = Field("namespace", "string", f"where the streams are ({DEFAULT_NAMESPACE})")
 
 
 class OurRoutes:
-    def __init__(self, connect: Connect, jobs: Jobs, rates: Rates) -> None:
+    def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
+        """`owner`: how locks and pauses name this process."""
         self._connect = connect
         self._jobs = jobs
-        self._rates = rates
+        self._view = view
+        self._owner = owner
 
     def routes(self) -> list[Route]:
         page = (AFTER_LEDGER, LIMIT)
@@ -82,6 +91,15 @@ class OurRoutes:
             Route("DELETE", f"{PREFIX}/jobs/{{job_id}}",
                   "Cancel a job; what it has done stays done", self.cancel, fields=(JOB_ID,),
                   example={**job, "state": "cancelled"}),
+            Route("PUT", f"{PREFIX}/pause", "Pause a job, in whichever process it runs, or will",
+                  self.pause, body=(KIND, TARGET), example={"paused": True, "changed": True}),
+            Route("PUT", f"{PREFIX}/resume", "Let a job go on", self.resume, body=(KIND, TARGET),
+                  example={"paused": False, "changed": True}),
+            Route("GET", f"{PREFIX}/paused", "The jobs that are paused", self.paused,
+                  example={"paused": [{"kind": "recover", "target": "10.0.0.1:3181"}]}),
+            Route("PUT", f"{PREFIX}/rebalance",
+                  "Move replicas from the fullest bookies to the emptiest: a job", self.rebalance,
+                  body=(MAX_BYTES,), example={**job, "kind": "rebalance", "target": CLUSTER}),
         ]  # fmt: skip
 
     async def cluster(self, call: Call) -> dict[str, Any]:
@@ -99,8 +117,8 @@ class OurRoutes:
         found = await bookie_facts(
             await self._connect(),
             gone=call.query.get("gone", False),
-            space=call.query.get("space", False),
-            rates=self._rates if call.query.get("rates") else None,
+            spaces=self._view.spaces if call.query.get("space") else None,
+            rates=self._view.rates if call.query.get("rates") else None,
         )
         listed = {one["id"]: one for one in found}
         names, following = _page(list(listed), call)
@@ -182,6 +200,36 @@ class OurRoutes:
 
     async def job(self, call: Call) -> dict[str, Any]:
         return self._jobs.get(call.path["job_id"]).as_json()
+
+    async def pause(self, call: Call) -> dict[str, bool]:
+        client, kind, target = await self._connect(), call.body["kind"], call.body["target"]
+        one = Pause(kind, target, self._owner, client.clock.now_ms())
+        changed = await Pauses(client.metadata).pause(one)
+        if changed:
+            self._jobs.pausing(kind, target, one)
+        return {"paused": True, "changed": changed}
+
+    async def resume(self, call: Call) -> dict[str, bool]:
+        client, kind, target = await self._connect(), call.body["kind"], call.body["target"]
+        changed = await Pauses(client.metadata).resume(kind, target)
+        self._jobs.pausing(kind, target, None)
+        return {"paused": False, "changed": changed}
+
+    async def paused(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        return {"paused": [one.as_json() for one in await Pauses(client.metadata).all()]}
+
+    async def rebalance(self, call: Call) -> Reply:
+        client = await self._connect()
+
+        async def work(job: Job) -> dict[str, Any]:
+            job.gate = Gate(client.metadata, job.kind, job.target, job.on_pause)
+            locks = ReplicationLocks(client.metadata, self._owner, client.clock)
+            options = RebalanceOptions(max_bytes=call.body.get("max_bytes"))
+            result = await rebalance(client, locks, random.Random(), options=options, progress=job)
+            return result.as_json(RESULT_LEDGERS_MAX)
+
+        return Reply(202, self._jobs.start("rebalance", CLUSTER, work).as_json())
 
     async def cancel(self, call: Call) -> Reply:
         return Reply(200, (await self._jobs.cancel(call.path["job_id"])).as_json())

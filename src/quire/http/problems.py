@@ -1,4 +1,5 @@
-"""What is wrong with a cluster, in sentences, and what to type. Pure."""
+"""What is wrong with a cluster in sentences: what happened, what is at risk, what is being done
+about it, and what to type. Pure."""
 
 from __future__ import annotations
 
@@ -6,10 +7,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from quire.replication.at_risk import AtRisk
+
 NAMED_MAX = 5
 """Bookies in a sentence."""
 FULL_SHARE = 0.05
 """A disk with less of it free is nearly full."""
+ALONE = "alone"
+"""The group of lost bookies that did not go with all of their location."""
 
 Severity = Literal["bad", "warn", "note"]
 """bad: data or writing is at stake now; warn: it will be; note: worth to know."""
@@ -21,6 +26,10 @@ class Problem:
     what: str
     next: str
     """What to do, or to type."""
+    risk: str = ""
+    """What may come of it; '': that is said by `what`."""
+    doing: str = ""
+    """What is being done about it without anybody, or why nothing is; '': nothing could be."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -30,61 +39,177 @@ Bookie = Mapping[str, Any]
 """As `bookie_list.bookie_facts` gives it, with its space."""
 
 
-def problems(bookies: Sequence[Bookie], autorecovery: Mapping[str, Any]) -> list[Problem]:
-    """The worst first. `autorecovery`: as `Overview.as_json` gives it."""
-    found = [*_of_bookies(bookies), *_of_autorecovery(autorecovery)]
+def problems(
+    bookies: Sequence[Bookie],
+    autorecovery: Mapping[str, Any],
+    risk: AtRisk | None = None,
+    *,
+    now_ms: int = 0,
+) -> list[Problem]:
+    """The worst first. `autorecovery`: as `Overview.as_json` gives it. `risk`: of the groups that
+    `lost_groups` tells; None: it was not counted. `now_ms`: by the calendar."""
+    found = [
+        *_of_data(risk),
+        *_of_bookies(bookies, autorecovery, risk, now_ms),
+        *_of_autorecovery(autorecovery),
+    ]
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
 
 
-def _of_bookies(bookies: Sequence[Bookie]) -> Iterator[Problem]:
-    if not any(one["state"] == "writable" for one in bookies):
+def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
+    """Bookies that are gone: by location where all of several at one are, while there are others;
+    the rest as `ALONE`."""
+    members: dict[str, list[Bookie]] = {}
+    for one in bookies:
+        if one["location"]:
+            members.setdefault(one["location"], []).append(one)
+    groups = {
+        location: [one["id"] for one in those]
+        for location, those in members.items()
+        if len(those) > 1 and all(one["state"] == "gone" for one in those)
+    }
+    alone = [
+        one["id"] for one in bookies if one["state"] == "gone" and one["location"] not in groups
+    ]
+    return {**groups, **({ALONE: alone} if alone else {})}
+
+
+# -- what is stored ---------------------------------------------------------------------------
+
+
+def _of_data(risk: AtRisk | None) -> Iterator[Problem]:
+    if risk is not None and risk.unreadable:
+        yield Problem(
+            "bad",
+            f"Of {_count(risk.unreadable, risk)} no bookie that is registered has a copy of all "
+            "entries: these cannot be read",
+            "Start the bookies again that are not registered, with the directories they had",
+        )
+
+
+def _risk(risk: AtRisk | None, group: str) -> str:
+    if risk is None or risk.by_group is None or group not in risk.by_group:
+        return "The ledgers with copies there are being counted"
+    lacking = risk.by_group[group]
+    if not lacking:
+        return "No ledger has a copy there" if risk.whole else f"Counting: {risk.ledgers} ledgers"
+    left = f", and {risk.last_copy} have entries with one copy left" if risk.last_copy else ""
+    return f"{_count(lacking, risk)} of {risk.ledgers} lack copies that are there{left}"
+
+
+def _count(number: int, risk: AtRisk) -> str:
+    text = f"{number} ledger{'s' if number != 1 else ''}"
+    return text if risk.whole else f"at least {text}"
+
+
+# -- bookies ----------------------------------------------------------------------------------
+
+
+def _of_bookies(
+    bookies: Sequence[Bookie], autorecovery: Mapping[str, Any], risk: AtRisk | None, now_ms: int
+) -> Iterator[Problem]:
+    writable = sum(one["state"] == "writable" for one in bookies)
+    if not writable:
         yield Problem(
             "bad", "No bookie takes entries: nothing can be written", "quire bookie start --dir DIR"
         )
-    lost = _lost_locations(bookies)
-    for location, names in lost.items():
-        yield Problem(
-            "bad",
-            f"All of {location} is gone: {_named(names)}",
-            "Look at its power and network. Autorecovery copies what was there after its delay, "
-            "where bookies elsewhere have the room",
-        )
-    gone = [one["id"] for one in bookies if one["state"] == "gone" and one["location"] not in lost]
-    if gone:
-        yield Problem(
-            "bad",
-            f"{_named(gone)} {_is(gone)} not registered: stopped, or cut off from the metadata",
-            "Start it again. Where it is lost for good: "
-            f"quire bookie recover {gone[0] if len(gone) == 1 else 'BOOKIE'}",
-        )
-    silent = [one["id"] for one in bookies if one["state"] != "gone" and _free(one) is None]
+    for group, names in lost_groups(bookies).items():
+        told = {
+            "risk": _risk(risk, group),
+            "doing": _healing(autorecovery, names, _lacking(risk, group), now_ms),
+        }
+        if group != ALONE:
+            yield Problem(
+                "bad",
+                f"All of {group} is gone: {_named(names)}",
+                "Look at its power and network, and start its bookies again. To copy what was "
+                "there at once: quire autorecovery trigger",
+                **told,
+            )
+        else:
+            yield Problem(
+                "bad",
+                f"{_named(names)} {_is(names)} not registered: stopped, or cut off from the "
+                "metadata store",
+                "Start it again: quire bookie start --dir DIR. Where it is lost for good: "
+                f"quire bookie recover {names[0] if len(names) == 1 else 'BOOKIE'}",
+                **told,
+            )
+    silent = [one["id"] for one in bookies if one["state"] != "gone" and one["answers"] is False]
     if silent:
         yield Problem(
             "bad",
-            f"{_named(silent)} {_is(silent)} registered, and does not answer",
-            "Look at its log, and at the network to it",
+            f"{_named(silent)} {_is(silent)} registered, and {_does(silent)} not answer",
+            "Look at its log, and at the network to it. Once it is stopped it counts as lost",
+            "What is stored there is read from other bookies, and writers replace it",
+            "Nothing is copied for as long as it is registered",
         )
     for one in bookies:
-        yield from _of_disk(one)
+        yield from _of_disk(one, writable)
 
 
-def _of_disk(bookie: Bookie) -> Iterator[Problem]:
+def _lacking(risk: AtRisk | None, group: str) -> int | None:
+    """Ledgers; None: they are not counted."""
+    if risk is None or risk.by_group is None or not risk.whole:
+        return None
+    return risk.by_group.get(group)
+
+
+def _healing(
+    found: Mapping[str, Any], names: Sequence[str], lacking: int | None, now_ms: int
+) -> str:
+    """What autorecovery does about these lost bookies, or why it does nothing."""
+    if lacking == 0:
+        return "Nothing has to be copied"
+    if not found["enabled"]:
+        return "Nothing is copied: autorecovery is switched off (quire autorecovery enable)"
+    if found["auditor"] is None:
+        return "Nothing is copied: no autorecovery runs (quire autorecovery start)"
+    waiting = found["waiting"]
+    if waiting is not None and waiting["bookie"] in names and waiting["until_ms"] > now_ms:
+        left_s = (waiting["until_ms"] - now_ms) / 1000
+        return (
+            f"The auditor {found['auditor']} waits {left_s:.0f} s more for "
+            f"{waiting['bookie']} to come back; then its ledgers are copied "
+            "(at once: quire autorecovery trigger)"
+        )
+    if found["failing"]:
+        return f"{found['marked']} ledgers are marked for repair; it failed with {found['failing']}"
+    if found["marked"]:
+        return f"{found['marked']} ledgers are marked for repair, {found['locked']} are worked on"
+    return f"The auditor {found['auditor']} has marked none of its ledgers yet"
+
+
+def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
+    shares = {
+        path: share for path, share in bookie.get("free_shares", {}).items() if share < FULL_SHARE
+    }
     share = _free(bookie)
-    full = share is not None and share < FULL_SHARE
+    full = bool(shares) or (share is not None and share < FULL_SHARE)
     told = "" if share is None else f"; {share:.0%} of its disk is free"
+    named = f" ({_named(sorted(shares))})" if shares else ""
+    directory = min(shares, key=lambda path: shares[path]) if shares else "DIR"
     if bookie["state"] == "read-only":
-        why = "its disk is full" if full else "its disk, a damage, or an operator's wish"
+        elsewhere = f"the {writable} that are writable" if writable else "nowhere"
         yield Problem(
             "warn",
-            f"{bookie['id']} is read-only ({why}){told}",
-            "Its log says why. Delete ledgers or give it room: docs/disk.md",
-        )
+            f"{bookie['id']} is read-only (its disk is full{named}){told}" if full else
+            f"{bookie['id']} is read-only (its disk, a damage, or an operator's wish){told}",
+            f"quire bookie explain space {directory}" if full else "Its log says why: docs/disk.md",
+            f"Nothing that is stored is lost, and it is read on; new entries go to {elsewhere}",
+            "It looks for deleted ledgers by itself, and takes entries again as soon as there is "
+            "room" if full else "",
+        )  # fmt: skip
     elif full:
         yield Problem(
             "warn",
-            f"The disk of {bookie['id']} is nearly full{told}",
-            "Delete ledgers, give it room, or: quire cluster rebalance",
+            f"The disk of {bookie['id']} is nearly full{named}{told}",
+            f"quire bookie explain space {directory}",
+            "Once it is full the bookie becomes read-only",
         )
+
+
+# -- autorecovery -----------------------------------------------------------------------------
 
 
 def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
@@ -106,21 +231,11 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
         )
     elif found["marked"]:
         yield Problem(
-            "warn", f"Ledgers that lack replicas: {found['marked']}", "quire autorecovery list"
+            "warn",
+            f"Ledgers that lack replicas: {found['marked']}",
+            "quire autorecovery list",
+            doing=f"{found['locked']} are worked on",
         )
-
-
-def _lost_locations(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
-    """Those of several bookies that are all gone, while there are others."""
-    members: dict[str, list[Bookie]] = {}
-    for one in bookies:
-        if one["location"]:
-            members.setdefault(one["location"], []).append(one)
-    return {
-        location: [one["id"] for one in those]
-        for location, those in members.items()
-        if len(those) > 1 and all(one["state"] == "gone" for one in those)
-    }
 
 
 def _free(bookie: Bookie) -> float | None:
@@ -132,6 +247,10 @@ def _free(bookie: Bookie) -> float | None:
 
 def _is(names: Sequence[str]) -> str:
     return "is" if len(names) == 1 else "are"
+
+
+def _does(names: Sequence[str]) -> str:
+    return "does" if len(names) == 1 else "do"
 
 
 def _named(names: Sequence[str]) -> str:

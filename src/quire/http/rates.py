@@ -14,8 +14,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quire.http.background import LOOK_WAIT_S, Background
 from quire.metadata.base import BookieAddress
-from quire.tasks import TaskSet, each
+from quire.tasks import each
 
 ENDPOINT = "httpserver"
 """What Apache's bookies call it where they register."""
@@ -23,7 +24,6 @@ LOOK_INTERVAL_S = 1.0
 """Bookies are not asked more often than this."""
 LOOK_AGE_MAX_S = 30.0
 """A rate since a look that is older would not be of now."""
-LOOK_WAIT_S = 0.1
 LOOK_TIMEOUT_S = 2.0
 METRICS_BYTES_MAX = 1024 * 1024
 BOOKIES_AT_ONCE = 32
@@ -47,6 +47,9 @@ _LATENCIES = {
 _LEDGERS = "bookie_ledgers_count"
 _WANTED = "|".join(map(re.escape, (*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS)))
 _LINE = re.compile(rf"^({_WANTED}) (\S+)$", re.MULTILINE)
+_DIRECTORY = re.compile(
+    r"""^quire_directory_(free|total)_bytes\{directory="([^"\\]+)"\} ([0-9.e+]+)$""", re.MULTILINE
+)
 
 Fetch = Callable[[str], Awaitable[str]]
 """The text behind an address; any error means that there is none."""
@@ -56,33 +59,27 @@ Fetch = Callable[[str], Awaitable[str]]
 class _Look:
     at_s: float
     values: Mapping[str, float]
+    free: Mapping[str, float]
 
 
-class Rates:
+class Rates(Background):
     """Of a cluster's bookies. `fetch` reads one bookie's metrics."""
 
-    def __init__(self, monotonic: Callable[[], float], fetch: Fetch) -> None:
-        self._monotonic = monotonic
+    def __init__(
+        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+    ) -> None:
+        super().__init__(monotonic, LOOK_INTERVAL_S, wait_s)
         self._fetch = fetch
-        self._tasks = TaskSet()
-        self._looking: asyncio.Task[None] | None = None
-        self._looked_s = -math.inf
+        self.directories: Mapping[str, Mapping[str, float]] = {}
+        """By bookie, of each of its data directories the share of its disk that is free."""
         self._looks: dict[str, _Look] = {}
         self._rates: dict[str, dict[str, float | None]] = {}
 
     async def of(self, bookies: Mapping[str, BookieAddress]) -> dict[str, dict[str, float | None]]:
         """By bookie; those that tell nothing are missing. What needs two looks is None at the
-        first one, and so is the latency of what nobody did. A look that takes longer than
-        `LOOK_WAIT_S` is for the next who ask; these get what the one before has found."""
-        due = self._monotonic() - self._looked_s >= LOOK_INTERVAL_S
-        if due and (self._looking is None or self._looking.done()):
-            self._looking = self._tasks.start(self._look(bookies))
-        if self._looking is not None:
-            await asyncio.wait([self._looking], timeout=LOOK_WAIT_S)
+        first one, and so is the latency of what nobody did."""
+        await self.refresh(lambda: self._look(bookies))
         return self._rates
-
-    async def close(self) -> None:
-        await self._tasks.close()
 
     async def _look(self, bookies: Mapping[str, BookieAddress]) -> None:
         places = [(name, url) for name, one in bookies.items() if (url := metrics_url(one))]
@@ -92,7 +89,7 @@ class Rates:
         }
         self._rates = {name: _rates(self._looks.get(name), look) for name, look in looks.items()}
         self._looks = looks
-        self._looked_s = self._monotonic()
+        self.directories = {name: look.free for name, look in looks.items()}
 
     async def _read(self, place: tuple[str, str]) -> _Look | None:
         try:
@@ -100,7 +97,7 @@ class Rates:
                 text = await self._fetch(place[1])
         except Exception:  # noqa: BLE001 - whatever it was, there are no rates of this bookie
             return None
-        return _Look(self._monotonic(), parsed(text))
+        return _Look(self._monotonic(), parsed(text), free_shares(text))
 
 
 def metrics_url(address: BookieAddress) -> str | None:
@@ -122,6 +119,18 @@ def parsed(text: str) -> dict[str, float]:
         if math.isfinite(value):
             values[name] = value
     return values
+
+
+def free_shares(text: str) -> dict[str, float]:
+    """By data directory, of the same text."""
+    sizes: dict[str, dict[str, float]] = {"free": {}, "total": {}}
+    for which, path, number in _DIRECTORY.findall(text):
+        sizes[which][path] = float(number)
+    return {
+        path: sizes["free"][path] / total
+        for path, total in sizes["total"].items()
+        if total and path in sizes["free"]
+    }
 
 
 def _rates(before: _Look | None, now: _Look) -> dict[str, float | None]:

@@ -13,18 +13,22 @@ from quire.client.metrics import client_metrics
 from quire.clock import SystemClock
 from quire.codec.registration import Endpoint
 from quire.config import ClientConfig
+from quire.errors import QuireError
 from quire.http.api import Api, Call, Route, Text
-from quire.http.cluster import ClusterRoutes
+from quire.http.cluster import ClusterRoutes, Connect
+from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.dashboard import DashboardRoutes
 from quire.http.fetch import fetcher
 from quire.http.jobs import Jobs
 from quire.http.ours import OurRoutes
 from quire.http.process import process_metrics
-from quire.http.rates import ENDPOINT, Rates
+from quire.http.rates import ENDPOINT
+from quire.http.reach import Reach
 from quire.http.security import HttpOptions
 from quire.http.server import HttpServer, Log
 from quire.http.static_files import static_routes
 from quire.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
+from quire.net.tls import client_tls
 from quire.replication.settings import AutorecoveryStats
 from quire.tasks import TaskSet
 
@@ -32,30 +36,48 @@ if TYPE_CHECKING:
     from quire.bookie.server import Bookie
 
 Collect = Callable[[], Iterable[Metric]]
+CLUSTER_TIMEOUT_S = 2.0
+"""For what the metrics say of a whole cluster."""
 
 
 class LazyClient:
-    """Connects at the first call; after a failure the next call tries again."""
+    """Connects at the first call; after a failure the next call tries again. Who waits for it may
+    give up: the attempt goes on for the others."""
 
     def __init__(self, uri: str, config: ClientConfig) -> None:
-        self._uri = uri
-        self._config = config
-        self._lock = asyncio.Lock()
+        self.uri = uri
+        self.config = config
         self._client: Client | None = None
+        self._connecting: asyncio.Task[Client] | None = None
 
     async def __call__(self) -> Client:
-        async with self._lock:
-            if self._client is None:
-                self._client = await connect(self._uri, config=self._config)
-            return self._client
+        if self._client is None:
+            if self._connecting is None:
+                self._connecting = asyncio.get_running_loop().create_task(self._connect())
+                self._connecting.add_done_callback(self._connected)
+            return await asyncio.shield(self._connecting)
+        return self._client
+
+    async def _connect(self) -> Client:
+        return await connect(self.uri, config=self.config)
+
+    def _connected(self, task: asyncio.Task[Client]) -> None:
+        self._connecting = None
+        if not task.cancelled() and task.exception() is None:
+            self._client = task.result()
+
+    async def instance_id(self) -> str:
+        return await (await self()).metadata.instance_id()
 
     def metrics(self) -> Iterable[Metric]:
         return client_metrics(self._client) if self._client is not None else ()
 
     async def close(self) -> None:
-        async with self._lock:
-            if self._client is not None:
-                await self._client.close()
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.wait([self._connecting])
+        if self._client is not None:
+            await self._client.close()
 
 
 @asynccontextmanager
@@ -75,8 +97,9 @@ async def serve_bookie(
 
     own = BookieRoutes(bookie, client, tasks).routes()
     owner = f"http.{bookie.address.advertise}"
+    reach = Reach(uri, bookie.metadata.instance_id, clock)
     try:
-        async with _serving(client, own, collect, options, owner, version, log) as server:
+        async with _serving(client, reach, own, collect, options, owner, version, log) as server:
             extensions = ("tls",) if options.tls is not None else ()
             host = bookie.address.advertise if not options.loopback else options.host
             bookie.others = (
@@ -104,20 +127,29 @@ async def serve_cluster(
         return () if autorecovery is None else autorecovery_metrics(autorecovery)
 
     client = LazyClient(uri, config)
-    async with _serving(client, [], collect, options, owner, version, log) as server:
+    reach = Reach(uri, client.instance_id, SystemClock())
+    served = _serving(
+        client, reach, [], collect, options, owner, version, log, about_cluster=autorecovery is None
+    )
+    async with served as server:
         yield server
 
 
 @asynccontextmanager
 async def _serving(
     client: LazyClient,
+    reach: Reach,
     own: list[Route],
     collect: Collect,
     options: HttpOptions,
     owner: str,
     version: str,
     log: Log,
+    *,
+    about_cluster: bool = False,
 ) -> AsyncIterator[HttpServer]:
+    """`about_cluster`: metrics of the whole cluster, too: one or two servers are to have them, for
+    each asks all bookies."""
     clock = SystemClock()
     jobs = Jobs(clock)
     api = Api("Quire")
@@ -127,9 +159,11 @@ async def _serving(
         return Text("OK\n")
 
     async def metrics(call: Call) -> Text:
-        found = [*collect(), *client.metrics(), *process_metrics()]
+        found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics()]
         if server is not None:
             found += server_metrics(server)
+        if about_cluster:
+            found += await _cluster_metrics(connected, view)
         return Text(exposition(found), CONTENT_TYPE)
 
     api.add(
@@ -139,23 +173,39 @@ async def _serving(
             Route("GET", "/metrics", "Prometheus' text format", metrics, example=Text("")),
         ]
     )  # fmt: skip
-    async with fetcher() as fetch:
-        rates = Rates(clock.monotonic, fetch)
+    connected = reach.connecting(client)
+    tls = client_tls(client.config.tls, clock.monotonic, log) if client.config.tls else None
+    async with fetcher(options.bookies_token, tls.current if tls else None) as fetch:
+        view = ClusterView(clock.monotonic, fetch)
         api.add(own)
-        api.add(ClusterRoutes(client, jobs, owner).routes())
-        api.add(OurRoutes(client, jobs, rates).routes())
-        api.add(DashboardRoutes(client, jobs, rates).routes())
+        for routes in (
+            ClusterRoutes(connected, jobs, owner).routes(),
+            OurRoutes(connected, jobs, view, owner).routes(),
+            DashboardRoutes(connected, jobs, view).routes(),
+        ):
+            api.add(reach.guarded(routes))
         api.add(static_routes())
         server = HttpServer(api, options, version=version, monotonic=clock.monotonic, log=log)
         try:
             await server.start()
+            reach.start()
             log("http_serving", url=server.url)
             yield server
         finally:
             await server.stop()
+            await reach.stop()
             await jobs.close()
-            await rates.close()
+            await view.close()
             await client.close()
+
+
+async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metric]:
+    """None of them while the metadata store does not answer, which other metrics say."""
+    try:
+        async with asyncio.timeout(CLUSTER_TIMEOUT_S):
+            return list(cluster_metrics(await view.look(await connect())))
+    except (QuireError, TimeoutError):
+        return ()
 
 
 def server_metrics(server: HttpServer) -> Iterable[Metric]:

@@ -44,6 +44,8 @@ class HttpOptions:
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
     """Further hosts that requests may name."""
+    bookies_token: str = ""
+    """Shown to bookies whose metrics are read; '': none."""
     max_body_bytes: int = 64 * 1024
     max_head_bytes: int = 8 * 1024
     """Of the first line, and of each header field."""

@@ -22,6 +22,7 @@ async def open_metadata(
     rng: random.Random | None = None,
     session_timeout_ms: int = SESSION_TIMEOUT_MS,
     zookeeper: ZooKeeperOptions | None = None,
+    connect_timeout_s: float | None = None,
 ) -> MetadataStore:
     """Connect to the store that `uri` names (see `uri`); `close` it in the end.
 
@@ -30,7 +31,8 @@ async def open_metadata(
     by `initialise`. Without `create`, a missing SQLite file is `ClusterNotInitialisedError` and
     stays missing. `session_timeout_ms` after it was last heard of, a process has lost what is
     ephemeral. `zookeeper` says who we are to ZooKeeper; None: what the environment says
-    (`zookeeper_options`).
+    (`zookeeper_options`). `connect_timeout_s` is how long servers are tried; None: as long as is
+    usual.
 
     Raises MetadataURIError, MetadataUnavailableError where nothing answers in time, MetadataError
     where what is there cannot be used, UsageError for an identity that cannot be read. Cancelling
@@ -60,6 +62,7 @@ async def open_metadata(
             rng=rng,
             session_timeout_ms=session_timeout_ms,
         )
+    from quire.metadata.kazoo_adapter import CONNECT_TIMEOUT_S
     from quire.metadata.zookeeper import ZooKeeperStore
 
     return await ZooKeeperStore.connect(
@@ -67,5 +70,6 @@ async def open_metadata(
         clock=clock,
         rng=rng,
         session_timeout_ms=session_timeout_ms,
+        connect_timeout_s=CONNECT_TIMEOUT_S if connect_timeout_s is None else connect_timeout_s,
         options=zookeeper or ZooKeeperOptions.from_environment(),
     )

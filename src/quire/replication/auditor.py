@@ -30,7 +30,13 @@ from quire.replication.marks import Marks
 from quire.replication.misplaced import keeps_to_policy, to_move
 from quire.replication.replica_reader import answers
 from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.status import MISPLACED_TOLD_MAX, PlacementCheck, note_placement
+from quire.replication.status import (
+    MISPLACED_TOLD_MAX,
+    PlacementCheck,
+    Waiting,
+    note_placement,
+    note_waiting,
+)
 from quire.tasks import each
 
 PAGE_LEDGERS = 256
@@ -84,6 +90,8 @@ class Auditor:
         self._enabled = True
         self._silent: set[str] = set()
         """Registered bookies that did not answer a check: they are as good as away."""
+        self._told: tuple[str, float] | None = None
+        """The bookie that is waited for, and until when, as it was told last."""
         self._news = asyncio.Event()
         """Something has changed that the look for lost bookies goes by."""
         self._switched = asyncio.Event()
@@ -189,6 +197,23 @@ class Auditor:
         self._lost.look(present, asyncio.get_running_loop().time())
         self._stats.bookies_waited_for += self._lost.waits - waits
         self._stats.bookies_returned += self._lost.returns - returns
+        await self._tell_waiting()
+
+    async def _tell_waiting(self) -> None:
+        """For those who ask why nothing is copied yet."""
+        now_s, due_s = asyncio.get_running_loop().time(), self._lost.due_s()
+        for bookie in self._lost.waited_for(now_s):  # one at most: several are not waited for
+            assert due_s is not None
+            if self._told == (bookie, due_s):
+                return
+            now_ms = self._clock.now_ms()
+            since_ms = now_ms - int((now_s - self._lost.missing[bookie]) * 1000)
+            waiting = Waiting(bookie, since_ms, now_ms + int((due_s - now_s) * 1000))
+            try:
+                await note_waiting(self._store, waiting)
+                self._told = (bookie, due_s)
+            except MetadataError:
+                self._stats.store_errors += 1  # the next look tries again
 
     async def _registered(self) -> set[str]:
         bookies = await self._store.bookies()

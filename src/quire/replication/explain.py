@@ -32,7 +32,7 @@ from quire.replication.explain_words import Verdict, verdict
 from quire.replication.marks import Marks
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
-from quire.replication.status import WhyNot, why_not
+from quire.replication.status import WhyNot, last_waiting, why_not
 
 NOT_LISTED = "no such entry"
 
@@ -82,6 +82,8 @@ class Explained:
     enabled: bool
     delay_s: int
     """So long the auditor waits for a lost bookie."""
+    waiting: tuple[str, float] | None
+    """The bookie that it waits for now, and how many seconds more; None: none is known of."""
     spare: int
     """Writable bookies that are not in its last ensemble."""
     deep: bool
@@ -121,11 +123,18 @@ async def explain_ledger(
         auditor=auditor.owner if auditor is not None else None,
         enabled=await marks.enabled(),
         delay_s=await marks.delay_s(),
+        waiting=await _waiting(client),
         spare=sum(bookie not in newest for bookie in bookies.writable),
         deep=deep,
         verdict=Verdict("", ""),
     )
     return verdict(facts)
+
+
+async def _waiting(client: Client) -> tuple[str, float] | None:
+    now_ms = client.clock.now_ms()
+    found = await last_waiting(client.metadata, now_ms)
+    return None if found is None else (found.bookie, (found.until_ms - now_ms) / 1000)
 
 
 def _view(

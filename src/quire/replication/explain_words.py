@@ -25,7 +25,7 @@ def verdict(facts: Explained) -> Explained:
 
 
 def _verdict(facts: Explained) -> Verdict:
-    lost = sorted({one.bookie for one in _replicas(facts) if one.state == "unreachable"})
+    lost = sorted({one.bookie for one in _lost_ones(facts)})
     bad = [one for one in _replicas(facts) if one.state in ("missing", "damaged", "different")]
     short = [one for one in _replicas(facts) if one.state == "short"]
     if any(not one.copies_min for one in facts.segments):
@@ -57,6 +57,10 @@ def _verdict(facts: Explained) -> Verdict:
 
 def _replicas(facts: Explained) -> list[Replica]:
     return [one for segment in facts.segments for one in segment.replicas]
+
+
+def _lost_ones(facts: Explained) -> list[Replica]:
+    return [one for one in _replicas(facts) if one.state == "unreachable"]
 
 
 def _unreadable(facts: Explained, lost: list[str]) -> Verdict:
@@ -107,6 +111,12 @@ def _why(facts: Explained) -> str:
         return "Not repaired yet: autorecovery is disabled (quire autorecovery enable)"
     if facts.auditor is None:
         return "Not repaired yet: no auditor runs (quire autorecovery start)"
+    if facts.waiting is not None and facts.waiting[0] in {one.bookie for one in _lost_ones(facts)}:
+        bookie, left_s = facts.waiting
+        return (
+            f"Not repaired yet: the auditor {facts.auditor} waits {left_s:.0f} s more for {bookie} "
+            "to come back (at once: quire autorecovery trigger)"
+        )
     if facts.delay_s:
         return (
             f"Not repaired yet: it is not marked; the auditor {facts.auditor} waits up to "

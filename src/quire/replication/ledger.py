@@ -176,8 +176,7 @@ async def take_out_locked(
             except QuireError as error:
                 reasons.append(str(error))
         if reasons:
-            reason = "; ".join(reasons)[:REASON_CHARS_MAX]
-            return replace(result, work=Work.FAILED, reason=reason)
+            return _failed(result, "; ".join(reasons))
         if changed:
             continue  # the metadata says whether that was all
         newest = ledger.fragments()[-1]
@@ -188,14 +187,16 @@ async def take_out_locked(
             try:
                 await fence_and_close(client, ledger)
             except QuireError as error:
-                reason = str(error)[:REASON_CHARS_MAX]
-                return replace(result, work=Work.FAILED, reason=reason)
+                return _failed(result, str(error))
             result = replace(result, recovered=True)
             continue
         await _unmark(locks, lock, ledger)
         return replace(result, work=Work.DONE)
-    reason = f"others changed the ledger {CONFLICTS_MAX} times meanwhile"
-    return replace(result, work=Work.FAILED, reason=reason)
+    return _failed(result, f"others changed the ledger {CONFLICTS_MAX} times meanwhile")
+
+
+def _failed(result: LedgerWork, reason: str) -> LedgerWork:
+    return replace(result, work=Work.FAILED, reason=reason[:REASON_CHARS_MAX])
 
 
 async def _fragment(

@@ -30,6 +30,9 @@ from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.locks import MARK_DEPTH, replication_root
 
+CHANGES_MAX = 10
+"""Of a node, by others, in a row: behind it who wants to change it is told."""
+
 
 class Marks:
     """Calls raise MetadataError. Reads are cancel-safe; of a change that was cancelled the outcome
@@ -157,7 +160,7 @@ class Marks:
         """It wakes the auditor, also where it changes nothing (`trigger`)."""
         await self._tree.make_path(self.root)
         path = f"{self.root}/{DELAY}"
-        while True:
+        for _ in range(CHANGES_MAX):
             try:
                 await self._tree.commit(Put(path, delay_value(seconds)))
                 return
@@ -168,6 +171,10 @@ class Marks:
                 return
             except KeyExistsError:
                 pass
+        raise MetadataError(
+            f"{path} was made and removed by others {CHANGES_MAX} times, and is not set",
+            remedy="Try again",
+        )
 
     async def begin_delay(self, seconds: int) -> None:
         """Where none is set."""

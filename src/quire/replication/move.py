@@ -30,7 +30,6 @@ from quire.replication.locks import ReplicationLocks
 from quire.replication.move_result import (
     LEDGERS_PER_LOOK,
     LOCKED_ROUNDS,
-    OPEN_GRACE_S,
     RecoverResult,
     added,
     check_bookie,
@@ -38,10 +37,9 @@ from quire.replication.move_result import (
     result_of,
 )
 from quire.replication.opened import open_for_repair
+from quire.replication.settings import OPEN_GRACE_S, PARALLEL
 from quire.tasks import each, pages
 
-PARALLEL = 4
-"""Ledgers that are copied at one time."""
 LOCKED_PAUSE_S = 5.0
 """Before ledgers that others work on are tried again."""
 
@@ -67,6 +65,10 @@ class JobProgress(Protocol):
         """So many more."""
         ...
 
+    async def may_go_on(self) -> None:
+        """Awaited before each ledger: returns at once, unless somebody has paused the job."""
+        ...
+
 
 class Silent:
     """Nobody wants to know."""
@@ -75,6 +77,9 @@ class Silent:
         pass
 
     def done(self, ledgers: int, size_bytes: int) -> None:
+        pass
+
+    async def may_go_on(self) -> None:
         pass
 
 
@@ -200,6 +205,7 @@ class _Job:
 
     async def _turn(self, ledgers: Sequence[int], seen: Mapping[int, Seen]) -> None:
         async def one(ledger_id: int) -> None:
+            await self._progress.may_go_on()
             found = await take_out(
                 self._client,
                 self._locks,
@@ -216,6 +222,7 @@ class _Job:
 
     async def _fence(self, ledger_id: int) -> None:
         """End whoever writes it. What goes wrong is told by the next try to copy it."""
+        await self._progress.may_go_on()
         try:
             ledger = await open_for_repair(
                 self._client, ledger_id, password=self._options.password, ask=False

@@ -12,8 +12,6 @@ from quire.client import Client
 from quire.errors import UsageError
 from quire.replication.ledger import LedgerWork, Move, Work
 
-OPEN_GRACE_S = 30.0
-"""As Java's workers: so long a writer has to replace the bookie by itself."""
 LOCKED_ROUNDS = 3
 """How often ledgers that others work on, or that are open, are looked at again."""
 LEDGERS_PER_LOOK = 2_000

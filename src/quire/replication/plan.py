@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, entry_bytes, fragments, stored_count
+from quire.replication.settings import TARGET_SPREAD_PERCENT
 
-TARGET_SPREAD_PERCENT = 10.0
 CANDIDATES_MAX = 50_000
 """Replicas of one bookie that are thought of, the largest: a plan for more is made by the next
 run."""

@@ -21,17 +21,17 @@ from quire.replication.budget import Budget
 from quire.replication.fragment import Outcome, replicate_fragment
 from quire.replication.ledger import REASON_CHARS_MAX
 from quire.replication.locks import LockHeldError, ReplicationLocks
-from quire.replication.move import PARALLEL, JobProgress, Metered, Silent
+from quire.replication.move import JobProgress, Metered, Silent
 from quire.replication.move_result import LEDGERS_PER_LOOK, Left
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.plan import (
-    TARGET_SPREAD_PERCENT,
     Allowed,
     Plan,
     PlannedMove,
     Stock,
     make_plan,
 )
+from quire.replication.settings import PARALLEL, TARGET_SPREAD_PERCENT
 from quire.tasks import each, pages
 
 LOCATIONS_WAIT_S = 5.0
@@ -199,6 +199,7 @@ class _Moving:
 
     async def ledger(self, planned: tuple[int, list[PlannedMove]]) -> None:
         ledger_id, moves = planned
+        await self._progress.may_go_on()
         try:
             async with self._locks.hold(ledger_id):
                 for move in moves:

@@ -27,6 +27,7 @@ FAILURES_TOLD_MAX = 100
 """In an overview."""
 _KEY = ("autorecovery", "failures")
 _PLACEMENT = ("autorecovery", "placement")
+_WAITING = ("autorecovery", "waiting")
 _ATTEMPTS = 5
 """Of noting one failure, against others that note theirs."""
 
@@ -131,6 +132,17 @@ class PlacementCheck:
 
 
 @dataclass(frozen=True, slots=True)
+class Waiting:
+    """A lost bookie that the auditor gives time to come back."""
+
+    bookie: str
+    since_ms: int
+    """When it was missed."""
+    until_ms: int
+    """From then on its ledgers are copied."""
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """Of a cluster's autorecovery."""
 
@@ -148,6 +160,8 @@ class Overview:
     """The first of these."""
     placement: PlacementCheck | None = None
     """None: it was never checked by one of ours."""
+    waiting: Waiting | None = None
+    """Noted by an auditor of ours; the bookie may have come back since."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -178,6 +192,7 @@ async def overview(store: MetadataStore, *, clock: Clock | None = None) -> Overv
         failing=failed,
         failures=tuple(told),
         placement=await last_placement(store),
+        waiting=await last_waiting(store, clock.now_ms()),
     )
 
 
@@ -222,6 +237,20 @@ async def last_placement(store: MetadataStore) -> PlacementCheck | None:
 async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
     """The last one counts."""
     await _write(store, _PLACEMENT, json.dumps(asdict(found)).encode())
+
+
+async def last_waiting(store: MetadataStore, now_ms: int) -> Waiting | None:
+    """None: no bookie is waited for any more, or none was."""
+    try:
+        found = Waiting(**json.loads((await store.read_value(_WAITING)).value))
+        return found if found.until_ms > now_ms else None
+    except (NoSuchKeyError, ValueError, TypeError):
+        return None
+
+
+async def note_waiting(store: MetadataStore, found: Waiting) -> None:
+    """The last one counts, until it comes to its end by itself: nobody takes it back."""
+    await _write(store, _WAITING, json.dumps(asdict(found)).encode())
 
 
 async def forget_failure(store: MetadataStore, ledger_id: int) -> None:

@@ -39,9 +39,10 @@ tasks share a large ledger, small ledgers share a task. With `pushdown` (false) 
 
 **Writing.** One entry per row: the column `value` (binary or string), or the only such column, or
 `valueColumn`. Each task writes one ledger (`ensemble` 3, `writeQuorum` 3, `ackQuorum` 2, `digest`
-crc32c); rows of a partition keep their order. The commit publishes all of them at once as
-`dataset`: mode `append` adds; mode `overwrite` replaces the set and then deletes the ledgers that
-were in it (queries that still read them fail and say so). A job that fails publishes nothing.
+crc32c, `placement` as `--placement` of the commands has it); rows of a partition keep their order.
+The commit publishes all of them at once as `dataset`: mode `append` adds; mode `overwrite` replaces
+the set and then deletes the ledgers that were in it (queries that still read them fail and say so).
+A job that fails publishes nothing.
 
 With `txnId` a write is idempotent, across restarts of the driver too: a dataset remembers its
 newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes what killed tasks

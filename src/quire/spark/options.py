@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from quire import DigestType
 from quire.client.arrow import COLUMNS
+from quire.client.placement import parse_placement
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 
@@ -23,6 +24,7 @@ D = TypeVar("D")
 
 ENV_METADATA = "QUIRE_METADATA"
 ENV_PASSWORD = "QUIRE_PASSWORD"
+ENV_PLACEMENT = "QUIRE_PLACEMENT"
 ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 PARTITION_BYTES = 64 * 1024 * 1024
 """Of one task: enough that its fixed cost (some 10 ms) does not count."""
@@ -42,12 +44,12 @@ STREAM_READING = (
 )  # fmt: skip
 TABLE_READING = (*STREAM_SHARED, "table")
 WRITING = (
-    *SHARED, "ensemble", "writeQuorum", "ackQuorum", "digest", "valueColumn", "txnId",
+    *SHARED, "ensemble", "writeQuorum", "ackQuorum", "digest", "placement", "valueColumn", "txnId",
 )  # fmt: skip
 
 STREAM_WRITING = (
     *STREAM_SHARED, "stream", "streams", "streamColumn", "createStream", "valueColumn",
-    "txidColumn", "orderBy", "token",
+    "txidColumn", "orderBy", "token", "placement",
 )  # fmt: skip
 BATCH_ONLY = ("txnId",)
 QUERY_ONLY = ("writerId", "takeover")
@@ -125,6 +127,9 @@ class WriteOptions:
     value_column: str | None = None
     txn_id: str | None = None
     """Makes the write idempotent: what was published under this id is not published again."""
+    placement: str = ""
+    """On which bookies, as `parse_placement` reads it; files that it
+    names must be there on every machine that runs tasks. Empty: any."""
     tls: TlsClientConfig | None = None
 
     @classmethod
@@ -148,6 +153,7 @@ class WriteOptions:
             digest=given.take("digest", DigestType.parse, DigestType.CRC32C),
             value_column=given.take("valueColumn", parse_name, None),
             txn_id=given.take("txnId", parse_name, None),
+            placement=given.placement(environ),
             tls=given.tls(environ),
         )
         if not parsed.ensemble >= parsed.write_quorum >= parsed.ack_quorum:
@@ -232,6 +238,12 @@ class Given:
                 "metadata URI",
             )
         return uri
+
+    def placement(self, environ: Mapping[str, str]) -> str:
+        text = self.take("placement", parse_name, None) or environ.get(ENV_PLACEMENT, "")
+        if text:
+            parse_placement(text)
+        return text
 
     def tls(self, environ: Mapping[str, str]) -> TlsClientConfig | None:
         names = ("tlsCa", "tlsCert", "tlsKey")

@@ -333,7 +333,7 @@ class Committer:
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Publish stream by stream: each has all of its rows, or none."""
         written = written_by(messages)
-        with worker.client(self._options.metadata, self._options.tls) as client:
+        with worker.writing(self._options) as client:
             call(self._commit(client.aio, written))
 
     async def _commit(self, client: Client, written: Sequence[StreamMessage]) -> None:
@@ -376,7 +376,7 @@ class Committer:
         may have published everything."""
         written = written_by(messages)
         try:
-            with worker.client(self._options.metadata, self._options.tls) as client:
+            with worker.writing(self._options) as client:
                 call(self._abort(client.aio, written))
         except QuireError as error:
             logger.warning("ledgers of a job that failed are left for a sweep: %s", error)

@@ -47,6 +47,8 @@ class StreamWriteOptions:
     writer: str = ""
     """Of a streaming query."""
     takeover: bool = False
+    placement: str = ""
+    """As that of `WriteOptions`."""
     tls: TlsClientConfig | None = None
 
     @classmethod
@@ -76,6 +78,7 @@ class StreamWriteOptions:
             txn_id=None if streaming else given.take("txnId", parse_name, None),
             writer=_writer(given) if streaming else "",
             takeover=streaming and given.take("takeover", parse_boolean, False),
+            placement=given.placement(environ),
             tls=given.tls(environ),
         )
 

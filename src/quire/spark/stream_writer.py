@@ -70,7 +70,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._columns = Columns.of(schema, options)
         self.key = BatchKey.of_job(options.txn_id or f"job:{uuid.uuid4().hex}")
         self.committer = Committer(options)
-        with worker.client(options.metadata, options.tls) as client:
+        with worker.writing(options) as client:
             self._plan = call(self._make_plan(client.aio))
 
     async def _make_plan(self, client: Client) -> Plan:
@@ -90,7 +90,7 @@ class StreamBatchWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Write the rows of one partition into closed ledgers: all of them are on disk on a quorum
         when this returns, and no reader sees them."""
         worker.prepare()
-        with worker.client(self._options.metadata, self._options.tls) as client:
+        with worker.writing(self._options) as client:
             return write_partition(client, self._options, self._columns, self._plan, iterator)
 
     @worker.plainly
@@ -113,7 +113,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         self._plan: Plan | None = None
         self._failure: QuireError | None = None
         self.committer = Committer(options)
-        with worker.client(options.metadata, options.tls) as client:
+        with worker.writing(options) as client:
             self._names = call(self._check(client.aio))
 
     async def _check(self, client: Client) -> list[str]:
@@ -125,7 +125,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         writer. Pickling must not fail, so the tasks report what went wrong."""
         if self._plan is None and self._failure is None:
             try:
-                with worker.client(self._options.metadata, self._options.tls) as client:
+                with worker.writing(self._options) as client:
                     self._plan = call(self.make_plan(client.aio))
             except QuireError as error:
                 self._failure = error
@@ -154,7 +154,7 @@ class StreamQueryWriter(DataSourceStreamArrowWriter):  # type: ignore[misc]
         worker.prepare()
         if self._failure is not None:
             raise self._failure
-        with worker.client(self._options.metadata, self._options.tls) as client:
+        with worker.writing(self._options) as client:
             plan = self._plan_of_batch(client)
             return write_partition(client, self._options, self._columns, plan, iterator)
 

@@ -11,14 +11,18 @@ import functools
 import gc
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import ParamSpec, TypeVar
 
 from pyspark import TaskContext
 
 from quire import QuireError, blocking
+from quire.client.placement import parse_placement
 from quire.config import ClientConfig, TlsClientConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
+from quire.spark.options import WriteOptions
+from quire.spark.stream_write_options import StreamWriteOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -26,19 +30,24 @@ R = TypeVar("R")
 CLIENTS_MAX = 8
 """Clusters that one process keeps a connection to."""
 
-_Key = tuple[str, TlsClientConfig | None, int]
+_Key = tuple[str, TlsClientConfig | None, str, int]
 _clients: dict[_Key, blocking.Client] = {}
 _frozen_pid = -1
 
 
 @contextmanager
-def client(uri: str, tls: TlsClientConfig | None = None) -> Iterator[blocking.Client]:
+def client(
+    uri: str, tls: TlsClientConfig | None = None, placement: str = ""
+) -> Iterator[blocking.Client]:
     """The client of this process for the cluster at `uri`, connected. It stays for the next task,
     unless the metadata store was lost while it was used."""
-    key = (uri, tls, os.getpid())
+    key = (uri, tls, placement, os.getpid())
     found = _clients.get(key)
     if found is None:
-        found = blocking.connect(uri, config=ClientConfig(tls=tls))
+        config = ClientConfig(tls=tls)
+        if placement:
+            config = replace(config, placement=parse_placement(placement))
+        found = blocking.connect(uri, config=config)
         while len(_clients) >= CLIENTS_MAX:
             _forget(next(iter(_clients)))
         _clients[key] = found
@@ -47,6 +56,13 @@ def client(uri: str, tls: TlsClientConfig | None = None) -> Iterator[blocking.Cl
     except (MetadataUnavailableError, ClientClosedError):
         _forget(key)
         raise
+
+
+def writing(
+    options: WriteOptions | StreamWriteOptions,
+) -> AbstractContextManager[blocking.Client]:
+    """The client of this process for what these options write."""
+    return client(options.metadata, options.tls, options.placement)
 
 
 def _forget(key: _Key) -> None:

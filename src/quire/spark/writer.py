@@ -61,7 +61,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         self._column = value_column(schema, options.value_column)
         self.job = uuid.uuid4().hex
         self.txn = options.txn_id or f"job:{self.job}"
-        with worker.client(options.metadata, options.tls) as client:
+        with worker.writing(options) as client:
             self._done = options.txn_id is not None and (
                 BlockingDatasets(client).find_transaction(options.dataset, self.txn) is not None
             )
@@ -78,7 +78,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
             for _ in iterator:
                 pass
             return LedgerMessage(partition, attempt)
-        with worker.client(self._options.metadata, self._options.tls) as client:
+        with worker.writing(self._options) as client:
             output = TaskOutput(client, self, partition, attempt)
             try:
                 for batch in iterator:
@@ -118,7 +118,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         if self._done:
             return
         written = _written(messages)
-        with worker.client(self._options.metadata, self._options.tls) as client:
+        with worker.writing(self._options) as client:
             datasets = BlockingDatasets(client)
             published = self.publish(datasets, written)
             try:
@@ -147,7 +147,7 @@ class QuireWriter(DataSourceArrowWriter):  # type: ignore[misc]
         which may have published everything: what the dataset holds is never touched."""
         name = self._options.dataset
         try:
-            with worker.client(self._options.metadata, self._options.tls) as client:
+            with worker.writing(self._options) as client:
                 datasets = BlockingDatasets(client)
                 written = _written(messages)
                 datasets.discard(name, _ids(written))

@@ -1,15 +1,17 @@
 import { get } from "/ui/api.js";
 import { h, link, mark, table } from "/ui/dom.js";
 import { bytes, count, milliseconds, rate } from "/ui/format.js";
+import { spaceAge } from "/ui/overview.js";
 
 const PAGE = 200;
 const STATES = { writable: ["good", "✓ writable"], "read-only": ["warn", "! read-only"], gone: ["bad", "✗ gone"] };
 
 function space(one) {
-  if (one.free_bytes === null) return one.state === "gone" ? "–" : mark("bad", "✗ no answer");
+  if (one.answers === false) return mark("bad", "✗ no answer");
+  if (one.free_bytes === null) return one.state === "gone" ? "–" : spaceAge(null);
   const used = one.total_bytes - one.free_bytes;
   const meter = h("meter", { min: 0, max: one.total_bytes, high: 0.95 * one.total_bytes, value: used, "aria-label": `used on ${one.id}` });
-  return [meter, ` ${bytes(one.free_bytes)} free of ${bytes(one.total_bytes)}`];
+  return [meter, ` ${bytes(one.free_bytes)} free of ${bytes(one.total_bytes)} `, spaceAge(one.space_age_s)];
 }
 
 export const bookies = {

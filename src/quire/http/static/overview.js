@@ -2,11 +2,18 @@ import { get } from "/ui/api.js";
 import { facts, h, link, section } from "/ui/dom.js";
 import { bytes, count, milliseconds, rate, seconds } from "/ui/format.js";
 
+const OLD_S = 5;
 const SIGNS = { bad: "✗ Wrong: ", warn: "! Soon: ", note: "Note: " };
 
 export const problemList = (problems) => h("ul", { class: "problems" }, problems.map((one) =>
   h("li", { class: one.severity }, h("p", null, h("strong", null, SIGNS[one.severity]), one.what),
+    one.risk ? h("p", null, "At risk: ", one.risk) : "",
+    one.doing ? h("p", null, "Being done: ", one.doing) : "",
     one.next ? h("p", null, "What to do: ", one.next.startsWith("quire ") ? h("code", null, one.next) : one.next) : "")));
+
+/** How old what bookies said of their space is, where it is not of now. */
+export const spaceAge = (age) => age === null || age === undefined ? h("small", null, "being asked for")
+  : age >= OLD_S ? h("small", null, `as of ${seconds(age)} ago`) : "";
 
 export const overview = {
   title: () => "Overview",
@@ -20,7 +27,7 @@ export const overview = {
         ["Writable", count(bookies.writable)],
         ["Read-only", count(bookies["read-only"])],
         ["Gone", count(bookies.gone)],
-        ["Free space", [bytes(data.free_bytes), " ", h("small", null, `of ${bytes(data.total_bytes)}`)]],
+        ["Free space", [bytes(data.free_bytes), " ", h("small", null, `of ${bytes(data.total_bytes)}`), " ", spaceAge(data.space_age_s)]],
       ])),
       section("Now", rates.bookies ? facts([
         ["Entries added", rate(rates.adds_per_s)],

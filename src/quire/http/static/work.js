@@ -21,6 +21,10 @@ function button(text, label, work, act) {
   return h("button", { type: "button", "aria-label": label, onclick: press }, text);
 }
 
+const change = (what, { kind, target }) => () => ask("PUT", `/api/v1/quire/${what}`, { body: { kind, target } });
+const pause = (job, act) => button("Pause", `Pause ${job.kind} ${job.target}`, change("pause", job), act);
+const goOn = (job, act) => button("Go on", `Let ${job.kind} ${job.target} go on`, change("resume", job), act);
+
 export const work = {
   title: () => "Repair and jobs",
   load: (where, signal) => get("/api/v1/quire/work", {}, signal),
@@ -28,9 +32,10 @@ export const work = {
     const { autorecovery } = data;
     const turn = (enabled) => () => ask("PUT", "/api/v1/autorecovery/status", { query: { enabled } });
     const jobs = data.jobs.map((job) => [
-      `${job.id}: ${job.kind} ${job.target}`, mark(JOBS[job.state], job.state), progress(job), time(job.started_ms),
-      job.state === "running" ? button("Cancel", `Cancel job ${job.id}`, () => ask("DELETE", `/api/v1/quire/jobs/${job.id}`), act) : "",
+      `${job.id}: ${job.kind} ${job.target}`, job.paused ? mark("warn", "paused") : mark(JOBS[job.state], job.state), progress(job), time(job.started_ms),
+      job.state === "running" ? [job.paused ? goOn(job, act) : pause(job, act), " ", button("Cancel", `Cancel job ${job.id}`, () => ask("DELETE", `/api/v1/quire/jobs/${job.id}`), act)] : "",
     ]);
+    const paused = data.paused.map((one) => [`${one.kind} ${one.target}`, one.by || "–", time(one.at_ms || null), goOn(one, act)]);
     const marked = data.marked.map((one) => [
       link(`${one.ledger}`, "ledger", [one.ledger]), one.replicas.join(", ") || "–", seconds(one.age_s), one.why,
     ]);
@@ -51,6 +56,8 @@ export const work = {
       section("Jobs of this server", jobs.length ? table("The newest first",
         [["Job", ""], ["State", ""], ["Progress", ""], ["Begun", ""], ["", ""]], jobs)
         : h("p", null, "There are none. Recovering and decommissioning a bookie over HTTP makes one.")),
-      h("p", { class: "quiet" }, "A job that is cancelled keeps what it has done, and the same request again goes on from there."));
+      paused.length ? section("Paused, in whichever process", table("They go on when somebody lets them",
+        [["Job", ""], ["By", ""], ["Since", ""], ["", ""]], paused)) : "",
+      h("p", { class: "quiet" }, "A job that is paused ends the ledgers that it is at, and waits. A job that is cancelled keeps what it has done, and the same request again goes on from there."));
   },
 };

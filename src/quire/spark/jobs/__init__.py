@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quire.spark.jobs.audit import audit
     from quire.spark.jobs.compact import compact
+    from quire.spark.jobs.compact_preview import preview_compact
     from quire.spark.jobs.history import history
     from quire.spark.jobs.ingest import follow, ingest
-    from quire.spark.jobs.offload import offload
+    from quire.spark.jobs.offload import offload, preview_offload
     from quire.spark.jobs.recover import recover
     from quire.spark.jobs.replicate import replicate
     from quire.spark.jobs.tasks import ClusterOptions, Progress, silent
@@ -30,6 +31,8 @@ _WHERE = {
     "history": "history",
     "ingest": "ingest",
     "offload": "offload",
+    "preview_compact": "compact_preview",
+    "preview_offload": "offload",
     "recover": "recover",
     "replicate": "replicate",
     "ClusterOptions": "tasks",
@@ -47,6 +50,8 @@ __all__ = [
     "history",
     "ingest",
     "offload",
+    "preview_compact",
+    "preview_offload",
     "recover",
     "replicate",
     "silent",

@@ -187,16 +187,28 @@ def compact(
     UsageError: the target belongs to something else, or was made with another key; StreamGapError:
     records were truncated before they were read; HistoryError: another run has begun meanwhile.
     Inside of Spark's errors: what the source and the sink raise, and records without key."""
-    if (to is None) == (to_stream is None):
-        raise UsageError("a stream is compacted to a directory, or to another stream: name one")
-    with cluster.client() as client:
-        made = Source(client, cluster, namespace, stream, key)
+    made = source_of(cluster, stream, key, to, to_stream, namespace)
     if to is not None:
         return _to_table(spark, made, to, full, skip_keyless, progress)
     assert to_stream is not None
+    return _to_stream(spark, made, to_stream, full, skip_keyless, progress)
+
+
+def source_of(
+    cluster: ClusterOptions,
+    stream: str,
+    key: Key,
+    to: str | None,
+    to_stream: str | None,
+    namespace: str,
+) -> Source:
+    """UsageError for targets that cannot be."""
+    if (to is None) == (to_stream is None):
+        raise UsageError("a stream is compacted to a directory, or to another stream: name one")
     if to_stream == stream:
         raise UsageError(f"stream {stream} cannot be compacted into itself")
-    return _to_stream(spark, made, to_stream, full, skip_keyless, progress)
+    with cluster.client() as client:
+        return Source(client, cluster, namespace, stream, key)
 
 
 class Source:
@@ -313,13 +325,7 @@ def _to_table(
     progress: Progress,
 ) -> CompactResult:
     versions = Versions(directory)
-    former = None if full else versions.newest()
-    since = None
-    if former is not None and former.name is not None:
-        _check_made_of(directory, former.state["of"], source.made_of)
-        if former.state["life"] != source.life:
-            raise remade(source.stream)
-        since = _reached(former.state["reached"])
+    former, since = table_reached(source, versions, directory, full)
     span = source.span(since)
     if since is not None and span.empty:
         assert former is not None
@@ -339,6 +345,19 @@ def _to_table(
     rows = spark.read.parquet(claim.output).count()
     state = {"of": source.made_of, "life": source.life, "reached": _as_json(span.end), "rows": rows}
     return _table_result(source, directory, span, claim.commit(state), changed=True)
+
+
+def table_reached(
+    source: Source, versions: Versions, directory: str, full: bool
+) -> tuple[Version | None, Reached | None]:
+    """The newest version, unless it does not count, and how far it is."""
+    former = None if full else versions.newest()
+    if former is None or former.name is None:
+        return former, None
+    _check_made_of(directory, former.state["of"], source.made_of)
+    if former.state["life"] != source.life:
+        raise remade(source.stream)
+    return former, _reached(former.state["reached"])
 
 
 def _table_result(
@@ -388,7 +407,7 @@ def _to_stream(
     skip_keyless: bool,
     progress: Progress,
 ) -> CompactResult:
-    since = None if full else _published(source, target)
+    since = None if full else published(source, target)
     span = source.span(since)
     if span.empty:
         return _stream_result(source, target, span, 0, changed=False)
@@ -419,7 +438,7 @@ def _stream_result(
     )
 
 
-def _published(source: Source, target: str) -> Reached | None:
+def published(source: Source, target: str) -> Reached | None:
     """How far the target is, by what it remembers of its jobs."""
     found = None
     for name, _, _ in _jobs(source, target):

@@ -30,6 +30,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.failures import one_error
+from quire.spark.jobs.offload_preview import StreamPreview, preview_of
 from quire.spark.jobs.parquet_files import COMPRESSIONS, Part, write_piece
 from quire.spark.jobs.parquet_manifest import Claim, History, HistoryFile, Manifest, with_files
 from quire.spark.jobs.parquet_plan import (
@@ -48,7 +49,7 @@ from quire.streams import DLSN, Gap, Namespace, StreamSegment
 from quire.streams.lock import StreamLock
 from quire.streams.positions import oldest_position
 from quire.streams.stream_metadata import StreamMetadata
-from quire.streams.truncation import free, truncate
+from quire.streams.truncation import free, truncate, would_free
 from quire.tasks import TaskSet, each
 
 if TYPE_CHECKING:
@@ -216,6 +217,26 @@ def offload(
     return OffloadResult(tuple(done.values()), failed, time.monotonic() - began_s)
 
 
+def preview_offload(
+    cluster: ClusterOptions,
+    namespace: str,
+    streams: str | Sequence[str],
+    directory: str,
+    **options: Any,
+) -> list[StreamPreview]:
+    """What `offload` would do now with these arguments, without Spark. Nothing is changed, neither
+    in the cluster nor in `directory`; no lock is taken, so a job that runs meanwhile does part of
+    it. Raises what `offload` raises where a stream cannot be offloaded."""
+    wanted, store = OffloadOptions(**options), Store(directory)
+    with cluster.client() as client:
+        names, _ = call(_names(client.aio, cluster, namespace, streams))
+        found = []
+        for name in names:
+            with _run_of(client.aio, cluster, namespace, name, store, wanted, locked=False) as run:
+                found.append(run.preview())
+        return found
+
+
 async def _names(
     client: Client, cluster: ClusterOptions, namespace: str, wanted: str | Sequence[str]
 ) -> tuple[list[str], bool]:
@@ -253,7 +274,10 @@ def _run_of(
     name: str,
     store: Store,
     options: OffloadOptions,
+    *,
+    locked: bool = True,
 ) -> Iterator[_Run]:
+    """`locked`: nobody else offloads the stream meanwhile."""
     stack, tasks = AsyncExitStack(), TaskSet()
 
     async def opened() -> _Run:
@@ -261,8 +285,9 @@ def _run_of(
             await Namespace.open(client, namespace, password=cluster.password)
         )
         stack.push_async_callback(tasks.close)
-        lock = await _lock(client, streams.path, name, tasks, options.wait_s)
-        stack.push_async_callback(lock.release)
+        if locked:
+            lock = await _lock(client, streams.path, name, tasks, options.wait_s)
+            stack.push_async_callback(lock.release)
         settings = await streams.stream_settings(name)
         return _Run(
             cluster,
@@ -333,6 +358,18 @@ class _Run:
         claim.check()
         claim.sweep()
         return self._told(claim, before, plan)
+
+    def preview(self) -> StreamPreview:
+        """What `all` would do now; nothing is changed."""
+        before = History(self.store, self.name).newest()
+        if before is not None:
+            self._check(before)
+        plan = call(self._planned(before))
+        freed = call(self._would_free(plan)) if self.options.truncate else []
+        return preview_of(self.name, plan, self.options.file_bytes, freed)
+
+    async def _would_free(self, plan: OffloadPlan) -> list[StreamSegment]:
+        return await would_free(self.client, self.metadata, plan.behind)
 
     def _empty(self, start: DLSN) -> Manifest:
         namespace = self.metadata.paths.namespace
@@ -456,4 +493,12 @@ class _Run:
         self.freed += [segment.ledger_id for segment in call(freed())]
 
 
-__all__ = ["FORMATS", "OffloadOptions", "OffloadResult", "StreamOffload", "offload"]
+__all__ = [
+    "FORMATS",
+    "OffloadOptions",
+    "OffloadResult",
+    "StreamOffload",
+    "StreamPreview",
+    "offload",
+    "preview_offload",
+]

@@ -35,6 +35,11 @@ class OffloadPlan:
     turns: tuple[Turn, ...] = ()
     ledger_bytes: int = field(default=0)
 
+    @property
+    def behind(self) -> DLSN:
+        """The position up to before which the history goes then."""
+        return self.turns[-1].behind if self.turns else self.start
+
 
 def eligible(
     segments: Sequence[StreamSegment],

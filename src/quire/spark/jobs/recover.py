@@ -20,7 +20,6 @@ from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, tak
 from quire.replication.move_result import (
     LEDGERS_PER_LOOK,
     LOCKED_ROUNDS,
-    OPEN_GRACE_S,
     Left,
     RecoverResult,
     added,
@@ -28,6 +27,7 @@ from quire.replication.move_result import (
     not_tried,
     result_of,
 )
+from quire.replication.settings import OPEN_GRACE_S
 from quire.spark.jobs.repair import task_locks
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.tasks import each

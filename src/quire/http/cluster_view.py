@@ -1,0 +1,115 @@
+"""A cluster as a whole: what is wrong with it and how it stands. The overview of the dashboard,
+`quire explain cluster` and the metrics about a cluster are made of this."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from quire.client import Client
+from quire.http.background import LOOK_WAIT_S
+from quire.http.bookie_list import bookie_facts
+from quire.http.problems import ALONE, Problem, lost_groups, problems
+from quire.http.rates import Fetch, Rates, together
+from quire.http.risks import Risks
+from quire.http.spaces import Spaces
+from quire.metrics import Metric, gauge, labelled
+from quire.replication.at_risk import AtRisk
+from quire.replication.status import overview
+
+STATES = ("writable", "read-only", "gone")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    metadata: str
+    instance_id: str
+    bookies: list[dict[str, Any]]
+    autorecovery: dict[str, Any]
+    risk: AtRisk | None
+    """None: no bookie is lost, or nothing was counted yet."""
+    problems: list[Problem]
+    space_age_s: float | None
+
+    def count(self) -> dict[str, int]:
+        """Bookies by state."""
+        found = dict.fromkeys(STATES, 0)
+        for one in self.bookies:
+            found[one["state"]] += 1
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        told = [one for one in self.bookies if one["free_bytes"] is not None]
+        return {
+            "metadata": self.metadata,
+            "instance_id": self.instance_id,
+            "bookies": self.count(),
+            "free_bytes": sum(one["free_bytes"] for one in told),
+            "total_bytes": sum(one["total_bytes"] for one in told),
+            "space_age_s": self.space_age_s,
+            "rates": together({one["id"]: one["rates"] for one in self.bookies if one["rates"]}),
+            "autorecovery": self.autorecovery,
+            "at_risk": self.risk.as_json() if self.risk is not None else None,
+            "problems": [one.as_json() for one in self.problems],
+        }
+
+
+class ClusterView:
+    """What is slow to ask for is looked at in the background, and shared by all who ask."""
+
+    def __init__(
+        self, monotonic: Callable[[], float], fetch: Fetch, wait_s: float = LOOK_WAIT_S
+    ) -> None:
+        """`wait_s`: how long somebody waits for bookies to tell their space and rates, and for the
+        count of ledgers; without an answer by then it is told what is known."""
+        self.spaces = Spaces(monotonic, wait_s)
+        self.rates = Rates(monotonic, fetch, wait_s)
+        self.risks = Risks(monotonic, wait_s)
+
+    async def look(self, client: Client) -> View:
+        """MetadataError. Cancel-safe."""
+        bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
+        recovery = (await overview(client.metadata, clock=client.clock)).as_json()
+        registered = [one["id"] for one in bookies if one["state"] != "gone"]
+        risk = await self.risks.of(client, registered, lost_groups(bookies))
+        return View(
+            client.metadata.uri,
+            await client.metadata.instance_id(),
+            bookies,
+            recovery,
+            risk,
+            problems(bookies, recovery, risk, now_ms=client.clock.now_ms()),
+            self.spaces.age_s,
+        )
+
+    async def close(self) -> None:
+        for one in (self.spaces, self.rates, self.risks):
+            await one.close()
+
+
+def cluster_metrics(view: View) -> Iterable[Metric]:
+    """For those who want to be called when something is wrong."""
+    counted = [(name, float(count)) for name, count in view.count().items()]
+    yield labelled(
+        "quire_cluster_bookies", "gauge", "Bookies of the cluster, by their state.",
+        "state", counted,
+    )  # fmt: skip
+    severities = {"bad": 0.0, "warn": 0.0, "note": 0.0}
+    for one in view.problems:
+        severities[one.severity] += 1
+    yield labelled(
+        "quire_cluster_problems", "gauge", "What is wrong, as `quire explain` tells it.",
+        "severity", severities.items(),
+    )  # fmt: skip
+    yield gauge("quire_cluster_locations_lost", "Racks with several bookies that are all gone.",
+                len(lost_groups(view.bookies).keys() - {ALONE}))  # fmt: skip
+    risk = view.risk or AtRisk()
+    for name, text, value in (
+        ("lacking", "Ledgers that lack copies because bookies are gone", risk.lacking),
+        ("last_copy", "Those of them with entries of which one copy is left", risk.last_copy),
+        ("unreadable", "Those of them with entries of which none is left", risk.unreadable),
+    ):
+        yield gauge(f"quire_cluster_ledgers_{name}", f"{text}; counted so far.", value)
+    yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
+                view.autorecovery["marked"])  # fmt: skip

@@ -1,0 +1,36 @@
+"""Names of a package that are imported when they are first used: a bookie never loads the client,
+nor does a command load what its neighbours need.
+
+    if TYPE_CHECKING:
+        from package.module import Name
+    else:
+        __getattr__, __dir__ = lazily(__name__, {"Name": "package.module:Name"})
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+
+
+def lazily(
+    package: str, homes: Mapping[str, str]
+) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
+    """`__getattr__` and `__dir__` of a package. A home is MODULE:NAME, or a MODULE itself."""
+
+    def get(name: str) -> object:
+        home = homes.get(name)
+        if home is None:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        module, _, attribute = home.partition(":")
+        found: object = import_module(module)
+        if attribute:
+            found = getattr(found, attribute)
+        setattr(sys.modules[package], name, found)  # the next use does not come here
+        return found
+
+    def names() -> list[str]:
+        return sorted({*vars(sys.modules[package]), *homes})
+
+    return get, names

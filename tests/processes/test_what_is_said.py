@@ -1,0 +1,306 @@
+"""A bookie is killed, a rack is lost, a disk fills, ZooKeeper stops or ends: what `quire explain`,
+the dashboard's answers and the metrics say of it within ten seconds, in real processes.
+
+Each of them says what happened and to whom, what is at risk, what is being done about it, and what
+to type. What the pages make of the dashboard's answers is tested in a browser (tests/ui).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import signal
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+import quire
+from quire.core.placement.tables import with_location
+from quire.http.bookie_list import LOCATIONS_NODE
+from quire.metadata.tree import Create
+from quire.testing.cluster import BookieProcess, LocalCluster
+
+from ..support.small_disk import MIB, SmallDisk
+from .cli import COMMAND, Done, Quire, Running, descendants
+
+pytestmark = pytest.mark.slow
+
+T = TypeVar("T")
+
+TOLD_WITHIN_S = 10.0
+POLL_S = 0.1
+DELAY_S = 600
+BOOKIE = ("--http", "127.0.0.1:0", "--set", "min_free_bytes=0")
+
+
+def until(look: Callable[[], T], right: Callable[[T], object]) -> T:
+    """What is seen once it is right, which has to be so within `TOLD_WITHIN_S`."""
+    deadline = time.monotonic() + TOLD_WITHIN_S
+    while True:
+        seen = look()
+        if right(seen):
+            return seen
+        assert time.monotonic() < deadline, f"not said in time; this was: {seen}"
+        time.sleep(POLL_S)
+
+
+def text_of(url: str) -> str:
+    with urllib.request.urlopen(url, timeout=TOLD_WITHIN_S) as answer:
+        found: str = answer.read().decode()
+        return found
+
+
+@dataclass
+class Watched:
+    """A cluster's dashboard and command line."""
+
+    run: Quire
+    url: str
+
+    def get(self, path: str) -> tuple[int, Any]:
+        try:
+            return 200, json.loads(text_of(self.url + path))
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, json.load(error)
+
+    def overview(self) -> dict[str, Any]:
+        status, found = self.get("/api/v1/quire/overview")
+        assert status == 200, found
+        shown: dict[str, Any] = found
+        return shown
+
+    def problem(self, what: str) -> dict[str, str] | None:
+        """Of the dashboard: the one that says so."""
+        found = self.overview()["problems"]
+        return next((one for one in found if what in one["what"]), None)
+
+    def told(self, fault: str, **parts: str) -> dict[str, str]:
+        """The same, once its other parts match these."""
+
+        def right(one: dict[str, str] | None) -> bool:
+            return one is not None and all(
+                re.search(wanted, one[name]) for name, wanted in parts.items()
+            )
+
+        found = until(lambda: self.problem(fault), right)
+        assert found is not None
+        return found
+
+    def explain(self) -> str:
+        return self.run("explain").ok().decode()
+
+    def metric(self, name: str) -> float | None:
+        return metric(self.url, name)
+
+
+def metric(url: str, name: str) -> float | None:
+    """None: it is not there."""
+    found = re.search(rf"^{re.escape(name)} (\S+)$", text_of(f"{url}/metrics"), re.MULTILINE)
+    return float(found[1]) if found else None
+
+
+def http_of(watched: Watched, bookie: str) -> str:
+    _, found = watched.get("/api/v1/quire/bookies")
+    url: str = next(one["http"][0] for one in found["bookies"] if one["id"] == bookie)
+    return url
+
+
+@contextmanager
+def watching(uri: str) -> Iterator[Watched]:
+    run = Quire(uri)
+    with run.start("ui", "--http", "127.0.0.1:0") as server:
+        yield Watched(run, server.line())
+
+
+# -- bookies and racks ------------------------------------------------------------------------
+
+
+async def fill(cluster: LocalCluster) -> tuple[int, dict[str, int]]:
+    """Racks, and ledgers: one of which each bookie has a part, and how many name each bookie."""
+    racks = b""
+    for at, bookie in enumerate(cluster.bookies):
+        racks = with_location(racks, bookie.id, f"/rack{at % 2}")
+    async with quire.connect(cluster.uri) as client:
+        await client.metadata.tree.commit(Create(LOCATIONS_NODE, racks))
+        named: dict[str, int] = {bookie.id: 0 for bookie in cluster.bookies}
+        ledgers = []
+        for size in (4, 4, 2):
+            writer = await client.create_ledger(ensemble_size=size, write_quorum=2, ack_quorum=2)
+            async with writer:
+                await writer.append_many([b"entry"] * 20)
+            ledgers.append(writer.ledger_id)
+            for bookie_id in writer.metadata.segments[0].ensemble:
+                named[bookie_id] += 1
+        return ledgers[0], named
+
+
+def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
+    with (
+        LocalCluster(4, tmp_path / "cluster", bookie_args=BOOKIE) as cluster,
+        watching(cluster.uri) as watched,
+    ):
+        ledger_id, named = asyncio.run(fill(cluster))
+        watched.run("autorecovery", "delay", str(DELAY_S)).ok()
+        first, second = cluster.bookies[1], cluster.bookies[3]
+        address = http_of(watched, first.id)
+        assert metric(address, "bookie_SERVER_STATUS") == 1
+        with watched.run.start("autorecovery", "start", "--name", "healer") as healer:
+            assert healer.line() == "healer"
+            until(watched.overview, lambda one: one["autorecovery"]["auditor"] == "healer")
+            assert "Nothing is wrong" in watched.explain()
+            first.kill()
+            _one_is_gone(watched, first, named[first.id])
+            _its_replica_is_missing(watched, first, ledger_id)
+            with pytest.raises(urllib.error.URLError):
+                text_of(f"{address}/metrics")
+            second.kill()
+            _rack_is_gone(watched, [first, second])
+
+
+def _one_is_gone(watched: Watched, lost: BookieProcess, ledgers: int) -> None:
+    said = watched.told(
+        f"{lost.id} is not registered",
+        risk=rf"^{ledgers} ledgers? of 3 lack",
+        doing=rf"^The auditor healer waits [1-9]\d* s more for {lost.id}",
+        next=f"quire bookie recover {lost.id}$",
+    )
+    left_s = int(re.findall(r"waits (\d+) s", said["doing"])[0])
+    assert DELAY_S - 60 < left_s <= DELAY_S
+    text = until(watched.explain, lambda text: "healer waits" in text)
+    for part in (said["what"], said["risk"], said["next"]):
+        assert part in text
+    assert watched.metric('quire_cluster_bookies{state="gone"}') == 1
+    assert watched.metric("quire_cluster_ledgers_lacking") == ledgers
+    assert watched.metric("quire_cluster_ledgers_unreadable") == 0
+
+
+def _its_replica_is_missing(watched: Watched, lost: BookieProcess, ledger_id: int) -> None:
+    _, ledger = watched.get(f"/api/v1/quire/ledgers/{ledger_id}/explain")
+    states = {one["bookie"]: one["state"] for one in ledger["segments"][0]["replicas"]}
+    assert states.pop(lost.id) == "unreachable"
+    assert set(states.values()) == {"present"}
+    done = watched.run("explain", "ledger", str(ledger_id), "--json")
+    verdict = json.loads(done.ok())["verdict"]
+    assert lost.id in verdict["sentence"]
+    assert verdict["command"]
+
+
+def _rack_is_gone(watched: Watched, lost: list[BookieProcess]) -> None:
+    """Nobody waits for several: what can be copied is, at once."""
+    said = watched.told(
+        "All of /rack1 is gone", risk="ledgers? of 3 lack|^No ledger", doing="repair|copied"
+    )
+    assert all(one.id in said["what"] for one in lost)
+    assert "quire autorecovery trigger" in said["next"]
+    assert watched.problem("not registered") is None
+    assert said["what"] in watched.explain()
+    assert watched.metric("quire_cluster_locations_lost") == 1
+    assert watched.metric('quire_cluster_bookies{state="gone"}') == 2
+
+
+# -- disks ------------------------------------------------------------------------------------
+
+
+@pytest.mark.small_disk
+def test_a_disk_fills(tmp_path: Path) -> None:
+    run = Quire(f"sqlite:///{tmp_path}/metadata.db")
+    run("cluster", "init").ok()
+    with SmallDisk(tmp_path / "disk", 64) as disk:
+        settings = {
+            "segment_bytes": 4 * MIB, "min_free_bytes": 8 * MIB,
+            "compact_reserve_bytes": 4 * MIB, "check_space_s": 0.2,
+        }  # fmt: skip
+        given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+        directory = str(disk.path / "bookie")
+        command = [
+            *disk.prefix, *COMMAND, "bookie", "--dir", directory, "--port", "0",
+            "--bookie-id", "small", "--http", "127.0.0.1:0", *given,
+        ]  # fmt: skip
+        with Running(command, run.environment) as bookie, watching(run.uri) as watched:
+            assert bookie.line() == "small"
+            assert watched.problem("small") is None
+            disk.leave(MIB)
+            said = watched.told(
+                "small is read-only",
+                what=rf"its disk is full \({directory}\)",
+                risk="^Nothing that is stored is lost",
+                doing="takes entries again as soon as there is room",
+                next=f"^quire bookie explain space {directory}$",
+            )
+            text = until(watched.explain, lambda text: directory in text)
+            assert said["risk"] in text
+            assert said["next"] in text
+            assert "No bookie takes entries" in text
+            address = http_of(watched, "small")
+            assert metric(address, "bookie_SERVER_STATUS") == 0
+            assert metric(address, "quire_storage_writable") == 0
+            assert watched.metric('quire_cluster_bookies{state="read-only"}') == 1
+
+
+# -- the metadata store -----------------------------------------------------------------------
+
+
+@pytest.mark.zookeeper
+def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
+    with (
+        LocalCluster(1, tmp_path / "cluster", zookeeper=True, bookie_args=BOOKIE) as cluster,
+        watching(cluster.uri) as watched,
+    ):
+        assert cluster.zookeeper is not None
+        (bookie,) = cluster.bookies
+        address = http_of(watched, bookie.id)
+        for url in (address, watched.url):
+            until(lambda url=url: metric(url, "quire_metadata_reachable"), lambda found: found == 1)
+        begun_s = time.time()
+        servers = descendants(cluster.zookeeper.pid)  # Java
+        assert servers
+        _signal(servers, signal.SIGSTOP)
+        try:
+            _store_is_away(watched, address, cluster.uri, begun_s)
+        finally:
+            _signal(servers, signal.SIGCONT)
+        until(lambda: metric(address, "quire_metadata_reachable"), lambda found: found == 1)
+        assert metric(address, "quire_metadata_unreachable_since_seconds") == 0
+        until(lambda: watched.get("/api/v1/quire/overview")[0], lambda status: status == 200)
+        _signal(servers, signal.SIGKILL)
+        error = _store_is_away(watched, address, cluster.uri, begun_s)
+        assert "refused" in error.err
+        bookie.kill()  # it would wait for ZooKeeper to withdraw
+
+
+def _signal(pids: list[int], number: signal.Signals) -> None:
+    for pid in pids:
+        os.kill(pid, number)
+
+
+def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> Done:
+    """Bookies go on telling their metrics, with since when the store is away."""
+    since_s = until(
+        lambda: metric(address, "quire_metadata_unreachable_since_seconds"), lambda found: found
+    )
+    assert since_s is not None
+    assert begun_s - 60 < since_s <= time.time()
+    assert metric(address, "quire_metadata_reachable") == 0
+    assert metric(address, "bookie_SERVER_STATUS") is not None
+    for page in ("overview", "bookies", "ledgers", "work"):
+        status, found = until(
+            lambda page=page: watched.get(f"/api/v1/quire/{page}"), lambda one: one[0] == 503
+        )
+        assert found["error"]["kind"] == "MetadataUnavailableError"
+        assert "Open ledgers are written and read meanwhile" in found["error"]["remedy"], status
+    assert uri in found["error"]["what"]
+    assert watched.metric("quire_metadata_reachable") == 0
+    assert text_of(f"{watched.url}/heartbeat") == "OK\n"
+    done = watched.run("explain")
+    done.fails(1, "ZooKeeper", "Open ledgers are written and read meanwhile")
+    return done

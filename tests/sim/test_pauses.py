@@ -1,0 +1,191 @@
+"""Jobs that are paused and go on, on simulated bookies."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from quire.client import Client
+from quire.errors import MetadataUnavailableError, UsageError
+from quire.replication.locks import ReplicationLocks
+from quire.replication.move import MoveOptions, Silent, recover_bookie
+from quire.replication.pauses import CLUSTER, LOOK_INTERVAL_S, Gate, Pause, Pauses
+from quire.replication.rebalance import RebalanceOptions, rebalance
+from quire.testing.simulation.world import World, bookie_id
+from tests.sim.test_jobs import filled, names
+from tests.sim.test_replication import audited, locks_of, simulated, start
+
+ONE_AT_A_TIME = MoveOptions(open_grace_s=1.0, parallel=1)
+LONG_S = 100 * LOOK_INTERVAL_S
+
+
+class Gated(Silent):
+    """Progress of a job that can be paused; `at` is set when it has ended so many ledgers."""
+
+    def __init__(self, client: Client, kind: str, target: str) -> None:
+        self.told: list[Pause | None] = []
+        self.gate = Gate(client.metadata, kind, target, self.told.append)
+        self.ledgers = 0
+
+    def done(self, ledgers: int, size_bytes: int) -> None:
+        self.ledgers += ledgers
+
+    async def may_go_on(self) -> None:
+        await self.gate.passes()
+
+
+def test_a_paused_job_begins_no_ledger_and_goes_on_when_it_may() -> None:
+    """Also one that is started while it is paused; nothing is locked meanwhile."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client, other = world.client("client"), world.client("operator")
+        lost = bookie_id("bookie-1")
+        ids = await filled(client, lost)
+        world.crash("bookie-1")
+        before = await names(client, lost)
+        pauses = Pauses(other.metadata)
+        order = Pause("recover", lost, "operator", 7)
+        assert await pauses.pause(order)
+        assert not await pauses.pause(order)
+        progress = Gated(client, "recover", lost)
+        job = asyncio.ensure_future(
+            recover_bookie(
+                client, locks_of(world, client), lost, options=ONE_AT_A_TIME, progress=progress
+            )
+        )
+        await asyncio.sleep(LONG_S)
+        assert not job.done()
+        assert await names(client, lost) == before
+        assert progress.told == [order]
+        for ledger_id in before:
+            assert await ReplicationLocks(client.metadata, "x", client.clock).held_by(
+                ledger_id
+            ) is None  # fmt: skip
+        assert await pauses.all() == [order]
+        assert await pauses.resume("recover", lost)
+        assert (await job).complete
+        assert progress.told == [order, None]
+        assert await names(client, lost) == []
+        assert await audited(client, ids) == []
+        for one in (client, other):
+            await one.close()
+
+    simulated(scenario)
+
+
+def test_a_job_is_paused_in_the_middle() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        lost = bookie_id("bookie-1")
+        await filled(client, lost)
+        world.crash("bookie-1")
+        before = await names(client, lost)
+        pauses = Pauses(client.metadata)
+
+        class Pausing(Gated):
+            async def may_go_on(self) -> None:
+                if self.ledgers == 1:
+                    await pauses.pause(Pause("recover", lost, "operator", 7))
+                    await asyncio.sleep(LOOK_INTERVAL_S)
+                await super().may_go_on()
+
+            def done(self, ledgers: int, size_bytes: int) -> None:
+                self.ledgers += ledgers if self.copying else 0
+
+            copying = False
+
+            def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+                self.copying = what == "replicating"
+
+        progress = Pausing(client, "recover", lost)
+        job = asyncio.ensure_future(
+            recover_bookie(
+                client, locks_of(world, client), lost, options=ONE_AT_A_TIME, progress=progress
+            )
+        )
+        await asyncio.sleep(LONG_S)
+        assert len(await names(client, lost)) == len(before) - 1
+        assert not job.done()
+        progress.ledgers = 2  # it pauses nothing any more
+        await pauses.resume("recover", lost)
+        assert (await job).complete
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_rebalance_is_paused_too() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        await filled(client, bookie_id("bookie-1"))
+        await world.start("bookie-3")
+        await Pauses(client.metadata).pause(Pause("rebalance", CLUSTER, "operator", 7))
+        progress = Gated(client, "rebalance", CLUSTER)
+        job = asyncio.ensure_future(
+            rebalance(
+                client, locks_of(world, client), random.Random(1),
+                allowed=lambda *_: True, options=RebalanceOptions(), progress=progress,
+            )
+        )  # fmt: skip
+        await asyncio.sleep(LONG_S)
+        assert not job.done()
+        assert await names(client, bookie_id("bookie-3")) == []
+        await Pauses(client.metadata).resume("rebalance", CLUSTER)
+        assert (await job).moved > 0
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_what_is_no_pause() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        store = client.metadata
+        pauses = Pauses(store)
+        with pytest.raises(UsageError, match="use one of recover"):
+            await pauses.pause(Pause("dance", "x", "", 0))
+        assert not await pauses.resume("recover", "x")
+        await pauses.pause(Pause("recover", "other", "", 0))
+        await Gate(store, "recover", "x").passes()
+        # What cannot be understood pauses all the same: somebody wanted it.
+        await store.write_value(("jobs", "paused", "recover x"), b"?", None)
+        assert await pauses.of("recover", "x") == Pause("recover", "x", "", 0)
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_store_that_does_not_answer_changes_nothing() -> None:
+    """Neither does a job run into it, nor does a paused one begin."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        store = client.metadata
+        gate = Gate(store, "recover", "x")
+        read_value = store.read_value
+
+        async def fails(key: object) -> object:
+            raise MetadataUnavailableError("no")
+
+        store.read_value = fails  # type: ignore[assignment, method-assign]
+        await gate.passes()
+        store.read_value = read_value  # type: ignore[method-assign]
+        await Pauses(store).pause(Pause("recover", "x", "", 0))
+        await asyncio.sleep(LOOK_INTERVAL_S)
+        waiting = asyncio.ensure_future(gate.passes())
+        await asyncio.sleep(LONG_S)
+        store.read_value = fails  # type: ignore[assignment, method-assign]
+        await asyncio.sleep(LONG_S)
+        assert not waiting.done()
+        waiting.cancel()
+        store.read_value = read_value  # type: ignore[method-assign]
+        await client.close()
+
+    simulated(scenario)

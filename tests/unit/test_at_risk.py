@@ -1,0 +1,95 @@
+"""What lost bookies mean for ledgers, out of the metadata."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from quire.client import Client
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.metadata import open_metadata
+from quire.replication import at_risk as counting
+from quire.replication.at_risk import AtRisk, at_risk
+
+NAMES = itertools.count()
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    store = await open_metadata(f"memory://at-risk-{next(NAMES)}", create=True)
+    found = Client(store)
+    yield found
+    await found.close()
+
+
+async def ledger(
+    client: Client, *ensembles: str, copies: int = 2, closed: int | None = 9, step: int = 5
+) -> int:
+    """One segment for each ensemble of one-letter bookies, `step` entries apart. `closed`: its
+    last entry; None: it is open."""
+    segments = tuple(Segment(at * step, tuple(one)) for at, one in enumerate(ensembles))
+    metadata = LedgerMetadata(len(ensembles[0]), copies, 1, segments)
+    if closed is not None:
+        metadata = metadata.with_close(closed, 10)
+    ledger_id, _ = await client.metadata.create_ledger(metadata)
+    return ledger_id
+
+
+async def counted(client: Client, there: str, **groups: str) -> AtRisk:
+    named = {name: set(of) for name, of in groups.items()}
+    return [found async for found in at_risk(client, set(there), named)][-1]
+
+
+async def test_what_lacks_copies(client: Client) -> None:
+    await ledger(client, "ab")
+    await ledger(client, "bc")
+    await ledger(client, "cd")
+    found = await counted(client, "bcd", x="a", y="ad")
+    assert (found.ledgers, found.whole) == (3, True)
+    assert (found.lacking, found.last_copy, found.unreadable) == (1, 1, 0)
+    assert found.by_group == {"x": 1, "y": 1}
+    found = await counted(client, "c", x="ab")
+    assert (found.lacking, found.last_copy, found.unreadable) == (3, 2, 1)
+
+
+async def test_a_striped_ledger_goes_by_its_write_sets(client: Client) -> None:
+    """Neighbours lost together take the entries of one write set; others do not."""
+    await ledger(client, "abcd")
+    assert (await counted(client, "bd", x="ac")).unreadable == 0
+    assert (await counted(client, "cd", x="ab")).unreadable == 1
+
+
+async def test_only_places_with_entries_count(client: Client) -> None:
+    """The end of a closed ledger is known, so a last segment may be empty; entries that a short
+    ledger does not have are on nobody."""
+    await ledger(client, "ab", "ac", closed=4)
+    assert (await counted(client, "ab", x="c")).lacking == 0
+    await ledger(client, "ab", closed=-1)
+    assert (await counted(client, "b", x="a")).lacking == 1, "of the one with entries"
+    await ledger(client, "cde", copies=1, closed=0)
+    assert (await counted(client, "abc", x="de")).lacking == 0
+    assert (await counted(client, "abde", x="c")).unreadable == 1
+
+
+async def test_an_open_ledger_may_have_entries_in_each_place(client: Client) -> None:
+    await ledger(client, "abc", closed=None)
+    found = await counted(client, "bc", x="a")
+    assert (found.lacking, found.last_copy) == (1, 1)
+
+
+async def test_one_copy_of_one_is_no_last_copy(client: Client) -> None:
+    await ledger(client, "ab", copies=1)
+    found = await counted(client, "ab")
+    assert found == AtRisk(1, True, 0, 0, 0, {})
+
+
+async def test_more_than_are_looked_at(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the numbers are lower bounds, and say so."""
+    for _ in range(7):
+        await ledger(client, "ab")
+    monkeypatch.setattr(counting, "PAGE_LEDGERS", 2)
+    monkeypatch.setattr(counting, "LEDGERS_MAX", 4)
+    found = await counted(client, "b", x="a")
+    assert found == AtRisk(4, False, 4, 4, 0, {"x": 4})

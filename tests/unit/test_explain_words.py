@@ -1,0 +1,44 @@
+"""What `quire explain ledger` says of a lost bookie, and why its copies are not made yet."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from quire.replication.explain import Explained, Replica, SegmentView
+from quire.replication.explain_words import Verdict, verdict
+
+
+def replica(bookie: str, lost: bool) -> Replica:
+    return Replica(
+        bookie,
+        None if lost else "host",
+        "gone" if lost else "writable",
+        "unreachable" if lost else "present",
+        10,
+        (),
+    )
+
+
+FACTS = Explained(
+    ledger=7, state="CLOSED", last_entry=9, quorums=(2, 2, 2),
+    segments=(SegmentView(0, 9, True, 1, (replica("a", False), replica("b", True))),),
+    mark=None, lock_owner=None, auditor="healer", enabled=True, delay_s=600, waiting=None,
+    spare=1, deep=False, verdict=Verdict("", ""),
+)  # fmt: skip
+
+
+def said(**facts: object) -> str:
+    return verdict(replace(FACTS, **facts)).verdict.sentence  # type: ignore[arg-type]
+
+
+def test_how_long_it_is_waited_for() -> None:
+    assert "the auditor healer waits 42 s more for b to come back" in said(waiting=("b", 42.2))
+    assert "waits up to 600 s for a lost bookie" in said()
+    assert "waits up to 600 s for a lost bookie" in said(waiting=("z", 42.0)), "another's"
+
+
+def test_why_nothing_is_done() -> None:
+    assert "autorecovery is disabled" in said(enabled=False, waiting=("b", 42.0))
+    assert "no auditor runs" in said(auditor=None, waiting=("b", 42.0))
+    assert "has not marked it" in said(delay_s=0)
+    assert "start another one" in said(spare=0)

@@ -1,0 +1,131 @@
+"""A metadata store that does not answer, as a server over HTTP tells it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.client import Client
+from quire.errors import MetadataUnavailableError
+from quire.http import reach as module
+from quire.http.api import Call, Route
+from quire.http.reach import Reach
+from quire.metrics import Metric
+
+CALL = Call({}, {}, {})
+
+
+class Store:
+    """Answers, fails, or is silent."""
+
+    def __init__(self) -> None:
+        self.now_ms_value = 1_000_000
+        self.error: Exception | None = None
+        self.silent = False
+        self.never = asyncio.Event()
+
+    def now_ms(self) -> int:
+        return self.now_ms_value
+
+    def monotonic(self) -> float:
+        return self.now_ms_value / 1000
+
+    async def ask(self) -> str:
+        if self.error is not None:
+            raise self.error
+        if self.silent:
+            await self.never.wait()
+        return "instance"
+
+
+def values(metrics: Any) -> dict[str, float]:
+    found: list[Metric] = list(metrics)
+    return {one.name: one.samples[0].value for one in found}
+
+
+async def test_since_when_it_is_away() -> None:
+    store = Store()
+    reach = Reach("zk://here/ledgers", store.ask, store)
+    await reach.look()
+    reach.check()
+    assert values(reach.metrics())["quire_metadata_reachable"] == 1
+    store.error = MetadataUnavailableError("no", causes={"here:2181": "Connection refused"})
+    store.now_ms_value += 7_000
+    await reach.look()
+    with pytest.raises(MetadataUnavailableError) as caught:
+        reach.check()
+    assert "zk://here/ledgers has not answered for 7 s" in str(caught.value)
+    assert "here:2181: Connection refused" in str(caught.value)
+    assert caught.value.remedy == module.REMEDY
+    shown = values(reach.metrics())
+    assert shown["quire_metadata_reachable"] == 0
+    assert shown["quire_metadata_unreachable_since_seconds"] == 1_000
+    assert shown["quire_metadata_unanswered_total"] == 1
+    store.error = None
+    await reach.look()
+    reach.check()
+    assert values(reach.metrics())["quire_metadata_unreachable_since_seconds"] == 0
+
+
+async def test_silence_is_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PROBE_TIMEOUT_S", 0.01)
+    store = Store()
+    store.silent = True
+    reach = Reach("zk://here/ledgers", store.ask, store)
+    await reach.look()
+    assert reach.since_ms == 1_000_000
+
+
+async def test_what_is_asked_while_it_goes_away_is_given_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """But for what changes something: of that the outcome would not be known."""
+    monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
+    store, ended = Store(), []
+    reach = Reach("zk://here/ledgers", store.ask, store)
+
+    async def wait(call: Call) -> None:
+        try:
+            await store.never.wait()
+        finally:
+            ended.append(True)
+
+    async def at_once(call: Call) -> str:
+        return "done"
+
+    look, change, quick = reach.guarded(
+        [
+            Route("GET", "/look", "Look", wait),
+            Route("PUT", "/change", "Change", wait),
+            Route("GET", "/quick", "Quick", at_once),
+        ]
+    )
+    assert change.handler is wait
+    reach.start()
+    asked = asyncio.ensure_future(look.handler(CALL))
+    await asyncio.sleep(0)
+    store.error = MetadataUnavailableError("no")
+    with pytest.raises(MetadataUnavailableError):
+        await asked
+    assert ended == [True]
+    assert await quick.handler(CALL) == "done", "what needs no store goes on"
+    await reach.stop()
+
+
+async def test_nobody_connects_meanwhile() -> None:
+    store, asked = Store(), []
+    reach = Reach("zk://here/ledgers", store.ask, store)
+
+    async def connect() -> Client:
+        asked.append(True)
+        return None  # type: ignore[return-value]
+
+    connected = reach.connecting(connect)
+    await connected()
+    store.error = MetadataUnavailableError("no")
+    await reach.look()
+    with pytest.raises(MetadataUnavailableError):
+        await connected()
+    assert asked == [True]

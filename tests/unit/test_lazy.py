@@ -1,0 +1,56 @@
+"""Packages whose names are imported when they are used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import quire
+import quire.replication
+
+LAZY = [quire, quire.replication]
+
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda package: package.__name__)
+def test_each_name_is_what_type_checkers_take_it_for(package: ModuleType) -> None:
+    assert package.__file__ is not None
+    tree = ast.parse(Path(package.__file__).read_text("utf-8"))
+    (branch,) = (node for node in tree.body if isinstance(node, ast.If))
+    named = {
+        alias.name: node.module
+        for node in branch.body
+        if isinstance(node, ast.ImportFrom) and node.module
+        for alias in node.names
+    }
+    assert named
+    for name, module in named.items():
+        home = import_module(module)
+        expected = vars(home).get(name) or import_module(f"{module}.{name}")
+        assert getattr(package, name) is expected
+        assert package.__getattr__(name) is expected, "also when it is not kept yet"
+    assert {*named} <= {*package.__all__} <= {*dir(package)}
+
+
+def test_a_name_that_is_not_there() -> None:
+    with pytest.raises(AttributeError, match=r"module 'quire' has no attribute 'Ledger'"):
+        _ = quire.Ledger  # type: ignore[attr-defined]
+    with pytest.raises(ImportError, match="cannot import name 'Bookie' from 'quire'"):
+        from quire import Bookie  # type: ignore[attr-defined]  # noqa: F401
+
+
+@pytest.mark.parametrize(
+    ("module", "spared"),
+    [
+        ("quire.bookie.main", "quire.client"),
+        ("quire.admin.configuration", "quire.replication.auditor"),
+    ],
+)
+def test_who_needs_no_more_loads_no_more(module: str, spared: str) -> None:
+    program = f"import sys, {module}; sys.exit({spared!r} in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
