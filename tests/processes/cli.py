@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import TracebackType
 
 COMMAND = [sys.executable, "-m", "quire"]
+COMMAND_SERVER = Path(__file__).with_name("command_server.py")
+CAN_FORK = hasattr(os, "pidfd_open")
+FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
+"""Each command in an interpreter of its own, as users have it; else those that only run to their
+end are forked from one that has imported Quire (`command_server`)."""
 TIMEOUT_S = 60.0
 POLL_S = 0.05
 
@@ -49,7 +58,7 @@ class Quire:
 
     def __call__(self, *arguments: str, stdin: bytes = b"") -> Done:
         done = subprocess.run(
-            [*COMMAND, *arguments],
+            [*(COMMAND if FRESH else forked_command()), *arguments],
             input=stdin,
             capture_output=True,
             env=self.environment,
@@ -69,6 +78,28 @@ class Quire:
 
     def start(self, *arguments: str) -> Running:
         return Running([*COMMAND, *arguments], self.environment)
+
+
+@cache
+def forked_command() -> list[str]:
+    """What to put before the arguments of `quire` for a command that runs to its end."""
+    directory = tempfile.mkdtemp(prefix="quire-commands-")
+    path = str(Path(directory) / "socket")
+    server = subprocess.Popen(
+        [sys.executable, "-m", f"{__package__}.command_server", "serve", path],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=COMMAND_SERVER.parents[2],
+    )
+    assert server.stdout is not None
+    assert server.stdout.readline() == b"ready\n"
+
+    def end() -> None:
+        server.communicate(timeout=TIMEOUT_S)  # the end of its input
+        shutil.rmtree(directory)
+
+    atexit.register(end)
+    return [sys.executable, "-I", "-S", str(COMMAND_SERVER), path]
 
 
 class Running:

@@ -355,8 +355,11 @@ SMALL = ("--size", "100", "--warm-up", "50", "--outstanding", "40")
         ("latency", ("--entries", "200", "--rate", "2000")),
         ("read", ("--entries", "3000", "--size", "100")),
         ("recover", ("--entries", "200", "--size", "100", "--ledgers", "3")),
+        ("tail", ("--entries", "300", "--size", "100", "--warm-up", "50", "--readers", "3")),
+        ("tail", ("--entries", "100", "--rate", "300", "--readers", "7", "--clients", "2",
+                  "--explicit-lac", "1")),
     ],
-)
+)  # fmt: skip
 def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
     before = quire("ledger", "list").ok()
     done = quire("bench", verb, *arguments, "--rounds", "2")
@@ -375,6 +378,11 @@ def test_bench(quire: Quire, verb: str, arguments: tuple[str, ...]) -> None:
         assert found["cpu_s"] > 0
         if found["p50_ms"] is not None:
             assert 0 < found["p50_ms"] <= found["p99_ms"]
+        assert ("acked_p50_ms" in found) == (verb == "tail")
+        if verb == "tail":
+            assert 0 <= found["acked_p50_ms"] < found["p50_ms"]
+            assert found["acked_p50_ms"] <= found["acked_p99_ms"] <= found["p99_ms"]
+            assert found["delivery_cpu_us"] > 0
     assert quire("ledger", "list").ok() == before, "the ledgers of a benchmark are deleted"
 
 

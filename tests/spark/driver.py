@@ -23,6 +23,7 @@ SPECULATION = {
     "spark.speculation.quantile": "0.4",
     "spark.speculation.minTaskRuntime": "100ms",
     "spark.executor.memory": "512m",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 FAILED = 3
 

@@ -1,14 +1,17 @@
 """Exactly once, tried hard: tasks fail and are tried twice, executors, bookies and the driver are
 killed at every step, and at the end each number is there once, in order.
 
-QUIRE_SPARK_BATCHES says how many micro-batches there are. With 12 (the default) each kind of fault
-happens, with 36 and more the driver is killed between every pair of steps, the oftener the more.
+`make test` runs drivers that are their own executors; `make pipelines` lets them begin on a
+standalone cluster, whose executors die too. QUIRE_SPARK_BATCHES says how many micro-batches there
+are. With 12 (the default) each kind of fault happens, with 36 and more the driver is killed between
+every pair of steps, the oftener the more.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -43,6 +46,8 @@ LOCAL = "local[2,4]"
 HOSTS = ("127.0.0.1", "127.0.0.2")
 """Of the executors: Spark tries a slow task again on another host only."""
 DRIVER = Path(__file__).with_name("driver.py")
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For one that does little and soon dies."""
 
 KILLED_AT = (
     "before-claim", "after-claim", "before-commit", "before-merge", "after-merge",
@@ -82,6 +87,17 @@ def executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             server.wait()
 
 
+@pytest.fixture(
+    params=[
+        pytest.param(LOCAL, id="local"),
+        pytest.param("", id="executors", marks=pytest.mark.long),
+    ]
+)
+def master(request: pytest.FixtureRequest) -> str:
+    """Where the first driver runs its tasks."""
+    return str(request.param or request.getfixturevalue("executors"))
+
+
 def spark_server(log: Path, host: str, kind: str, *arguments: str) -> subprocess.Popen[bytes]:
     command = Path(pyspark.__file__).parent / "bin" / "spark-class"
     shown = ("--host", host, "--webui-port", "0")
@@ -89,7 +105,10 @@ def spark_server(log: Path, host: str, kind: str, *arguments: str) -> subprocess
         return subprocess.Popen(
             [str(command), f"org.apache.spark.deploy.{kind}", *shown, *arguments],
             stdout=output, stderr=output, start_new_session=True,
-            env={**os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(command.parent.parent)},
+            env={
+                **os.environ, "SPARK_LOCAL_IP": host, "SPARK_HOME": str(command.parent.parent),
+                "SPARK_DAEMON_JAVA_OPTS": QUICK_JVM,
+            },
         )  # fmt: skip
 
 
@@ -217,7 +236,7 @@ def kill_session(session: int, spared: int) -> None:
 
 @pytest.fixture
 def lives(bookies: LocalCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Lives]:
-    stream = request.node.name
+    stream = re.sub(r"\W", "-", request.node.name)
     source = f"{stream}/source"
     with blocking.connect(bookies.uri) as client, Namespace.create(client, NAMESPACE) as streams:
         streams.create_stream(stream)
@@ -270,14 +289,15 @@ def check(lives: Lives, total: int) -> None:
     print(", ".join(f"{name} {count}" for name, count in sorted(lives.injected.items())))
 
 
-def test_micro_batches(lives: Lives, executors: str) -> None:
+def test_micro_batches(lives: Lives, master: str) -> None:
     rounds = max(1, BATCHES // BATCHES_SHORT)
     for turn in range(rounds):
         at = turn * BATCHES_SHORT
+        of_executors = [f"executor-dies.{at + 1}.0", f"task-slow.{at + 2}.2"]
         lives.killed(
-            f"task-raises.{at}.1", f"executor-dies.{at + 1}.0", f"task-slow.{at + 2}.2",
+            f"task-raises.{at}.1", *(of_executors if master != LOCAL else []),
             f"bookie-dies.{at + 3}.1", f"worker-dies.{at + 3}.0", f"kill.after-merge.{at + 4}",
-            master=executors,
+            master=master,
         )  # fmt: skip
         # A committer that is thought dead sleeps until others have done its work.
         lives.killed(f"bookie-dies.{at + 4}.0", f"pause.before-transaction.{at + 4}")
@@ -298,13 +318,14 @@ def test_micro_batches(lives: Lives, executors: str) -> None:
     check(lives, BATCHES * PER_BATCH)
 
 
-def test_a_batch_job(lives: Lives, executors: str) -> None:
+def test_a_batch_job(lives: Lives, master: str) -> None:
     lives.arguments["mode"] = "job"
     lives.arguments["reading"] = {"total": "60000", "partitions": "6"}
     del lives.arguments["writing"]["writerId"]
+    of_executors = ["executor-dies.job.0", "task-slow.job.5"]
     lives.killed(
-        "task-raises.job.1", "executor-dies.job.0", "task-slow.job.5", "bookie-dies.job.2",
-        "kill.after-merge.job", master=executors,
+        "task-raises.job.1", *(of_executors if master != LOCAL else []), "bookie-dies.job.2",
+        "kill.after-merge.job", master=master,
     )  # fmt: skip
     if BATCHES > BATCHES_SHORT:
         for step in ("before-claim", "after-claim", "before-merge", "before-transaction"):

@@ -1,0 +1,132 @@
+"""Every fenced block of every page is run: what a reader types, in the order of the page, with what
+the page shows compared. Pages of Spark are read: `tests/spark` has a session, and examples."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from quire.testing.cluster import LocalCluster
+
+from ..support.page_runner import PageRunner, matches
+from ..support.pages import ROOT, SPARK_PAGES, all_pages, blocks, typed
+
+NOT_RUN_MAX = 19
+"""Blocks that are only read, because they need root, Apache's servers, a package index ... One
+more needs a reason that is as good. (Those of Spark count by themselves.)"""
+SPARK_MAX = 29
+RUN_MIN = 100
+"""Blocks that are run, of all pages: so many there were when this was written."""
+
+
+def run(page: Path, directory: Path, uri: str) -> int:
+    environment = {**os.environ, "QUIRE_METADATA": uri}
+    for name in ("QUIRE_CONFIG", "QUIRE_DEBUG", "QUIRE_PLACEMENT", "QUIRE_NAMESPACE"):
+        environment.pop(name, None)
+    with PageRunner(page, directory, environment, names={"uri": uri}) as runner:
+        runner.run()
+        return runner.ran
+
+
+PAGES = [page for page in all_pages() if page.name not in SPARK_PAGES and blocks(page)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_the_page_does_what_it_says(
+    page: Path, tmp_path: Path, quire_cluster: LocalCluster
+) -> None:
+    wanted = sum(not block.not_run and not block.spark for block in blocks(page))
+    assert run(page, tmp_path, quire_cluster.uri) == wanted
+
+
+@pytest.mark.parametrize("name", SPARK_PAGES)
+def test_commands_and_programs_of_spark_are_read(name: str, tmp_path: Path) -> None:
+    environment = {**os.environ, "QUIRE_METADATA": "sqlite:////not/asked.db"}
+    with PageRunner(ROOT / "docs" / name, tmp_path, environment) as runner:
+        runner.read()
+
+
+def test_few_blocks_are_not_run_and_each_says_why() -> None:
+    every = [(page, block) for page in all_pages() for block in blocks(page)]
+    spark = [block for page, block in every if block.spark or page.name in SPARK_PAGES]
+    not_run = [
+        f"{page.name}:{block.line}: {block.not_run}"
+        for page, block in every
+        if block.not_run and block not in spark
+    ]
+    assert len(not_run) <= NOT_RUN_MAX, "\n".join(not_run)
+    assert len(spark) <= SPARK_MAX
+    assert len(every) - len(not_run) - len(spark) >= RUN_MIN
+
+
+def test_no_code_hides_in_an_indented_block() -> None:
+    """They are not run: a command or a program belongs between fences."""
+    from markdown_it import MarkdownIt
+
+    reader = MarkdownIt("commonmark")
+    for page in all_pages():
+        for token in reader.parse(page.read_text(encoding="utf-8")):
+            if token.type == "code_block":
+                first = token.content.split(maxsplit=1)[0]
+                assert first not in ("quire", "$", "import", "from", "make"), (page, token.content)
+
+
+# -- the runner itself: that it can fail ---------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("```console\n$ false\n```\n", "status 1, not 0"),
+        ("```console\n$ echo one\ntwo\n```\n", "the page shows"),
+        ("<!-- status: 1 -->\n```console\n$ true\n```\n", "status 0, not 1"),
+        ("```console\n$ pip install x\n```\n", "changes this machine"),
+        ("```python\nassert 1 == 2\n```\n", "AssertionError"),
+        ("```python\nimport asyncio\n\nawait asyncio.sleep(0)\n1 / 0\n```\n", "ZeroDivisionError"),
+        ("```toml\n[bookie]\nsegmentbytes = 1\n```\n", "segment_bytes"),
+        ("```ini\n[Nonsense]\na=b\n```\n", "Nonsense"),
+        ("```rust\nfn main() {}\n```\n", "nobody knows"),
+        ("```text\n$ quire local\n```\n", "this is code"),
+        ("<!-- not run: why -->\n```console\n$ quire ledger write --no-such\n```\n", "--no-such"),
+        ("<!-- not run: why -->\n```console\n$ make no-such-target\n```\n", "no-such-target"),
+    ],
+)
+def test_a_page_that_is_wrong_fails(tmp_path: Path, text: str, said: str) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(text)
+    with pytest.raises(Exception, match=said):
+        run(page, tmp_path, "sqlite:////nowhere.db")
+
+
+def test_what_a_page_says_is_translated(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- here: zk1 = $PAGE -->\n```console\n$ export A=1\n$ cd /\n```\n\n"
+        '```python title="a.py"\nprint(3 - 1)\n```\n<!-- run: console\n$ cd zk1\n-->\n\n'
+        "```console\n$ python a.py; echo $A; pwd\n2\n1\nzk1\n```\n"
+    )
+    assert run(page, tmp_path, "") == 3
+
+
+def test_matching() -> None:
+    assert matches("a ... c\n", "a b c\n")
+    assert matches("a\n...\nd\n", "a\nb\nc\nd\n")
+    assert matches("a\n...\nd\n", "a\nd\n")
+    assert not matches("a\n...\nd\n", "a\nbd\n")
+    assert not matches("a\n", "a\nb\n")
+    assert not matches("a 1\n", "a 2\n")
+    assert matches("a 1,000 b\n", "a 23 b\n", numbers=True)
+    assert not matches("a 1 b\n", "a 1 c\n", numbers=True)
+
+
+def test_commands_go_on_in_further_lines(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ echo \\\n  two\ntwo\n$ cat <<'END'\n$ x\nEND\n$ x\n```\n")
+    [block] = blocks(page)
+    assert [one.command for one in typed(block)[:2]] == ["echo \\\n  two", "cat <<'END'\n$ x\nEND"]
+    with pytest.raises(AssertionError, match="has no command"):
+        typed(type(block)(1, "console", "shown\n"))

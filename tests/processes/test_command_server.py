@@ -1,0 +1,59 @@
+"""Commands that are forked do as those in an interpreter of their own."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from .cli import CAN_FORK, COMMAND, TIMEOUT_S, Quire, forked_command
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not CAN_FORK, reason="needs pidfd_open, which Linux has"),
+]
+
+
+def test_what_it_says_and_how_it_ends(tmp_path: Path) -> None:
+    """Options, the environment, the working directory, all three streams and the status."""
+    (tmp_path / "quire.toml").write_text("[client]\nread_timeout_s = 7\n[nonsense]\n")
+    environment = {**Quire(f"sqlite:///{tmp_path}/none.db").environment, "COLUMNS": "60"}
+    statuses = set()
+    for arguments in (
+        ["--version"],
+        ["ledger", "--help"],
+        ["ledger", "list"],
+        ["ledger", "read", "x"],
+        ["config", "check", "quire.toml"],
+    ):
+        fresh, forked = (
+            subprocess.run(
+                [*how, *arguments],
+                input=b"",
+                capture_output=True,
+                cwd=tmp_path,
+                env=environment,
+                timeout=TIMEOUT_S,
+                check=False,
+            )
+            for how in (COMMAND, forked_command())
+        )
+        statuses.add(fresh.returncode)
+        assert forked.returncode == fresh.returncode, arguments
+        assert forked.stdout == fresh.stdout.replace(b"python -m quire", b"quire"), arguments
+        assert forked.stderr == fresh.stderr.replace(b"python -m quire", b"quire"), arguments
+    assert statuses == {0, 1, 2}
+
+
+def test_it_does_not_outlive_what_stands_for_it(tmp_path: Path) -> None:
+    bookie = ("bookie", "--port", "0", "--dir", str(tmp_path / "bookie"))
+    metadata = ("--metadata", f"sqlite:///{tmp_path / 'metadata.db'}")
+    with subprocess.Popen(
+        [*forked_command(), *bookie, *metadata], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline().startswith(b"127.0.0.1:")
+        process.kill()
+        # The command holds the other end of it until it is gone.
+        assert process.communicate(timeout=TIMEOUT_S)[0] == b""
