@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency bench-ui java chromium config-docs dist dist-check lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency bench-ui java chromium config-docs docs dist dist-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -89,6 +89,10 @@ proto: ## remake the v3 messages from src/quire/codec/messages.proto
 
 config-docs: $(STAMP) ## write the generated parts of the documents about configuration
 	@$(BIN)/python scripts/config-docs
+
+docs: $(STAMP) ## the documentation as a site, in build/site; broken links are errors
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
 
 dist: $(STAMP) ## wheel and sdist, in dist/
 	@$(BIN)/python scripts/check-dist --build-only
