@@ -92,8 +92,11 @@ async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_fo
         first.set_result(None)
         second = await link.force_asked.get()
         assert session.pipeline.last_confirmed == 0
+        assert session.pipeline.accepted == session.pipeline.last_pushed
+        assert session.owes, "who forces waits for members, too"
         second.set_result(None)
         await waiting
         assert session.pipeline.last_confirmed == 1
+        assert not session.owes
     session.stop()
     await tasks.close()

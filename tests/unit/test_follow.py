@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from quire.client import LedgerReader, follow
 from quire.client.follow import Feed, Follower
 from quire.codec import v3
+from quire.codec.ledger_metadata import LedgerState
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
+from quire.metadata.base import Watch
+from quire.metadata.memory import MemoryStore
 from tests.unit.test_tail import (
     CONFIG,
     LEDGER,
@@ -263,6 +267,60 @@ async def test_what_cannot_be_read_is_told_to_each(monkeypatch: pytest.MonkeyPat
         errors = await asyncio.gather(*tasks, return_exceptions=True)
         assert all(isinstance(error, ReadError) for error in errors)
         assert len(w.client._feeds) == 0
+
+
+async def test_what_cannot_be_read_behind_what_is_kept_is_told_to_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its place is behind the entries that are here, and they looked for it before them: for ever,
+    with nothing in the client having its turn."""
+    monkeypatch.setattr(follow, "READ_RETRY_DELAY_S", 0.001)
+    bookie = Honest()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        tasks = start([await w.open() for _ in range(3)], 100)
+        await write_slowly(w, bookie, 2, 10)
+        await polling(bookie)
+        assert the_feed(w)._kept
+        bookie.entries.clear()
+        bookie.packet, bookie.lac = w.codec.pack_lac(13), 13
+        bookie.has(w)
+        errors = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(error, ReadError) for error in errors)
+        assert len(w.client._feeds) == 0
+
+
+async def test_the_end_that_a_later_reader_saw_first_is_seen_by_who_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The watch tells it when it is known already: nobody was told then."""
+    watch, told = MemoryStore.watch_ledger, asyncio.Event()
+
+    def late(store: MemoryStore, ledger_id: int, changed: Callable[[Any], None]) -> Watch:
+        async def tell(stored: Any) -> None:
+            await told.wait()
+            changed(stored)
+
+        return watch(store, ledger_id, lambda stored: telling.append(tell(stored)))
+
+    telling: list[Coroutine[Any, Any, None]] = []
+    bookie = Honest()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        stored = await w.store.read_ledger(LEDGER)
+        recovered = stored.value.with_state(LedgerState.IN_RECOVERY)
+        stored = await w.store.write_ledger(LEDGER, recovered, stored.version)
+        monkeypatch.setattr(MemoryStore, "watch_ledger", late)
+        [waiting] = start([await w.open()], 100)
+        async with asyncio.timeout(10):
+            while len(w.client._feeds) == 0 or not the_feed(w)._driven:
+                await asyncio.sleep(0.001)
+        await w.store.write_ledger(LEDGER, recovered.with_close(0, 2), stored.version)
+        assert await taken(await w.open(), 0, 100) == [0]
+        told.set()
+        await asyncio.gather(*telling)
+        async with asyncio.timeout(10):
+            assert await waiting == [0]
 
 
 async def test_a_reader_that_knows_more_tells_all() -> None:

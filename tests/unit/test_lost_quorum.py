@@ -180,6 +180,50 @@ def test_members_that_take_connections_and_break_them_do_not_draw_it_out() -> No
     simulated(main)
 
 
+@pytest.mark.parametrize("add_timeout_s", [1.0, 5.0, LIMIT_S, 3 * LIMIT_S])
+def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
+    add_timeout_s: float,
+) -> None:
+    """The time was up while they were there once more, and began anew: for ever."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        config = dataclasses.replace(WAITS, add_timeout_s=add_timeout_s)
+        async with cluster.client(config) as client:
+            writer = await writing(cluster, client)
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = True
+            began = now()
+            with pytest.raises(NotEnoughBookiesError, match="were tried again for 10 s"):
+                await writer.append(payload(1))
+            assert now() - began <= 4 * add_timeout_s + LIMIT_S + 4 * LATE_S
+
+    simulated(main)
+
+
+def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        config = dataclasses.replace(WAITS, add_timeout_s=3 * LIMIT_S)
+        async with cluster.client(config) as client:
+            writer = await writing(cluster, client)
+            for entry in range(1, 4):
+                for bookie in cluster.bookies.values():
+                    bookie.die()
+                    bookie.holds_acks = True
+                append = asyncio.ensure_future(writer.append(payload(entry)))
+                await asyncio.sleep(0.8 * LIMIT_S)
+                back(cluster)
+                await asyncio.sleep(LIMIT_S)  # the time is up, and they are there
+                assert not append.done()
+                for bookie in cluster.bookies.values():
+                    bookie.release()
+                assert await append == entry
+            writer.abandon()
+
+    simulated(main)
+
+
 def test_whoever_recovered_the_ledger_meanwhile_is_found_out() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)

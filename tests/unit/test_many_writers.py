@@ -233,6 +233,31 @@ def test_quorums_are_counted_where_an_acknowledgement_can_move_them() -> None:
     simulated(main)
 
 
+def test_an_acknowledgement_that_closes_a_gap_counts_with_all_behind_it() -> None:
+    """It is of an entry that an ack quorum has already; those behind it come to their quorum."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger()
+            session = writer._session
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = True
+            appended = [asyncio.ensure_future(writer.append(payload(k))) for k in range(5)]
+            await asyncio.sleep(1)
+            first, second, third = session._members
+            first.on_acked_run(0, 4)
+            second.on_acked_run(1, 4)
+            third.on_acked_run(0, 0)
+            assert writer.last_add_confirmed == 0
+            second.on_acked_run(0, 0)
+            assert writer.last_add_confirmed == 4
+            assert await asyncio.gather(*appended) == list(range(5))
+            writer.abandon()
+
+    simulated(main)
+
+
 # -- what is kept -----------------------------------------------------------------------------
 
 

@@ -580,6 +580,50 @@ def test_rule_41_a_close_whose_answer_was_lost_is_unknown_and_was_done() -> None
     simulated(main)
 
 
+@pytest.mark.parametrize("acks", [False, True])
+def test_a_close_that_is_cancelled_leaves_nothing_behind(acks: bool) -> None:
+    """While it waits for acknowledgements, or for the metadata. Who closed beside it was cancelled,
+    too, and the session went on for as long as the client."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger(password=PASSWORD, ledger_id=LEDGER)
+            for bookie in cluster.bookies.values():
+                bookie.holds_acks = not acks
+            appended = asyncio.ensure_future(writer.append(payload(0)))
+            write = client.metadata.write_ledger
+            client.metadata.write_ledger = never  # type: ignore[assignment]
+            first = asyncio.ensure_future(writer.close())
+            await asyncio.sleep(0.1)
+            second = asyncio.ensure_future(writer.close())
+            await asyncio.sleep(0.1)
+            first.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await first
+            client.metadata.write_ledger = write  # type: ignore[method-assign]
+            for closing in (second, writer.close()):
+                with pytest.raises(LedgerClosedError, match="may or may not be closed") as cut:
+                    await closing
+                assert not cut.value.outcome_known
+            assert writer._session.failure is not None
+            assert not any(bookie.links[0]._sinks for bookie in cluster.bookies.values())
+            if acks:
+                assert await appended == 0
+            else:
+                with pytest.raises(LedgerClosedError):
+                    await appended
+            for bookie in cluster.bookies.values():
+                bookie.release()
+            reader = await client.open_ledger(LEDGER, password=PASSWORD, recover=True)
+            assert reader.last_add_confirmed == 0
+
+    async def never(*how: object) -> None:
+        await asyncio.Event().wait()
+
+    simulated(main)
+
+
 def test_a_refused_add_replaces_the_bookie_and_nothing_is_repeated_to_it() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(4)

@@ -85,8 +85,7 @@ class Member:
     def on_acked_run(self, first: int, last: int) -> None:
         if not self.gone:
             session = self.session
-            session.pipeline.acked_run(self.index, first, last)
-            session.on_acks(last)
+            session.on_acks(session.pipeline.acked_run(self.index, first, last))
 
     def on_acked(self, entries: Sequence[int]) -> None:
         if not self.gone:

@@ -245,8 +245,8 @@ class AddSession:
     # -- answers ------------------------------------------------------------------------------
 
     def on_acks(self, through: int) -> None:
-        """A member has acknowledged entries, none of them behind `through`: those that an ack
-        quorum has already change nothing."""
+        """A member has acknowledged everything up to `through`, and no more in a row: where an ack
+        quorum has that already it changes nothing."""
         if through > self.pipeline.accepted or self._room is not None:
             self.after_acks()
 
@@ -423,6 +423,16 @@ class AddSession:
         if isinstance(self.pipeline, SpreadPipeline) and not self.pipeline.spread_without(absent):
             return False
         return bearable(absent, len(self.ensemble), self._write_quorum, self.ack_quorum)
+
+    @property
+    def done(self) -> tuple[int, int]:
+        """Up to which entry all is accepted, and durable."""
+        return self.pipeline.accepted, self.pipeline.last_confirmed
+
+    @property
+    def owes(self) -> bool:
+        """Whether somebody may wait for members to answer."""
+        return self.pipeline.accepted < self.pipeline.last_pushed
 
     def member(self, index: int) -> Member:
         return self._members[index]

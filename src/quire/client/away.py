@@ -41,8 +41,10 @@ class Away:
         self._delays: dict[int, float] = {}
         self._giving_up: asyncio.TimerHandle | None = None
         """There is one while no ack quorum is left, and perhaps a little longer."""
-        self._accepted = -1
-        """When that began."""
+        self._done: tuple[int, int] | None = None
+        """Accepted and durable when that began."""
+        self._late = False
+        """The time was up while members were there that had not answered yet."""
 
     @property
     def full(self) -> bool:
@@ -73,19 +75,25 @@ class Away:
 
     def _limit_the_wait(self) -> None:
         """It begins anew only where something was acknowledged since, or nothing had to be: so
-        members that accept connections and break them again cannot draw it out."""
-        pipeline = self._session.pipeline
-        moved = pipeline.accepted > self._accepted or pipeline.accepted == pipeline.last_pushed
-        if self._giving_up is None or moved:
+        members that accept connections and break them again, or never answer, cannot draw it
+        out."""
+        session = self._session
+        moved = session.done != self._done or not session.owes
+        if self._late and not moved:
+            session.fail(session.nobody_left(self.indexes))
+        elif self._giving_up is None or moved:
             self.stop()
-            self._accepted = pipeline.accepted
-            limit_s = self._session.config.lost_quorum_limit_s
+            self._done, self._late = session.done, False
+            limit_s = session.config.lost_quorum_limit_s
             self._giving_up = asyncio.get_running_loop().call_later(limit_s, self._give_up)
 
     def _give_up(self) -> None:
+        session = self._session
         self._giving_up = None
-        if not self._session.bearable():
-            self._session.fail(self._session.nobody_left(self.indexes))
+        if not session.bearable():
+            session.fail(session.nobody_left(self.indexes))
+        else:
+            self._late = session.owes and session.done == self._done
 
     async def _bring_back(self, index: int) -> None:
         """Replace the member, or have it back, as soon as a bookie can be had."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
-from quire.client.write_handle import HowToWrite, WriteHandle
+from quire.client.write_handle import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry import MAX_ENTRY_ID
 from quire.codec.frames import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError
@@ -58,6 +58,7 @@ class CallerIdWriter(WriteHandle):
             raise session.failure
         if self._closing is not None:
             raise self._closed_error()
+        payload = payload_bytes(payload)
         session.check_payload(payload)
         upcoming = self.last_add_pushed + 1
         self._check_id(entry_id, upcoming)

@@ -67,6 +67,10 @@ class DeferredSession(AddSession):
     def connected(self, bookie_id: str) -> ControlChannel | None:
         return self.pool.control_now(bookie_id, self.ledger_id)
 
+    @property
+    def owes(self) -> bool:
+        return bool(self._forces) or super().owes
+
     # -- the bound ----------------------------------------------------------------------------
 
     @property

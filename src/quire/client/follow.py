@@ -130,9 +130,12 @@ class Feed:
 
     def learn(self, view: LedgerView) -> None:
         """A reader of the ledger may know more than all who follow it."""
-        if self.view.learn(view):
+        before = self.view.last_add_confirmed
+        if not self.view.learn(view):
+            return
+        if self.view.last_add_confirmed > before:
             self._behind = self._behind or not self._driven
-            self.interrupt()
+        self.interrupt()  # also for the metadata alone: the watch will not tell it once more
 
     # -- what there is ------------------------------------------------------------------------
 
@@ -155,9 +158,10 @@ class Feed:
             run = kept[bisect_right(kept, first, key=lambda one: one.first) - 1]
         return run.part(first, last) if first <= run.last else None
 
-    def kept_from(self, entry_id: int) -> int:
-        """The first entry that is here, or a later one than any."""
-        return self._kept[0].first if self._kept else entry_id + 1
+    def gap(self, first: int, last: int) -> int:
+        """Up to where of `last` nothing is here from `first` on, which is not here itself."""
+        kept = self._kept
+        return min(last, kept[0].first - 1) if kept and kept[0].first > first else last
 
     def collects(self, entry_id: int) -> bool:
         """Whether this entry, which is acknowledged, is the next to be read for all."""
@@ -290,8 +294,8 @@ class Follower:
                 elif feed.collects(self._upcoming):
                     await feed.more()
                 else:
-                    upto = min(last, feed.kept_from(last) - 1)
-                    async with aclosing(self._read(feed, upto)) as runs:
+                    gap = feed.gap(self._upcoming, last)
+                    async with aclosing(self._read(feed, gap)) as runs:
                         async for run in runs:
                             yield run
                             if self._stopped is not None:

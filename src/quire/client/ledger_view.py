@@ -62,9 +62,9 @@ class LedgerView:
 
     def learn(self, other: LedgerView) -> bool:
         """Take over what another view of this ledger knows, which rests on the same digests.
-        Whether the LAC moved."""
+        Whether anything changed: the LAC, the segments or the state."""
         before = self.last_add_confirmed
-        if other._stored.version > self._stored.version:
-            self.adopt(other._stored)
+        newer = other._stored.version > self._stored.version
+        changed = newer and self.adopt(other._stored)
         self.confirmed(other.last_add_confirmed)
-        return self.last_add_confirmed > before
+        return changed or self.last_add_confirmed > before

@@ -24,10 +24,26 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
     UsageError,
+    WriteError,
 )
 from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.update import update_ledger
 from quire.tasks import TaskSet
+
+
+def payload_bytes(payload: Buffer) -> bytes:
+    """The bytes of a payload. What its owner may change before it is sent is copied; what counts
+    items of several bytes (a view of integers) would be stored cut off. Raises UsageError."""
+    if type(payload) is bytes:
+        return payload
+    try:
+        return bytes(memoryview(payload))
+    except TypeError:
+        raise UsageError(
+            f"an entry is bytes, bytearray or memoryview, not {type(payload).__name__}. Nothing "
+            "was sent",
+            remedy="Encode it first: text with .encode()",
+        ) from None
 
 
 class HowToWrite(TypedDict):
@@ -148,7 +164,7 @@ class WriteHandle:
         When this returns the metadata store says CLOSED with that entry, and all entries are
         durable: with deferred sync they are forced first. Raises what the outstanding appends
         raise; then the ledger stays open for recovery. Safe to call again. If cancelled, the ledger
-        may or may not be closed.
+        may or may not be closed: this handle is over, and who calls again is told so.
         """
         if self._closing is not None:
             return await asyncio.shield(self._closing)
@@ -158,11 +174,11 @@ class WriteHandle:
                 last = await self._close()
                 note(span, last_entry=last)
         except BaseException as error:
-            if isinstance(error, QuireError):
-                self._closing.set_exception(error)
-                self._closing.exception()
-            else:
-                self._closing.cancel()
+            told = error if isinstance(error, QuireError) else self._cut_short()
+            if told is not error:
+                self._stop(told)  # nobody else will: the handle is closed
+            self._closing.set_exception(told)
+            self._closing.exception()
             raise
         self._closing.set_result(last)
         return last
@@ -237,6 +253,10 @@ class WriteHandle:
                 session.push(turn)
             except QuireError as error:  # the ledger is full: whoever waits is told
                 session.fail(error)
+            except Exception as error:
+                # Who waits for these ids must not be told of others that get them.
+                session.fail(self._unsent_error(error))
+                raise
 
     def _waiter(self, entry_id: int) -> asyncio.Future[int]:
         if not self._handed_over(entry_id):
@@ -249,6 +269,21 @@ class WriteHandle:
 
     def _handed_over(self, entry_id: int) -> bool:
         return entry_id <= self._session.pipeline.last_pushed
+
+    def _unsent_error(self, error: Exception) -> WriteError:
+        return WriteError(
+            f"ledger {self.ledger_id}: entries from {self._session.pipeline.last_pushed + 1} on "
+            f"could not be sent: {error!r}",
+            ledger_id=self.ledger_id,
+            remedy="Open the ledger with recovery to see which entries it has",
+        )
+
+    def _cut_short(self) -> LedgerClosedError:
+        return LedgerClosedError(
+            f"closing ledger {self.ledger_id} was cut short: it may or may not be closed",
+            ledger_id=self.ledger_id,
+            remedy="Open the ledger with recovery, which closes it",
+        )
 
     def _closed_error(self) -> LedgerClosedError:
         return LedgerClosedError(

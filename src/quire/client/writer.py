@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.client.write_handle import WriteHandle
+from quire.client.write_handle import WriteHandle, payload_bytes
 from quire.codec.frames import Buffer
 
 
@@ -49,6 +49,8 @@ class LedgerWriter(WriteHandle):
             raise session.failure
         if self._closing is not None:
             raise self._closed_error()
+        if type(payload) is not bytes:
+            payload = payload_bytes(payload)
         size = len(payload)
         if size > session.max_payload_bytes:
             session.check_payload(payload)
@@ -83,6 +85,8 @@ class LedgerWriter(WriteHandle):
     def _chunks(self, payloads: Sequence[Buffer]) -> list[Sequence[Buffer]]:
         """Pieces of about `max_turn_bytes`, after checking every payload: all or none is sent."""
         chunks: list[Sequence[Buffer]] = []
+        if not {bytes}.issuperset(map(type, payloads)):
+            payloads = [payload_bytes(payload) for payload in payloads]
         start = size = 0
         for at, payload in enumerate(payloads):
             size += len(payload)

@@ -142,8 +142,9 @@ class AddPipeline:
 
     # -- acknowledgements ---------------------------------------------------------------------
 
-    def acked_run(self, index: int, first: int, last: int) -> None:
-        """Member `index` has stored first..last (all of them; only where nothing is striped)."""
+    def acked_run(self, index: int, first: int, last: int) -> int:
+        """Member `index` has stored first..last (all of them; only where nothing is striped). Up to
+        where it has everything: further than `last`, where that closes a gap."""
         if first == self._next[index] and index not in self._ahead and not self._striped:
             self._next[index] = last + 1
             cursor = self._cursors[index]
@@ -152,8 +153,9 @@ class AddPipeline:
             self._cursors[index] = cursor
             if cursor is None and self._confirming is None:
                 self._forget_tail()
-        else:
-            self.acked(index, range(first, last + 1))
+            return last
+        self.acked(index, range(first, last + 1))
+        return self._next[index] - 1
 
     def acked(self, index: int, entries: Iterable[int]) -> None:
         """Member `index` has stored `entries`, in any order, repetitions allowed."""

@@ -40,10 +40,10 @@ WINDOW_ENTRIES_MAX = 4_096
 SINGLE_ENTRIES_MAX = 64
 """Single reads in one go, behind an entry that a batch read stopped at."""
 ATTEMPTS = 2
-"""Of a request whose connection is lost, or that is not answered in time."""
+"""Of a request that is not answered in time."""
 LOST_ATTEMPTS = 4
-"""To see whether a bookie answers: behind a restart each connection to it that there was is lost
-when it is used, and there may be several."""
+"""Of a request whose connection is lost: behind a restart each connection to the bookie that there
+was is lost when it is used, and there may be several."""
 BUSY_ATTEMPTS = 10
 BUSY_PAUSE_S = 0.2
 PATIENCE_ROUNDS = 6
@@ -258,7 +258,7 @@ class ReplicaReader:
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Ask again where the connection was lost or the bookie was busy."""
-        failed = busy = 0
+        silent = lost = busy = 0
         while True:
             try:
                 return await self._in_time(ask)
@@ -267,12 +267,18 @@ class ReplicaReader:
                 if busy == BUSY_ATTEMPTS:
                     raise Unreachable("the bookie is too busy to answer") from error
                 await asyncio.sleep(BUSY_PAUSE_S)
-            except (BookieTimeoutError, BookieUnavailableError) as error:
-                failed += 1
-                pool = self._client.pool
-                if failed == ATTEMPTS or pool.failed_lately(self.bookie):
-                    pool.mark_failed(self.bookie)
-                    raise Unreachable(str(error.args[0])) from error
+            except BookieTimeoutError as error:
+                silent += 1
+                if silent == ATTEMPTS or self._client.pool.failed_lately(self.bookie):
+                    raise self._unreachable(error) from error
+            except BookieUnavailableError as error:
+                lost += 1
+                if lost == LOST_ATTEMPTS:
+                    raise self._unreachable(error) from error
+
+    def _unreachable(self, error: QuireError) -> Unreachable:
+        self._client.pool.mark_failed(self.bookie)
+        return Unreachable(str(error.args[0]))
 
     async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """BookieTimeoutError when there is no answer within `read_timeout_s`. As long as something

@@ -243,10 +243,7 @@ def a_writer_is_not_held_back(patch: pytest.MonkeyPatch) -> None:
         patch,
         AddSession,
         "full",
-        (
-            "return self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes",
-            "return False",
-        ),
+        ("self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes", "False"),
     )
 
 

@@ -1,0 +1,133 @@
+"""What may be appended: the bytes that were handed over are the entry, or nothing was sent."""
+
+from __future__ import annotations
+
+import array
+import asyncio
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from quire.client import LedgerWriter
+from quire.errors import UsageError, WriteError
+from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
+
+WIDE = memoryview(array.array("I", [1, 2, 3]))
+
+
+async def read_back(client: Any) -> list[bytes]:
+    reader = await client.open_ledger(LEDGER, password=PASSWORD)
+    return [entry.payload async for entry in reader.read()]
+
+
+async def made(client: Any) -> LedgerWriter:
+    writer = await client.create_ledger(ledger_id=LEDGER, password=PASSWORD)
+    assert isinstance(writer, LedgerWriter)
+    return writer
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_a_view_of_integers_is_stored_whole(many: bool) -> None:
+    """Its length counts integers: the entry was cut off, with the digest of the whole, and
+    acknowledged."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await made(client)
+            wanted = [WIDE.tobytes(), b"bdf", b"array"]
+            views: list[Any] = [WIDE, memoryview(b"abcdefg")[1::2], bytearray(b"array")]
+            if many:
+                assert await writer.append_many(views) == 2
+            else:
+                assert [await writer.append(view) for view in views] == [0, 1, 2]
+            assert writer.length == sum(map(len, wanted))
+            await writer.close()
+            assert await read_back(client) == wanted
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("wrong", ["text", 5, None, [1, 2]])
+def test_what_is_no_bytes_is_refused_alone(wrong: Any) -> None:
+    """It took the turn of those that were appended with it, and they were told of others that got
+    their ids."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await made(client)
+            assert writer.submit(b"good") == 0
+            with pytest.raises(UsageError, match=rf"not {type(wrong).__name__}. Nothing was sent"):
+                await writer.append(wrong)
+            with pytest.raises(UsageError, match="Nothing was sent"):
+                await writer.append_many([b"fine", wrong])
+            assert await writer.append(b"other") == 1
+            await writer.close()
+            assert await read_back(client) == [b"good", b"other"]
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("behind_a_gap", [False, True])
+def test_what_is_no_bytes_leaves_its_id_free(behind_a_gap: bool) -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            writer = await client.create_ledger(
+                ledger_id=LEDGER, password=PASSWORD, caller_ids=True
+            )
+            entry_id = 1 if behind_a_gap else 0
+            wrong: Any = "text"
+            with pytest.raises(UsageError, match="Nothing was sent"):
+                writer.submit_at(entry_id, wrong)
+            for other in {0, 1} - {entry_id}:
+                writer.submit_at(other, b"other")
+            writer.submit_at(entry_id, b"good")
+            assert await writer.close() == 1
+            assert set(await read_back(client)) == {b"good", b"other"}
+
+    simulated(main)
+
+
+def test_a_buffer_may_be_used_again_at_once() -> None:
+    """Entries wait for the end of the turn; those behind a missing id, for that."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client() as client:
+            buffer = bytearray(2)
+            writer = await made(client)
+            for number in range(5):
+                buffer[:] = b"%02d" % number
+                writer.submit(buffer)
+            await writer.close()
+            assert await read_back(client) == [b"%02d" % number for number in range(5)]
+            chooses = await client.create_ledger(password=PASSWORD, caller_ids=True)
+            for number in reversed(range(5)):
+                buffer[:] = b"%02d" % number
+                chooses.submit_at(number, buffer)
+            buffer[:] = b"??"
+            await chooses.close()
+            reader = await client.open_ledger(chooses.ledger_id, password=PASSWORD)
+            found = [entry.payload async for entry in reader.read()]
+            assert found == [b"%02d" % number for number in range(5)]
+
+    simulated(main)
+
+
+async def test_what_could_not_be_sent_fails_who_waits() -> None:
+    """And not only the event loop hears of it: the next entry would have got the same id."""
+    cluster = await FakeCluster.made(3)
+    asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
+    async with cluster.client() as client:
+        writer = await made(client)
+        with mock.patch.object(writer._session, "push", side_effect=MemoryError):
+            good = asyncio.ensure_future(writer.append(b"good"))
+            with pytest.raises(WriteError, match=r"from 0 on could not be sent: MemoryError") as no:
+                async with asyncio.timeout(10):
+                    await good
+        assert not no.value.outcome_known
+        with pytest.raises(WriteError):
+            await writer.append(b"other")

@@ -1,0 +1,99 @@
+"""Reading from one bookie while connections to it break."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.client import Client
+from quire.core.replicas import Bad, Copies, Kind
+from quire.errors import BookieUnavailableError
+from quire.replication.replica_reader import (
+    ATTEMPTS,
+    LOST_ATTEMPTS,
+    ReplicaReader,
+    answers,
+)
+from tests.support.fake_bookies import CONFIG, LEDGER, FakeCluster, FakeLink, payload, simulated
+
+
+class Stale(FakeLink):
+    """From before the bookie's restart: nobody knows until it is used."""
+
+    async def read(self, *how: Any, **more: Any) -> bytes:
+        self.lose()
+        raise BookieUnavailableError("stale")
+
+    batch_read = read
+
+    async def read_many(self, *how: Any, **more: Any) -> list[bytes | BaseException]:
+        return [await self.read()]
+
+
+async def reading(cluster: FakeCluster, client: Client) -> list[Copies | Bad]:
+    metadata = await cluster.stored()
+    reader = ReplicaReader(client, LEDGER, metadata, cluster.codec, "b0")
+    return [part async for part in reader.parts(0, 0, 4)]
+
+
+def stale(cluster: FakeCluster, client: Client, count: int) -> None:
+    for _ in range(count):
+        client.pool._channels.add(Stale(cluster["b0"]))
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (5, 3, 2)])
+@pytest.mark.parametrize("failed_before", [False, True])
+@pytest.mark.parametrize("count", range(LOST_ATTEMPTS))
+def test_connections_from_before_a_restart_do_not_hide_the_bookie(
+    count: int, failed_before: bool, shape: tuple[int, int, int]
+) -> None:
+    """In batches, and entry by entry."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(5)
+        await cluster.ledger(shape, range(5))
+        async with cluster.client() as client:
+            if failed_before:
+                client.pool.mark_failed("b0")
+            stale(cluster, client, count)
+            found = await reading(cluster, client)
+            assert all(isinstance(part, Copies) for part in found), found
+            copies = [pair for part in found for pair in zip(part.ids, part.payloads)]  # type: ignore[union-attr]
+            assert copies == [(k, payload(k)) for k in range(5) if k in cluster["b0"].entries]
+            stale(cluster, client, count)
+            assert await answers(client, "b0") == ""
+
+    simulated(main)
+
+
+def test_connections_that_break_for_ever_end_it() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(5))
+        async with cluster.client() as client:
+            stale(cluster, client, 100)
+            [bad] = await reading(cluster, client)
+            assert isinstance(bad, Bad)
+            assert (bad.kind, bad.first, bad.last) == (Kind.UNREACHABLE, 0, 4)
+            assert await answers(client, "b0") == "stale"
+            assert len(cluster["b0"].links) == 100, "none that would have worked was made"
+
+    simulated(main)
+
+
+def test_a_silent_bookie_is_not_asked_as_often() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(5))
+        cluster["b0"].says = cluster["b0"].silent
+        async with cluster.client() as client:
+            began = asyncio.get_running_loop().time()
+            [bad] = await reading(cluster, client)
+            assert isinstance(bad, Bad)
+            assert bad.kind is Kind.UNREACHABLE
+            waited_s = asyncio.get_running_loop().time() - began
+            assert waited_s <= ATTEMPTS * CONFIG.read_timeout_s + 1
+
+    simulated(main)
