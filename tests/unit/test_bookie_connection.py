@@ -237,3 +237,19 @@ def test_mixed_sizes_cost_no_more_than_a_few_looks_a_frame(
     peer.data_received(b"".join(frames.add_request(KEY, body) for body in bodies))
     assert len(entries_of(store)) == 2_000
     assert unpacked <= 4 * 2_000
+
+
+def test_answers_leave_in_few_writes_and_large_ones_uncopied() -> None:
+    """A thousand small answers were a thousand writes where they had more than 256 KB together."""
+    peer, _ = connection([])
+    sent: list[bytes] = []
+    peer._transport = cast(Any, SimpleNamespace(write=sent.append))
+    small, large = [bytes([k % 251]) * 1024 for k in range(1_000)], bytes(1 << 20)
+    peer.out = [*small, large, b"tail"]
+    peer._send_out()
+    assert b"".join(sent) == b"".join([*small, large, b"tail"])
+    assert len(sent) == 6
+    assert sent[4] is large
+    peer.out = [b"one"]
+    peer._send_out()
+    assert sent[-1] == b"one"

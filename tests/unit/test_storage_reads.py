@@ -4,16 +4,19 @@ index of a sealed segment is taken over."""
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from quire.errors import DamagedError
 from quire.storage import cold_reads, read_ahead, sealer
 from quire.storage.reader import SLICE_BYTES
 from quire.storage.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
+from quire.storage.worker import ThreadReader
 from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
 
 LARGE = replace(
@@ -187,6 +190,28 @@ async def test_a_read_that_the_stop_cuts_off_is_cancelled_and_not_damaged() -> N
     assert box.store.stats().damaged_reads == 0
 
 
+def test_a_read_for_which_there_is_no_memory_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The reader was cancelled, though nobody had cancelled it, and its peer waited in vain."""
+    box, _ = sealed(1.0, 20, 5_000)
+
+    def no_memory(data: Any) -> list[int]:
+        raise MemoryError
+
+    async def read() -> None:
+        reader = ThreadReader(asyncio.get_running_loop())
+        box.store._cold._blocking = reader
+        try:
+            with pytest.raises(DamagedError):
+                await box.store.read_blocking(1, 0, 1, 1 << 20)
+        finally:
+            reader.close()
+
+    monkeypatch.setattr(cold_reads, "checksums_of", no_memory)
+    asyncio.run(read())
+
+
 def test_a_ledger_that_goes_between_two_slices_ends_the_read() -> None:
     box, _ = sealed(0.0, 120, 50_000)
     reading = box.store.read_blocking(1, 0, 200, 1 << 30)
@@ -263,6 +288,33 @@ def test_ranges_are_whole_though_segments_are_sealed_and_compacted_meanwhile(
             at += 1
         assert done[:40] == [(number * 20, number * 20 + 4) for number in range(40)]
         assert len(done) <= total
+
+
+def test_ranges_are_whole_though_a_segment_is_sealed_behind_newer_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There was no room for its footer. The reader had been past it, and did not look again."""
+    write_footer = sealer.write_footer
+    postponed: list[Any] = []
+
+    def full_once(job: Any) -> Any:
+        if not postponed:
+            postponed.append(job.segment)
+            raise OSError(errno.ENOSPC, "no room")
+        return write_footer(job)
+
+    monkeypatch.setattr(sealer, "write_footer", full_once)
+    box, _ = many_segments(8, 20)
+    [late] = postponed
+    assert box.store.ledgers[3].sealed_numbers[0] > late.number
+    reading = turns(box.store.entry_ranges(3))
+    next(reading)  # It has been through a newer one.
+    assert late.state is SegmentState.CLOSED
+    box.store.check_space()
+    box.pump()
+    assert late.state is SegmentState.SEALED
+    *_, found = reading
+    assert found == [(number * 20, number * 20 + 4) for number in range(20)]
 
 
 def test_a_ledger_that_goes_while_its_ranges_are_read_is_not_there() -> None:

@@ -11,6 +11,7 @@ other way round (wire-protocol spec, 1.3).
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
 from quire.bookie.intake import MIN_ENTRY_BYTES
@@ -239,9 +240,7 @@ class Connection(asyncio.Protocol):
         out = self.out
         if out and self._transport is not None and "tls" not in self._paused_for:
             self.out = []
-            if len(out) > 1 and sum(map(len, out)) <= JOINED_MAX_BYTES:
-                out = [b"".join(out)]
-            for data in out:
+            for data in _joined(out):
                 self._transport.write(data)
 
     def _close(self, why: str) -> None:
@@ -251,3 +250,14 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+
+
+def _joined(answers: list[Buffer]) -> Iterator[Buffer]:
+    """In as few writes as `JOINED_MAX_BYTES` allows."""
+    start = size = 0
+    for at, data in enumerate(answers):
+        if size + len(data) > JOINED_MAX_BYTES and at > start:
+            yield answers[start] if at == start + 1 else b"".join(answers[start:at])
+            start, size = at, 0
+        size += len(data)
+    yield answers[start] if start + 1 == len(answers) else b"".join(answers[start:])

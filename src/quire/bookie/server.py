@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from quire.bookie.connection import Connection
@@ -234,7 +235,11 @@ class Bookie:
             return await asyncio.shield(work)
         except asyncio.CancelledError:
             # It goes on, and writes: the directories are not given back before its end.
-            await asyncio.wait([work])
+            while not work.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([work])
+            # Then it has opened files, which the stop closes.
+            self._recovered = not work.cancelled() and work.exception() is None
             raise
         finally:
             telling.cancel()

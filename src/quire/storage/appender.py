@@ -84,12 +84,14 @@ class Appender:
 
     # -- room -------------------------------------------------------------------------------------
 
-    def resume(self, segment: Segment, sequence: int) -> None:
-        """The segment to append to, begun already, and the sequence number of the last batch."""
+    def resume(self, segment: Segment, sequence: int, pending: Sequence[StateRecord]) -> None:
+        """The segment to append to, begun already, the sequence number of the last batch, and what
+        is to be written with the next. May be called on another thread: nothing is scheduled."""
         self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
         self.current = segment
         self.end_group = segment.end_group
         self._sequence = self._completed = sequence
+        self._pending.extend(pending)
 
     def _prepare(self, segment: Segment) -> None:
         segment.live = ranges_of(self._catalogue.live_numbers())

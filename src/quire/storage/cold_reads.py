@@ -20,7 +20,7 @@ from quire.storage.cache import SegmentFiles
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.reader import SLICE_BYTES, Fetched, Piece, Reader, checksums_of
 from quire.storage.seams import File
-from quire.storage.segment import LedgerInfo, Segment, SegmentState
+from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 
 InfoOf = Callable[[int], LedgerInfo]
@@ -40,9 +40,9 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
         waited = ask and data is None
         if data is None:
             data = file.read(offset, size) or b""
-    except OSError:
-        return _FAILED
-    return Piece(data, checksums_of(data) if blocks else None, waited)
+        return Piece(data, checksums_of(data) if blocks else None, waited)
+    except (OSError, MemoryError):
+        return _FAILED  # Whoever asked is to be answered.
 
 
 class _Fetch:
@@ -127,11 +127,11 @@ class ColdReads:
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `LedgerStore.entry_ranges`."""
         found: list[Range] = []
-        number = -1
+        number = taken = -1
         have: dict[Fetched, Piece] = {}
         while True:
             # Oldest first: what a compaction or the sealing of a segment moves meanwhile, it moves
-            # to where we have not been.
+            # to where we have not been, or it is taken before we go past it.
             info = self._info_of(ledger_id)
             segment = self._reader.next_sealed(info, number)
             if segment is None:
@@ -142,11 +142,15 @@ class ColdReads:
                 have[missing.key] = await _of(self._begin(ledger_id, missing))
                 continue
             have, number = {}, segment.number
+            # One that had to wait for space is sealed behind newer ones.
+            passed = [part for part in info.open_parts if taken < part.segment.number < number]
+            if passed:
+                taken = passed[-1].segment.number
+                await _put(found, _of_parts(passed))
             if rows is not None:
                 await _put(found, _of_rows(rows))
         # Taken in the turn in which no sealed one was left: what is sealed later is among them.
-        runs = list(chain.from_iterable(part.runs for part in info.open_parts))
-        await _put(found, ((run.first, run.last, run.ids) for run in runs))
+        await _put(found, _of_parts(info.open_parts))
         return merged(found)
 
     def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch:
@@ -181,6 +185,12 @@ def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]
     for row, at in enumerate(rows.ids_at):
         ids = None if at == CONSECUTIVE else rows.ids[at : at + rows.counts[row]]
         yield rows.firsts[row], rows.last(row), ids
+
+
+def _of_parts(parts: Iterable[Part]) -> Iterator[tuple[int, int, Sequence[int] | None]]:
+    """The same, of the runs that are there now: adds come meanwhile."""
+    runs = list(chain.from_iterable(part.runs for part in parts))
+    return ((run.first, run.last, run.ids) for run in runs)
 
 
 async def _put(found: list[Range], runs: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:

@@ -5,8 +5,8 @@ of each which file that was. It counts only where all of these are there, no oth
 and each has the trailer that it had: then what lies behind them is all that has happened since.
 A deletion in particular is kept in the log as long as a segment speaks of the ledger, and the cache
 knows only ledgers of which a segment speaks that it covers. Anything else (a segment that was
-removed or compacted since, one more, a wrong bit) and it is left alone, for one line in the log:
-the footers are read instead, and it is written anew.
+removed or compacted since, one more, a wrong bit) and it is removed, for one line in the log: the
+footers are read instead, and it is written anew.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ STEP_BYTES = 256 * 1024
 
 
 class StaleCacheError(FormatError):
-    """It is of other segments, or damaged: to be left alone."""
+    """It is of other segments, or newer than the log: not to be used."""
 
 
 # -- reading ----------------------------------------------------------------------------------

@@ -72,6 +72,10 @@ def start_log(
     try:
         if disk.exists(TEMPORARY_NAME):
             disk.remove(TEMPORARY_NAME)
+        if recovered.index_cache and not recovered.cached:
+            # One that is newer than the log would count once the log is as long again, by what was
+            # written since: with what it has of the groups that are lost.
+            _remove_cache(disk, recovered)
         segment = _fresh_segment(disk, recovered, config, spares)
         spares.next_number = segment.number + 1
         _write_first_group(disk, recovered, segment, writer)
@@ -134,7 +138,7 @@ def _nothing(disk: Disk, recovered: Recovered) -> None:
 
 
 def _remove_cache(disk: Disk, recovered: Recovered) -> None:
-    """What is in it has been loaded, and is in the log."""
+    """What counts of it has been loaded, and is in the log."""
     if disk.exists(CACHE_NAME):
         disk.remove(CACHE_NAME)
         disk.sync_directory(LOG_DIRECTORY)
@@ -196,12 +200,15 @@ def _dropped_by(disk: Disk, tail: Tail | None) -> set[int]:
 
 
 def find_master_key(reader: Reader, files: SegmentFiles, info: LedgerInfo) -> bytes | None:
-    """Every frame has the key of its ledger: where the record was lost, take it from one. Blocks;
-    `OSError`."""
+    """Every frame has the key of its ledger: where the record was lost, take it from one that can
+    be read. Blocks."""
     have: dict[Fetched, Piece] = {}
     while True:
         try:
             return reader.master_key(info, have)
         except WouldBlock as missing:
-            data = files.get(missing.segment).read(missing.offset, missing.size)
+            try:
+                data = files.get(missing.segment).read(missing.offset, missing.size)
+            except OSError:
+                data = None  # What cannot be read is damaged.
             have[missing.key] = Piece(data or b"")

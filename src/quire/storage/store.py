@@ -102,7 +102,7 @@ class LedgerStore(StoreEvents, StoreFacts):
 
     def recover(self) -> RecoveryReport:
         """Read the log, decide what is torn or damaged, make all that counts durable. Blocks; call
-        it once, before anything is served. On return the log has a fresh segment.
+        it once, on any thread, before anything is served. On return the log has a fresh segment.
 
         `StorageError`: not formatted, or the disk fails. `DiskFullError`: no room to begin."""
         try:
@@ -146,13 +146,14 @@ class LedgerStore(StoreEvents, StoreFacts):
         upkeep.quarantine.on_change = partial(self.tell_damage, self._disk.path)
         upkeep.index_cache.loaded(started.cached)
         self._reader.on_damage = lambda segment: upkeep.scrubber.suspect(segment.number)
-        self._appender.resume(started.segment, started.sequence)
-        self._first_number = started.segment.number
+        found: list[StateRecord] = []
         for info in started.keyless:
             key = find_master_key(self._reader, self._files, info)
             if key is not None:
                 info.master_key = key
-                self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
+                found.append(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
+        self._appender.resume(started.segment, started.sequence, found)
+        self._first_number = started.segment.number
         return started.report
 
     def start(self) -> None:
