@@ -126,8 +126,18 @@ def compacts() -> Iterator[Step]:
     yield PromisingStore.pump
 
 
+def wide() -> Iterator[Step]:
+    """What a segment says of its ledgers fills several blocks of the disk."""
+    writer = Writer(5)
+    for _ in range(3):
+        yield writer.add(1, 900, *range(1, 61))
+        yield PromisingStore.idle
+
+
 FIRST_START = Script(first_start, TINY)
 ROLLS = Script(rolls, TINY)
 DELETES = Script(deletes, TINY)
 COMPACTS = Script(compacts, COMPACTING)
+WIDE = Script(wide, replace(TINY, segment_bytes=64 * 1024, index_cache_segments=100))
+"""For defects alone: the others have more of everything else."""
 SCRIPTS = (FIRST_START, ROLLS, DELETES, COMPACTS)

@@ -14,7 +14,7 @@ from quire.storage.collector import Collector
 from quire.storage.index_cache import CachedIndex
 from quire.storage.log import LogWriter
 from quire.storage.rewrite import Rewrite
-from tests.crash.crash_scripts import COMPACTS, DELETES, FIRST_START, ROLLS
+from tests.crash.crash_scripts import COMPACTS, DELETES, FIRST_START, ROLLS, WIDE
 from tests.sim.mutants.mutant import edit
 from tests.support.crash_sweep import Script
 
@@ -101,7 +101,7 @@ def the_directory_of_the_log_is_not_durable(patch: pytest.MonkeyPatch) -> None:
     edit(patch, startup, "start_log", ("disk.sync_directory()", "pass"))
 
 
-@defect(ROLLS)
+@defect(WIDE)
 def a_trailer_is_synced_with_its_index(patch: pytest.MonkeyPatch) -> None:
     edit(patch, sealing, "write_footer", ("file_bytes)\n    segment.file.sync()", "file_bytes)"))
 
