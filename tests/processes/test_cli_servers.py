@@ -264,6 +264,18 @@ def test_a_bookie_that_dies_is_told_of(tmp_path: Path) -> None:
         assert local.end(signal.SIGTERM).status == 0
 
 
+def test_a_bookie_that_is_decommissioned_ends_in_order(tmp_path: Path) -> None:
+    """It was said to have ended with status 1, as if something was wrong."""
+    with running_local("--bookies", "2", "--dir", str(tmp_path)) as local:
+        quire = Quire(local.line())
+        port = json.loads((tmp_path / "cluster.json").read_text())["bookie_ports"][1]
+        quire("bookie", "decommission", f"127.0.0.1:{port}").ok()
+        while "ended" not in (line := local.error_line()):
+            assert line
+        assert line.startswith(f"bookie 127.0.0.1:{port} ended in order: it was stopped or")
+        assert local.end(signal.SIGTERM).status == 0
+
+
 def test_two_local_clusters_in_one_directory(tmp_path: Path) -> None:
     with running_local("--bookies", "1", "--dir", str(tmp_path)) as local:
         assert local.line()

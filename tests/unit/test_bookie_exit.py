@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.bookie.main import EXIT_DISK_FAILED, _until_stopped
-from quire.errors import KeyExistsError, QuireError, StorageError
+from quire.errors import CookieError, KeyExistsError, QuireError, StorageError
 
 
 class Failing:
@@ -29,6 +29,7 @@ class Failing:
     [
         (StorageError("fdatasync failed"), EXIT_DISK_FAILED),
         (KeyExistsError("another has its id"), 1),
+        (CookieError("it was decommissioned"), 0),
         (None, 0),
     ],
 )

@@ -154,4 +154,10 @@ def _watch(processes: list[ServerProcess], stopping: threading.Event) -> None:
         for process in processes:
             if process not in dead and not process.alive:
                 dead.add(process)
-                say(f"{process.name} ended {process.how_it_ended()}; its log: {process.log_path}")
+                say(f"{process.name} ended {_how(process)}; its log: {process.log_path}")
+
+
+def _how(process: ServerProcess) -> str:
+    if process.returncode == 0:
+        return "in order: it was stopped or decommissioned"
+    return process.how_it_ended()

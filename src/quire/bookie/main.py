@@ -18,7 +18,7 @@ from quire.bookie.security import check_security
 from quire.bookie.server import Address, Bookie
 from quire.clock import SystemClock
 from quire.config import BookieConfig
-from quire.errors import QuireError, StorageError
+from quire.errors import CookieError, QuireError, StorageError
 from quire.heap import COLLECT_INTERVAL_S, collect_on_demand, keep_heap
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
@@ -67,8 +67,9 @@ def log_event(event: str, **fields: object) -> None:
 
 
 def run_bookie(options: BookieOptions) -> int:
-    """Serve until SIGTERM or SIGINT (0), until the disk fails (`EXIT_DISK_FAILED`), or until
-    another process has the bookie's id (1). Raises QuireError when it cannot start."""
+    """Serve until SIGTERM or SIGINT (0), until it is decommissioned (0), until the disk fails
+    (`EXIT_DISK_FAILED`), or until another process has the bookie's id (1). Raises QuireError when
+    it cannot start."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
     collect_on_demand()
@@ -166,9 +167,10 @@ async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: s
 async def _until_stopped(bookie: Bookie, stopping: asyncio.Event, timeout_s: float) -> int:
     bookie.failed.add_done_callback(lambda _: stopping.set())
     await stopping.wait()
-    disk_failed = bookie.failed.done() and isinstance(bookie.failed.result(), StorageError)
-    failure = EXIT_DISK_FAILED if disk_failed else 1
-    clean = not bookie.failed.done()
+    why = bookie.failed.result() if bookie.failed.done() else None
+    failure = EXIT_DISK_FAILED if isinstance(why, StorageError) else 1
+    # Decommissioned (CookieError) is what an operator wanted: nobody is to start it again.
+    clean = why is None or isinstance(why, CookieError)
     try:
         async with asyncio.timeout(timeout_s):
             await bookie.stop()
