@@ -30,6 +30,7 @@ from quire.client.blocking import call
 from quire.codec.dlsn import DLSN
 from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import (
+    NoSuchNamespaceError,
     NoSuchStreamError,
     NotEnoughBookiesError,
     QuireError,
@@ -40,8 +41,9 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark import worker
-from quire.spark.jobs import ClusterOptions
+from quire.spark.jobs import ClusterOptions, preview_replicate
 from quire.spark.jobs.replicate import ReplicateResult, replicate
+from quire.spark.jobs.replicate_preview import ReplicatePreview
 from quire.streams import Namespace as AsyncNamespace
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
@@ -388,6 +390,65 @@ def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) ->
         assert failed.stdout.startswith("1 streams: 2 segments completed")
         assert failed.stderr.startswith("Error: stream s of the target has segment")
         assert len(failed.stderr.splitlines()) == 1
+
+
+def test_a_dry_run_says_what_a_run_does(
+    here: Side, there: Side, path: str, run: Callable[..., ReplicateResult]
+) -> None:
+    """And changes nothing: not even the namespace of the copies is made."""
+
+    def planned(**how: Any) -> ReplicatePreview:
+        return preview_replicate(here.options, there.options, path, **how)
+
+    with here.namespace(path) as streams, streams.open_writer("live", create=True) as writer:
+        write(streams, "s", 0, 200)
+        writer.append_many([b"%d" % n for n in range(100)])
+        live, plan = planned().streams
+        with pytest.raises(NoSuchNamespaceError):
+            Namespace.open(there.client, path)
+        done = run().streams
+        assert (live.new, live.segments, live.in_progress, live.records) == (True, 0, True, 100)
+        assert (plan.new, plan.in_progress, plan.records) == (True, False, 201)
+        assert (plan.segments, plan.bytes) == (done[1].segments, done[1].bytes)
+        assert live.bytes == done[0].bytes
+        again = planned()
+        assert (again.total("segments"), again.total("bytes")) == (0, 0)
+        assert not any(one.new or one.in_progress for one in again.streams)
+        writer.append(b"more")
+        streams.truncate("s", DLSN(2, 0, 0))
+        with Namespace.open(there.client, path) as copy:
+            before = copy.segments("s")
+            live, plan = planned().streams
+            assert live.in_progress
+            assert plan.freed_ledgers == (before[0].ledger_id,)
+            assert planned(truncation=False).streams[1].freed_ledgers == ()
+            assert copy.segments("s") == before
+            assert not planned().failed
+            write(copy, "s", 0, 10)
+            [refused] = planned().failed
+            assert refused.stream == "s"
+            assert "another writer" in refused.error
+    with pytest.raises(NoSuchStreamError):
+        planned(streams="none*")
+    with pytest.raises(UsageError, match="onto itself"):
+        preview_replicate(here.options, here.options, path)
+
+
+def test_a_dry_run_as_a_command(spark: SparkSession, here: Side, there: Side, path: str) -> None:
+    to = ("--to", there.cluster.uri, "--dry-run")
+    with here.namespace(path) as streams:
+        write(streams, "s", 0, 100)
+        said = invoke(spark, here, path, *to)
+        assert said.return_value is None, said.output
+        assert said.stdout.startswith("stream s (new): 2 segments, 101 records, ")
+        told = json.loads(invoke(spark, here, path, *to, "--json").stdout)
+        assert (told["dry_run"], told["segments"]) == (True, 2)
+        there.namespace(path).close()
+        with Namespace.open(there.client, path) as strange:
+            write(strange, "s", 0, 10)
+        refused = invoke(spark, here, path, *to)
+        assert refused.return_value == 1
+        assert refused.stderr.startswith("Error: stream s of the target exists already")
 
 
 def test_a_target_without_bookies(

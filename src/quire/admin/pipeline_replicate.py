@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, cluster_options, job_options
 from quire.admin.stream_options import namespace_option, set_option
 
 if TYPE_CHECKING:
     from quire.spark.jobs.replicate import ReplicateResult
+    from quire.spark.jobs.replicate_preview import ReplicatePreview
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0
@@ -73,6 +75,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
     help="With --keep-truncated: go on behind what the source gave up before it was copied.",
 )
 @set_option
+@dry_run_option("Change nothing; say what would be copied, and what would be refused.")
 @namespace_option
 @job_options
 def replicate(
@@ -87,6 +90,7 @@ def replicate(
     keep_truncated: bool,
     skip_gaps: bool,
     values: dict[str, Any],
+    dry_run: bool,
 ) -> int | None:
     """Copy the streams of a namespace to another cluster, byte for byte, at the same positions.
 
@@ -100,6 +104,16 @@ def replicate(
     from quire.spark import jobs
 
     target = cluster_options(to, to_password)
+    looked: dict[str, Any] = {
+        "streams": streams,
+        "target_namespace": to_namespace,
+        "truncation": not keep_truncated,
+        "on_gap": "skip" if skip_gaps else "raise",
+    }
+    if dry_run:
+        plan = jobs.preview_replicate(job.cluster, target, path, **looked)
+        job.show(plan.as_json(), _plan(plan))
+        return _failed(plan)
 
     def work(spark: Any, progress: Any) -> ReplicateResult:
         with _until_interrupted(continuous) as stop:
@@ -108,23 +122,41 @@ def replicate(
                 job.cluster,
                 target,
                 path,
-                streams=streams,
-                target_namespace=to_namespace,
                 continuous=continuous,
                 stop=stop,
                 for_s=for_s,
-                truncation=not keep_truncated,
-                on_gap="skip" if skip_gaps else "raise",
                 settings=values,
                 report=_lines() if continuous else None,
                 progress=progress,
+                **looked,
             )
 
     result = job.run(work)
     job.show(result.as_json(), _line(result))
+    return _failed(result)
+
+
+def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
     for one in result.failed:
         click.echo(f"Error: {one.error}", err=True)
     return 1 if result.failed else None
+
+
+def _plan(plan: ReplicatePreview) -> str:
+    lines = [
+        f"stream {one.stream}{' (new)' if one.new else ''}: {one.segments} segments"
+        f"{' and what is there of the one in progress' if one.in_progress else ''}, "
+        f"{one.records} records, {one.bytes} bytes; "
+        f"{len(one.freed_ledgers)} ledgers of the copy would be freed"
+        for one in plan.streams
+        if not one.error
+    ]
+    lines.append(
+        f"{len(plan.streams) - len(plan.failed)} streams: {plan.total('segments')} segments, "
+        f"{plan.total('records')} records, {plan.total('bytes')} bytes would be copied to "
+        f"{plan.target_namespace}"
+    )
+    return "\n".join(lines)
 
 
 def _line(result: ReplicateResult) -> str:

@@ -38,12 +38,14 @@ from quire.errors import (
 from quire.metadata.tree import Delete, Operation, Put
 from quire.streams.mirror_check import (
     carry_settings,
+    check_gap,
     check_origin,
-    check_segments,
     copy_of,
+    lacking,
+    last_shown,
+    look_at_copy,
     origin_of,
     prepare_target,
-    source_of,
 )
 from quire.streams.mirror_copy import Piece, copy_ledger, create
 from quire.streams.mirror_left import Leftovers
@@ -169,15 +171,7 @@ class Mirror:
         await self._leftovers.sweep(self._to, self._claim)
 
     async def _look_at_copy(self) -> None:
-        copied = await self._to.segments()
-        check_segments(self.name, copied, await self._from.segments())
-        self.last, self.partial = 0, None
-        for segment in copied:
-            if segment.in_progress:
-                await source_of(self.target.client, self.name, segment)
-                self.partial = segment
-            else:
-                self.last = segment.lssn
+        self.last, self.partial = await look_at_copy(self.target.client, self._to, self._from)
 
     async def _mirror(self) -> None:
         async with SegmentList(self._from) as listed:
@@ -185,7 +179,7 @@ class Mirror:
             misses = 0
             while True:
                 await self._give_up(listed.segments)
-                todo = self._todo(listed.segments)
+                todo = lacking(listed.segments, self.last)
                 if self._stop.is_set():
                     todo = [segment for segment in todo if segment.lssn <= newest]
                 try:
@@ -219,13 +213,6 @@ class Mirror:
             stopped.cancel()
             await asyncio.gather(work, stopped, return_exceptions=True)
 
-    def _todo(self, segments: Sequence[StreamSegment]) -> list[StreamSegment]:
-        """What the copy lacks. Of what the source gave up only the newest: the next segment builds
-        on its node."""
-        todo = [segment for segment in segments if segment.lssn > self.last]
-        given_up = [s for s in todo if s.truncation is Truncation.TRUNCATED]
-        return [s for s in todo if s.truncation is not Truncation.TRUNCATED or s is given_up[-1]]
-
     # -- what the source gave up --------------------------------------------------------------
 
     async def keep(self) -> None:
@@ -245,24 +232,13 @@ class Mirror:
         assert self._claim is not None
         self._drop_tail()
         await self.keep()
-        self._check_gap(segments)
+        if not self._truncation and self._on_gap != "skip":
+            check_gap(self.name, segments, self.last)
         partial = self.partial
         if partial is not None and _numbered(segments, partial.lssn) is None:
             await self._to.change(self._claim, drop=partial)
             self.partial = None
             await delete_insisting(self.target.client, partial.ledger_id)
-
-    def _check_gap(self, segments: Sequence[StreamSegment]) -> None:
-        readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
-        if not self.last or not readable or self._truncation or self._on_gap == "skip":
-            return
-        first = readable[0].lssn
-        if first > self.last + 1:
-            raise StreamGapError(
-                f"stream {self.name}: the source has given up segments {self.last + 1} to "
-                f"{first - 1} before they were copied",
-                remedy="Replicate with on_gap='skip' to go on behind them",
-            )
 
     # -- sealed segments ----------------------------------------------------------------------
 
@@ -347,7 +323,7 @@ class Mirror:
         async with await client.open_ledger(
             segment.ledger_id, password=self.source.password
         ) as reader:
-            have = await self._have(segment)
+            have = await last_shown(self.target, self.name, self.partial, segment)
             if reader.last_add_confirmed <= have:
                 self._well()
             await self._unless_stopped(reader.wait_confirmed(have + 1))
@@ -365,18 +341,6 @@ class Mirror:
                 return True
             if await self._unless_stopped(listed.changed()) is None:
                 return False
-
-    async def _have(self, segment: StreamSegment) -> int:
-        """The last entry that readers of the copy can see already."""
-        partial = self.partial
-        if partial is None or partial.lssn != segment.lssn:
-            return -1
-        if await source_of(self.target.client, self.name, partial) != segment.ledger_id:
-            return -1
-        async with await self.target.client.open_ledger(
-            partial.ledger_id, password=self.target.password
-        ) as reader:
-            return -1 if reader.ledger_closed else reader.last_add_confirmed
 
     async def _append(self, segment: StreamSegment, reader: LedgerReader, have: int) -> None:
         tail = self.tail = await self._begin(segment)

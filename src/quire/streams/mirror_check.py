@@ -17,13 +17,14 @@ from typing import Any
 
 from quire.client import Client
 from quire.codec.stream_format import UNASSIGNED_SEQUENCE_ID
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataError,
     NoSuchKeyError,
     NoSuchLedgerError,
     StreamDivergedError,
     StreamExistsError,
+    StreamGapError,
 )
 from quire.streams.mirror_copy import JOB, SOURCE_KEY
 from quire.streams.namespace import STREAM_SETTINGS_NODE, Namespace
@@ -146,6 +147,57 @@ def check_segments(
                 "the source",
                 remedy=REMEDY,
             )
+
+
+async def look_at_copy(
+    client: Client, copy: StreamMetadata, source: StreamMetadata
+) -> tuple[int, StreamSegment | None]:
+    """The number of its newest completed segment (0: none), and the one in progress. `client`: of
+    its cluster. StreamDivergedError."""
+    name, last, partial = copy.paths.name, 0, None
+    copied = await copy.segments()
+    check_segments(name, copied, await source.segments())
+    for segment in copied:
+        if segment.in_progress:
+            await source_of(client, name, segment)
+            partial = segment
+        else:
+            last = segment.lssn
+    return last, partial
+
+
+def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]:
+    """What a copy that ends with segment `last` lacks. Of what the source gave up only the newest:
+    the next segment builds on its node."""
+    todo = [segment for segment in segments if segment.lssn > last]
+    given_up = [s for s in todo if s.truncation is Truncation.TRUNCATED]
+    return [s for s in todo if s.truncation is not Truncation.TRUNCATED or s is given_up[-1]]
+
+
+def check_gap(name: str, segments: Sequence[StreamSegment], last: int) -> None:
+    """StreamGapError where the source has given up what the copy was to keep."""
+    readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
+    if last and readable and readable[0].lssn > last + 1:
+        raise StreamGapError(
+            f"stream {name}: the source has given up segments {last + 1} to "
+            f"{readable[0].lssn - 1} before they were copied",
+            remedy="Replicate with on_gap='skip' to go on behind them",
+        )
+
+
+async def last_shown(
+    target: Namespace, name: str, partial: StreamSegment | None, segment: StreamSegment
+) -> int:
+    """The last entry of the source's segment that readers of the copy can see already; -1: none,
+    or its ledger must be begun again. `partial`: the copy's segment in progress."""
+    if partial is None or partial.lssn != segment.lssn:
+        return -1
+    if await source_of(target.client, name, partial) != segment.ledger_id:
+        return -1
+    async with await target.client.open_ledger(
+        partial.ledger_id, password=target.password
+    ) as reader:
+        return -1 if reader.ledger_closed else reader.last_add_confirmed
 
 
 async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from quire.spark.jobs.offload import offload, preview_offload
     from quire.spark.jobs.recover import recover
     from quire.spark.jobs.replicate import replicate
+    from quire.spark.jobs.replicate_preview import preview_replicate
     from quire.spark.jobs.tasks import ClusterOptions, Progress, silent
 
 _WHERE = {
@@ -33,6 +34,7 @@ _WHERE = {
     "offload": "offload",
     "preview_compact": "compact_preview",
     "preview_offload": "offload",
+    "preview_replicate": "replicate_preview",
     "recover": "recover",
     "replicate": "replicate",
     "ClusterOptions": "tasks",
@@ -52,6 +54,7 @@ __all__ = [
     "offload",
     "preview_compact",
     "preview_offload",
+    "preview_replicate",
     "recover",
     "replicate",
     "silent",

@@ -153,12 +153,12 @@ def replicate(
 
     config = ClientConfig(tls=target.tls, explicit_lac_interval_ms=EXPLICIT_LAC_MS)
     with source.client() as read, blocking.connect(target.metadata, config=config) as written:
+        ends = Ends(read.aio, source.password, path), Ends(written.aio, target.password, to_path)
         job = _Job(
-            _Ends(read.aio, source.password, path), _Ends(written.aio, target.password, to_path),
-            streams, truncation, on_gap, dict(settings or {}), patience_s,
+            *ends, streams, truncation, on_gap, dict(settings or {}), patience_s,
             stop or threading.Event(), for_s, report, progress,
         )  # fmt: skip
-        call(job.check())
+        call(check_ends(*ends))
         try:
             result: ReplicateResult = call(job.run(run, continuous=continuous))
         except BaseExceptionGroup as errors:
@@ -172,7 +172,7 @@ def _first(errors: BaseExceptionGroup[BaseException]) -> BaseException:
 
 
 @dataclass(frozen=True, slots=True)
-class _Ends:
+class Ends:
     """Where streams come from, or go to."""
 
     client: Client
@@ -183,13 +183,33 @@ class _Ends:
         return await Namespace.open(self.client, self.path, password=self.password)
 
 
+async def check_ends(source: Ends, target: Ends) -> None:
+    """UsageError where a stream would be copied onto itself."""
+    ids = [await end.client.metadata.instance_id() for end in (source, target)]
+    if ids[0] == ids[1] and source.path == target.path:
+        raise UsageError(
+            f"namespace {source.path} would be replicated onto itself: source and target are one "
+            "cluster",
+            remedy="Name another cluster, or another namespace for the target",
+        )
+
+
+async def matching(source: Namespace, pattern: str) -> list[str]:
+    """The names of streams."""
+    return [name for name in await source.streams() if fnmatchcase(name, pattern)]
+
+
+def none_matches(path: str, pattern: str) -> NoSuchStreamError:
+    return NoSuchStreamError(f"no stream of namespace {path} is called {pattern}")
+
+
 class _Job:
     """One run."""
 
     def __init__(
         self,
-        source: _Ends,
-        target: _Ends,
+        source: Ends,
+        target: Ends,
         pattern: str,
         truncation: bool,
         on_gap: str,
@@ -217,16 +237,6 @@ class _Job:
         self._lags: dict[str, Lag] = {}
         self._leftovers = Leftovers(target.client)
         self._began = time.monotonic()
-
-    async def check(self) -> None:
-        """UsageError where a stream would be copied onto itself."""
-        ids = [await end.client.metadata.instance_id() for end in (self._source, self._target)]
-        if ids[0] == ids[1] and self._source.path == self._target.path:
-            raise UsageError(
-                f"namespace {self._source.path} would be replicated onto itself: source and target "
-                "are one cluster",
-                remedy="Name another cluster, or another namespace for the target",
-            )
 
     async def run(
         self, run: Callable[[Sequence[Piece]], list[Piece]], *, continuous: bool
@@ -272,9 +282,7 @@ class _Job:
     ) -> None:  # fmt: skip
         names = await self._names(source)
         if not names:
-            raise NoSuchStreamError(
-                f"no stream of namespace {self._source.path} is called {self._pattern}"
-            )
+            raise none_matches(self._source.path, self._pattern)
         turns = asyncio.Semaphore(STREAMS_AT_ONCE)
         for name in names:
             self._start(group, self._mirror(source, target, name, copier, ending), turns)
@@ -294,7 +302,7 @@ class _Job:
         await self._watch(ending, look)
 
     async def _names(self, source: Namespace) -> list[str]:
-        return [name for name in await source.streams() if fnmatchcase(name, self._pattern)]
+        return await matching(source, self._pattern)
 
     def _mirror(
         self, source: Namespace, target: Namespace, name: str, copier: Copier, ending: asyncio.Event
