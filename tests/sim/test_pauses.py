@@ -150,12 +150,35 @@ def test_what_is_no_pause() -> None:
         pauses = Pauses(store)
         with pytest.raises(UsageError, match="use one of recover"):
             await pauses.pause(Pause("dance", "x", "", 0))
+        for kind, target in (("recover", "a b"), ("decommission", "."), ("recover", "")):
+            with pytest.raises(UsageError, match="cannot be a bookie id"):
+                await pauses.pause(Pause(kind, target, "", 0))
+        with pytest.raises(UsageError, match="about the whole cluster"):
+            await pauses.pause(Pause("rebalance", "b:1", "", 0))
         assert not await pauses.resume("recover", "x")
         await pauses.pause(Pause("recover", "other", "", 0))
         await Gate(store, "recover", "x").passes()
         # What cannot be understood pauses all the same: somebody wanted it.
         await store.write_value(("jobs", "paused", "recover x"), b"?", None)
         assert await pauses.of("recover", "x") == Pause("recover", "x", "", 0)
+        await client.close()
+
+    simulated(scenario)
+
+
+def test_a_part_that_is_cancelled_while_it_asks_lets_nobody_through() -> None:
+    async def scenario(world: World) -> None:
+        await start(world, 3)
+        client = world.client("client")
+        await Pauses(client.metadata).pause(Pause("recover", "x", "", 0))
+        gate = Gate(client.metadata, "recover", "x")
+        first, second = (asyncio.ensure_future(gate.passes()) for _ in range(2))
+        await asyncio.sleep(0)
+        first.cancel()
+        await asyncio.sleep(LONG_S)
+        assert first.cancelled()
+        assert not second.done()
+        second.cancel()
         await client.close()
 
     simulated(scenario)

@@ -32,6 +32,7 @@ from quire.admin.main import cli
 from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
 from quire.errors import UsageError
 from quire.replication.settings import AutorecoverySettings
+from quire.testing._process import _environment
 
 ROOT = Path(__file__).parents[2]
 
@@ -399,3 +400,13 @@ def test_where_servers_over_http_listen() -> None:
     assert (own["http"], own["http_bookies_token_file"]) == ("127.0.0.1:3", "/t")
     assert set(own) == set(side), "an option that one table has and another has not"
     assert from_toml("").http().options()["http"] == DEFAULT_ADDRESS
+
+
+def test_the_environment_does_not_configure_a_local_cluster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A token or a certificate for this machine's servers went to its dashboard."""
+    names = [f"QUIRE_{table.upper()}_X" for table in TABLES if table]
+    for name in names:
+        monkeypatch.setenv(name, "1")
+    assert not set(names) & set(_environment())

@@ -80,6 +80,8 @@ def test_the_directory_that_is_full_is_named() -> None:
     assert "new entries go to the 1 that are writable" in found.risk
     (found,) = problems([{**one, "state": "writable"}], WELL)
     assert "nearly full (/data/2)" in found.what
+    (found,) = problems([bookie("z"), {**one, "free_shares": {"/a; reboot": 0.01}}], WELL)
+    assert found.next == "quire bookie explain space '/a; reboot'", "it is typed as it stands"
 
 
 def test_one_that_does_not_answer() -> None:

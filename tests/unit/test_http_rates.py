@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from quire.codec.registration import Endpoint
+from quire.http.background import Background
 from quire.http.rates import (
     BOOKIES_AT_ONCE,
     ENDPOINT,
@@ -63,6 +64,25 @@ async def test_several_who_look_share_one_look() -> None:
     assert len(world.asked) == 1
 
 
+async def test_a_look_that_fails_is_not_repeated_at_once() -> None:
+    """Each who asked began another one."""
+    looks, now_s, told = 0, 0.0, []
+    asyncio.get_running_loop().set_exception_handler(lambda loop, what: told.append(what))
+
+    async def look() -> None:
+        nonlocal looks
+        looks += 1
+        raise RuntimeError("nobody expected this")
+
+    background = Background(lambda: now_s, LOOK_INTERVAL_S)
+    for _ in range(5):
+        await background.refresh(look)
+    assert (looks, len(told), background.age_s) == (1, 1, None)
+    now_s = LOOK_INTERVAL_S
+    await background.refresh(look)
+    assert looks == 2
+
+
 async def test_what_is_no_rate() -> None:
     """Of a bookie that started again, and of a look long ago."""
     world, known = Bookies(), {"a": address("a")}
@@ -75,6 +95,25 @@ async def test_what_is_no_rate() -> None:
     assert (await rates.of(known))["a"]["adds_per_s"] == 5
     world.now_s += LOOK_AGE_MAX_S + 1
     assert (await rates.of(known))["a"]["adds_per_s"] is None
+
+
+async def test_one_that_tells_nonsense_takes_nothing_from_the_others() -> None:
+    """Its sizes were no numbers, and no bookie had rates any more."""
+    told = ("1.2.3", "1e999", "..")
+
+    async def fetch(url: str) -> str:
+        text = "bookie_ledgers_count 7\n"
+        for number, size in enumerate(told):
+            for which in ("free", "total"):
+                text += f'quire_directory_{which}_bytes{{directory="/{number}"}} {size}\n'
+        for which, size in (("free", "1e9"), ("total", "4000000000")):
+            text += f'quire_directory_{which}_bytes{{directory="/good"}} {size}\n'
+        return text + 'quire_directory_total_bytes{directory="/bad\n\x1b[2J"} 7\n'
+
+    rates = Rates(lambda: 0.0, fetch)
+    found = await rates.of({"a": address("a"), "b": address("b")})
+    assert [one["ledgers"] for one in found.values()] == [7, 7]
+    assert rates.directories == {"a": {"/good": 0.25}, "b": {"/good": 0.25}}
 
 
 async def test_one_that_does_not_answer_has_none() -> None:

@@ -78,6 +78,27 @@ async def test_silence_is_away_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert reach.since_ms == 1_000_000
 
 
+async def test_an_error_that_nobody_expected_does_not_end_the_questions(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The store seemed to be reachable for ever after."""
+    monkeypatch.setattr(module, "PROBE_INTERVAL_S", 0.001)
+    store = Store()
+    store.error = OSError("disk I/O error")
+    reach = Reach("sqlite:///m.db", store.ask, store)
+    reach.start()
+    async with asyncio.timeout(10):
+        while reach.failures < 2:
+            await asyncio.sleep(0)
+        assert values(reach.metrics())["quire_metadata_reachable"] == 0
+        with pytest.raises(MetadataUnavailableError, match="OSError: disk I/O error"):
+            reach.check()
+        store.error = None
+        while reach.since_ms is not None:
+            await asyncio.sleep(0)
+    await reach.stop()
+
+
 async def test_what_is_asked_while_it_goes_away_is_given_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -16,7 +16,7 @@ def _target(kind: str, bookie: str | None) -> str:
             "is about the whole cluster" if bookie is not None else "needs the BOOKIE it is about"
         )
         raise click.UsageError(f"{kind} {what}")
-    return bookie or CLUSTER
+    return CLUSTER if bookie is None else bookie
 
 
 @click.command()
@@ -47,10 +47,13 @@ def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None
 async def _pause(uri: str, kind: str | None, target: str | None) -> tuple[list[Pause], bool | None]:
     import quire
     from quire.admin.autorecovery import default_name
+    from quire.replication.move_result import check_known
 
     async with quire.connect(uri) as client:
         pauses, changed = Pauses(client.metadata), None
         if kind is not None and target is not None:
+            if kind != "rebalance":
+                await check_known(client, target)
             one = Pause(kind, target, default_name(), client.clock.now_ms())
             changed = await pauses.pause(one)
         return await pauses.all(), changed

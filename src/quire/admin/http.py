@@ -50,8 +50,8 @@ def http_options(flag: str, *, default: str | None = None) -> Callable[[Command]
         click.option(
             "--http-bookies-token-file", type=_FILE, metavar="FILE", expose_value=False,
             callback=_keep,
-            help="Show the token in this file to bookies whose metrics the dashboard reads: over "
-            "HTTPS and on loopback only.",
+            help="Show the token in this file to bookies whose metrics the dashboard reads: on "
+            "loopback, and over HTTPS where --tls-ca names who signs for bookies.",
         ),
         click.option(
             "--http-tls-cert", type=_FILE, metavar="FILE", expose_value=False, callback=_keep,

@@ -24,7 +24,8 @@ class Background:
         self._monotonic = monotonic
         self._tasks = TaskSet()
         self._looking: asyncio.Task[None] | None = None
-        self._looked_s = -math.inf
+        self._looked_s = self._ended_s = -math.inf
+        """When something was found, and when the last look ended, however it did."""
 
     @property
     def age_s(self) -> float | None:
@@ -34,19 +35,22 @@ class Background:
 
     async def refresh(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
         """Begin a look if it is time for one, and wait for what is under way, a little."""
-        due = self._monotonic() - self._looked_s >= self.interval_s
+        due = self._monotonic() - self._ended_s >= self.interval_s
         if due and (self._looking is None or self._looking.done()):
             self._looking = self._tasks.start(self._look_once(look))
         if self._looking is not None:
             await asyncio.wait([self._looking], timeout=self._wait_s)
 
     async def _look_once(self, look: Callable[[], Coroutine[None, None, None]]) -> None:
-        await look()
-        self._looked_s = self._monotonic()
+        try:
+            await look()
+            self._looked_s = self._monotonic()
+        finally:
+            self._ended_s = self._monotonic()
 
     def forget(self) -> None:
         """What was found is of no use any more: the next who asks begins a look."""
-        self._looked_s = -math.inf
+        self._looked_s = self._ended_s = -math.inf
 
     async def close(self) -> None:
         await self._tasks.close()

@@ -17,6 +17,7 @@ from quire.http.stream_facts import segment_as_json, stream_facts, subscription_
 from quire.replication.explain import explain_ledger
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
+from quire.replication.move_result import check_known
 from quire.replication.pauses import CLUSTER, KINDS, Gate, Pause, Pauses
 from quire.replication.rebalance import RebalanceOptions, rebalance
 from quire.replication.status import overview, why_not
@@ -203,6 +204,8 @@ class OurRoutes:
 
     async def pause(self, call: Call) -> dict[str, bool]:
         client, kind, target = await self._connect(), call.body["kind"], call.body["target"]
+        if kind != "rebalance":
+            await check_known(client, target)
         one = Pause(kind, target, self._owner, client.clock.now_ms())
         changed = await Pauses(client.metadata).pause(one)
         if changed:

@@ -3,6 +3,7 @@ about it, and what to type. Pure."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
@@ -188,7 +189,8 @@ def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
     full = bool(shares) or (share is not None and share < FULL_SHARE)
     told = "" if share is None else f"; {share:.0%} of its disk is free"
     named = f" ({_named(sorted(shares))})" if shares else ""
-    directory = min(shares, key=lambda path: shares[path]) if shares else "DIR"
+    # It is typed as it stands, and bookies say what it is.
+    directory = shlex.quote(min(shares, key=lambda path: shares[path])) if shares else "DIR"
     if bookie["state"] == "read-only":
         elsewhere = f"the {writable} that are writable" if writable else "nowhere"
         yield Problem(

@@ -48,7 +48,8 @@ _LEDGERS = "bookie_ledgers_count"
 _WANTED = "|".join(map(re.escape, (*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS)))
 _LINE = re.compile(rf"^({_WANTED}) (\S+)$", re.MULTILINE)
 _DIRECTORY = re.compile(
-    r"""^quire_directory_(free|total)_bytes\{directory="([^"\\]+)"\} ([0-9.e+]+)$""", re.MULTILINE
+    r"""^quire_directory_(free|total)_bytes\{directory="([^"\\\x00-\x1f\x7f]+)"\} ([0-9.e+]+)$""",
+    re.MULTILINE,
 )
 
 Fetch = Callable[[str], Awaitable[str]]
@@ -110,22 +111,25 @@ def metrics_url(address: BookieAddress) -> str | None:
 
 def parsed(text: str) -> dict[str, float]:
     """Prometheus' text, as far as it is looked at. What is no number is left out."""
-    values = {}
-    for name, number in _LINE.findall(text):
-        try:
-            value = float(number)
-        except ValueError:
-            continue
-        if math.isfinite(value):
-            values[name] = value
-    return values
+    found = ((name, _number(number)) for name, number in _LINE.findall(text))
+    return {name: value for name, value in found if value is not None}
+
+
+def _number(text: str) -> float | None:
+    """None: it is none."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
 
 
 def free_shares(text: str) -> dict[str, float]:
     """By data directory, of the same text."""
     sizes: dict[str, dict[str, float]] = {"free": {}, "total": {}}
     for which, path, number in _DIRECTORY.findall(text):
-        sizes[which][path] = float(number)
+        if (value := _number(number)) is not None:
+            sizes[which][path] = value
     return {
         path: sizes["free"][path] / total
         for path, total in sizes["total"].items()

@@ -7,7 +7,7 @@ asks over HTTP is told at once instead, and what is asked already is given up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -31,13 +31,12 @@ Connect = Callable[[], Awaitable[Client]]
 
 class Reach:
     def __init__(self, uri: str, ask: Callable[[], Awaitable[object]], clock: Clock) -> None:
-        """`ask` asks the store for something small; any of our errors means that it does not
-        answer."""
+        """`ask` asks the store for something small; any error means that it does not answer."""
         self._uri = uri
         self._ask = ask
         self._clock = clock
         self._answered_ms = clock.now_ms()
-        self._error: QuireError | None = None
+        self._causes: Mapping[str, BaseException | str] = {}
         self._down = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self.failures = 0
@@ -61,13 +60,20 @@ class Reach:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await self._ask()
-        except (QuireError, TimeoutError) as error:
+        except Exception as error:  # noqa: BLE001 - else nobody would ask any more, and all seem well
             self.failures += 1
-            self._error = error if isinstance(error, QuireError) else None
+            self._causes = self._causes_of(error)
             self._down.set()
         else:
             self._answered_ms = self._clock.now_ms()
             self._down.clear()
+
+    def _causes_of(self, error: Exception) -> Mapping[str, BaseException | str]:
+        if isinstance(error, QuireError):
+            return error.causes
+        if isinstance(error, TimeoutError):
+            return {}
+        return {self._uri: f"{type(error).__name__}: {error}"}
 
     async def _run(self) -> None:
         while True:
@@ -78,7 +84,7 @@ class Reach:
         silent_s = max(0, self._clock.now_ms() - self._answered_ms) / 1000
         return MetadataUnavailableError(
             f"the metadata store {self._uri} has not answered for {silent_s:.0f} s",
-            causes=self._error.causes if self._error is not None else None,
+            causes=self._causes,
             remedy=REMEDY,
         )
 

@@ -18,7 +18,7 @@ from quire.http.api import Api, Call, Route, Text
 from quire.http.cluster import ClusterRoutes, Connect
 from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.dashboard import DashboardRoutes
-from quire.http.fetch import fetcher
+from quire.http.fetch import fetcher, proves
 from quire.http.jobs import Jobs
 from quire.http.ours import OurRoutes
 from quire.http.process import process_metrics
@@ -175,7 +175,9 @@ async def _serving(
     )  # fmt: skip
     connected = reach.connecting(client)
     tls = client_tls(client.config.tls, clock.monotonic, log) if client.config.tls else None
-    async with fetcher(options.bookies_token, tls.current if tls else None) as fetch:
+    current = tls.current if tls else None
+    proven = proves(client.config.tls)
+    async with fetcher(options.bookies_token, current, proven=proven) as fetch:
         view = ClusterView(clock.monotonic, fetch)
         api.add(own)
         for routes in (

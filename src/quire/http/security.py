@@ -16,7 +16,7 @@ import hmac
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quire.config import TlsServerConfig
 from quire.errors import StartError, UsageError
@@ -38,13 +38,13 @@ class HttpOptions:
     host: str = "127.0.0.1"
     port: int = 0
     """0: any free one."""
-    token: str = ""
+    token: str = field(default="", repr=False)
     """Asked for in `Authorization: Bearer TOKEN`; '': only on loopback, and whoever reaches the
     port may do everything."""
     tls: TlsServerConfig | None = None
     names: tuple[str, ...] = ()
     """Further hosts that requests may name."""
-    bookies_token: str = ""
+    bookies_token: str = field(default="", repr=False)
     """Shown to bookies whose metrics are read; '': none."""
     max_body_bytes: int = 64 * 1024
     max_head_bytes: int = 8 * 1024

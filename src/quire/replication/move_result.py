@@ -74,7 +74,7 @@ class RecoverResult:
 
 
 async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None:
-    """UsageError for a bookie that is alive, or looks like a slip of the pen."""
+    """UsageError for a bookie that is alive, or as `check_known`."""
     bookies = await client.bookies()
     if bookies.find(bookie) is not None:
         if not even_if_alive:
@@ -84,6 +84,12 @@ async def check_bookie(client: Client, bookie: str, even_if_alive: bool) -> None
                 "`quire bookie decommission`",
             )
         return
+    await check_known(client, bookie)
+
+
+async def check_known(client: Client, bookie: str) -> None:
+    """UsageError for what looks like a slip of the pen."""
+    bookies = await client.bookies()
     cookies = await client.metadata.list_cookies()
     known = sorted({*cookies, *bookies.writable, *bookies.readonly})
     if bookie not in known and (near := difflib.get_close_matches(bookie, known, 1)):

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quire.codec.registration import check_bookie_id
 from quire.errors import (
     KeyExistsError,
     MetadataError,
@@ -49,9 +50,14 @@ class Pauses:
         self._store = store
 
     async def pause(self, one: Pause) -> bool:
-        """False: it was paused already. UsageError for a kind of job that there is not."""
+        """False: it was paused already. UsageError for a kind of job, or a target, that there
+        cannot be."""
         if one.kind not in KINDS:
             raise UsageError(f"there are no jobs {one.kind!r}: use one of {', '.join(KINDS)}")
+        if one.kind != "rebalance":
+            check_bookie_id(one.target)
+        elif one.target != CLUSTER:
+            raise UsageError(f"rebalance is about the whole {CLUSTER}, not about {one.target!r}")
         value = json.dumps(asdict(one)).encode()
         try:
             await self._store.write_value(_key(one.kind, one.target), value, None)
@@ -131,11 +137,11 @@ class Gate:
         now_s = asyncio.get_running_loop().time()
         if self._looked_s is not None and now_s - self._looked_s < LOOK_INTERVAL_S:
             return
-        self._looked_s = now_s
         try:
             found = await self._pauses.of(self._kind, self._target)
         except MetadataError:
-            return
+            found = self._paused
+        self._looked_s = now_s  # whoever is cancelled before has not looked
         if found != self._paused:
             self._paused = found
             self._changed(found)

@@ -98,7 +98,7 @@ def _popen(command: list[str], errors: int) -> subprocess.Popen[bytes]:
 def _environment() -> dict[str, str]:
     """Without configuration of this machine: a cluster for trying and testing is what its commands
     say."""
-    tables = ("QUIRE_BOOKIE_", "QUIRE_CLIENT_", "QUIRE_AUTORECOVERY_")
+    tables = ("QUIRE_BOOKIE_", "QUIRE_CLIENT_", "QUIRE_AUTORECOVERY_", "QUIRE_HTTP_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(tables)}
     return {**kept, "QUIRE_CONFIG": ""}
 
