@@ -10,7 +10,8 @@ import pytest
 
 from quire.testing.cluster import LocalCluster
 
-from ..support.page_runner import PageRunner, matches
+from ..support import page_runner
+from ..support.page_runner import PageError, PageRunner, matches
 from ..support.pages import ROOT, SPARK_PAGES, all_pages, blocks, typed
 
 NOT_RUN_MAX = 19
@@ -83,6 +84,7 @@ def test_no_code_hides_in_an_indented_block() -> None:
     [
         ("```console\n$ false\n```\n", "status 1, not 0"),
         ("```console\n$ echo one\ntwo\n```\n", "the page shows"),
+        ("```console\n$ quire ledger lst | cat\n```\n", "status 2, not 0"),
         ("<!-- status: 1 -->\n```console\n$ true\n```\n", "status 0, not 1"),
         ("```console\n$ pip install x\n```\n", "changes this machine"),
         ("```python\nassert 1 == 2\n```\n", "AssertionError"),
@@ -99,6 +101,19 @@ def test_a_page_that_is_wrong_fails(tmp_path: Path, text: str, said: str) -> Non
     page = tmp_path / "page.md"
     page.write_text(text)
     with pytest.raises(Exception, match=said):
+        run(page, tmp_path, "sqlite:////nowhere.db")
+
+
+def test_a_server_that_does_not_stop_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A page may kill one itself; that the runner had to is another thing."""
+    monkeypatch.setattr(page_runner, "LIMIT_S", 1.0)
+    deaf = tmp_path / "bin" / "quire"
+    deaf.parent.mkdir()
+    deaf.write_text("#!/bin/bash\ntrap '' TERM\necho serves\nexec sleep 60\n")
+    deaf.chmod(0o755)
+    page = tmp_path / "page.md"
+    page.write_text("```console\n$ export PATH=$PAGE/bin:$PATH\n$ quire local\n```\n")
+    with pytest.raises(PageError, match="not stopped in 1 s"):
         run(page, tmp_path, "sqlite:////nowhere.db")
 
 

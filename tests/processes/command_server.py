@@ -23,6 +23,8 @@ import sys
 LENGTH_BYTES = 8
 STREAMS = 3
 BACKLOG = 64
+EXIT_GONE = 125
+"""No command of ours ends with it."""
 
 
 # -- the server, which imports Quire ----------------------------------------------------------
@@ -54,7 +56,10 @@ def serve(path: str) -> None:
 
 def mind(connection: socket.socket) -> bool:
     """Fork the command and tell how it ended. False in the command."""
-    request, streams = receive(connection)
+    try:
+        request, streams = receive(connection)
+    except EOFError:
+        return True
     pid = os.fork()
     if pid == 0:
         connection.close()
@@ -72,6 +77,7 @@ def mind(connection: socket.socket) -> bool:
 
 
 def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
+    """EOFError: whoever asked was killed while it did."""
     size = STREAMS * array.array("i").itemsize
     data, ancillary, _, _ = connection.recvmsg(LENGTH_BYTES, socket.CMSG_SPACE(size))
     streams = array.array("i")
@@ -80,7 +86,12 @@ def receive(connection: socket.socket) -> tuple[dict[str, object], list[int]]:
     missing = int.from_bytes(data, "big")
     text = b""
     while len(text) < missing:
-        text += connection.recv(missing - len(text))
+        piece = connection.recv(missing - len(text))
+        if not piece:
+            raise EOFError
+        text += piece
+    if not text:
+        raise EOFError
     return json.loads(text), streams.tolist()
 
 
@@ -114,7 +125,11 @@ def run(path: str, arguments: list[str]) -> int:
         head = len(text).to_bytes(LENGTH_BYTES, "big")
         connection.sendmsg([head], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
         connection.sendall(text)
-        status = int(connection.recv(16) or b"1")
+        answer = connection.recv(16)
+    if not answer:
+        sys.stderr.write("the server of commands is gone, and the command with it\n")
+        return EXIT_GONE
+    status = int(answer)
     if status < 0:
         os.kill(os.getpid(), -status)
     return status

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from .cli import CAN_FORK, COMMAND, TIMEOUT_S, Quire, forked_command
+from .command_server import receive
 
 pytestmark = [
     pytest.mark.slow,
@@ -44,6 +46,19 @@ def test_what_it_says_and_how_it_ends(tmp_path: Path) -> None:
         assert forked.stdout == fresh.stdout.replace(b"python -m quire", b"quire"), arguments
         assert forked.stderr == fresh.stderr.replace(b"python -m quire", b"quire"), arguments
     assert statuses == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "sent", [b"", b"\0" * 3, (1_000).to_bytes(8, "big"), (2).to_bytes(8, "big") + b"{"]
+)
+def test_who_is_killed_while_it_asks_keeps_nobody_busy(sent: bytes) -> None:
+    """The rest of the request was read for ever, at the cost of a core."""
+    here, there = socket.socketpair(socket.AF_UNIX)
+    with here, there:
+        here.sendall(sent)
+        here.shutdown(socket.SHUT_WR)
+        with pytest.raises(EOFError):
+            receive(there)
 
 
 def test_it_does_not_outlive_what_stands_for_it(tmp_path: Path) -> None:

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+import sys
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -72,6 +76,39 @@ def of(room: object) -> list[Mutant]:
 def test_an_edit_that_does_not_fit_fails() -> None:
     with pytest.MonkeyPatch.context() as patch, pytest.raises(AssertionError, match="moved on"):
         edit(patch, quorum, "covered", ("something that is not there", ""))
+
+
+def unfit() -> Mutant:
+    def apply(patch: pytest.MonkeyPatch) -> None:
+        edit(patch, quorum, "covered", ("something that is not there", ""))
+
+    return replace(MUTANTS[0], apply=apply)
+
+
+def test_a_mutant_that_does_not_fit_is_an_error_and_not_unfound() -> None:
+    """It was "not found", after all of its seeds."""
+    with pytest.raises(AssertionError, match="moved on"):
+        kill(unfit(), 0)
+
+
+def test_a_mutant_that_does_not_fit_leaves_the_table_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script: Any = ModuleType("mutants_script")
+    source = DOCUMENT.parents[1] / "scripts" / "mutants"
+    script.__file__ = str(source)
+    monkeypatch.setitem(sys.modules, script.__name__, script)
+    exec(compile(source.read_text("utf-8"), str(source), "exec"), vars(script))
+    one, copy = unfit(), tmp_path / "simulator.md"
+    copy.write_bytes(DOCUMENT.read_bytes())
+    found = script.measure_one(one, one.workload, 1)
+    assert "moved on" in script.complaint(one, found)
+    monkeypatch.setattr(script, "DOCUMENT", copy)
+    monkeypatch.setattr(script, "measure_all", lambda *_: iter([found]))
+    monkeypatch.setattr(sys, "argv", ["mutants", one.name, "--write-docs"])
+    assert script.main() == 1
+    assert "does not fit the code any more" in capsys.readouterr().out
+    assert copy.read_bytes() == DOCUMENT.read_bytes()
 
 
 def test_an_edit_keeps_super_and_reaches_every_module() -> None:

@@ -59,6 +59,8 @@ COMMENT = re.compile(r"\s+# .*$")
 PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
 """They read or write descriptors of their own process, or start others."""
 SHELL = re.compile(r"[|&;<>$`(*?]")
+LOOP = re.compile(r"\b(while|until)\b")
+"""It asks again, and looks at the last command of a pipe only."""
 NOT_HERE = ("pip", "apt", "docker", "kubectl", "python3", "scripts/lock", "sudo", "useradd")
 """Commands that change the machine, or take long: never run by a test."""
 READ_ONLY = ("", "text", "mermaid")
@@ -276,8 +278,10 @@ class PageRunner:
             return self._within(shlex.split(plain)[1:])
         after = self._directory / ".after"
         script = f"{command}\n_status=$?; pwd > {after}.pwd; env -0 > {after}.env; exit $_status"
+        # Else `quire no-such-command | tail -1` would pass.
+        pipes = [] if LOOP.search(command) else ["-o", "pipefail"]
         with subprocess.Popen(
-            ["bash", "-c", script],
+            ["bash", *pipes, "-c", script],
             cwd=self._where,
             env=self._environment,
             stdin=subprocess.DEVNULL,
@@ -357,7 +361,9 @@ class PageRunner:
                 status = process.wait(LIMIT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
-                status = process.wait(LIMIT_S)
+                process.wait(LIMIT_S)
+                bad.append(f"{command}: not stopped in {LIMIT_S:g} s")
+                continue
             if status not in (0, 130, -signal.SIGKILL, 137):
                 bad.append(f"{command}: status {status}")
         if check and bad:

@@ -75,13 +75,14 @@ def applied(one: Mutant) -> Iterator[None]:
 
 def kill(one: Mutant, seed: int, workload: str = "") -> Result | None:
     """The run that finds this mutant on this seed, if it does. What fails without the mutant as
-    well, and a crash that is not what the mutant is about, finds nothing."""
+    well, and a crash that is not what the mutant is about, finds nothing. AssertionError where an
+    edit does not fit any more."""
     workload = workload or one.workload
-    try:
-        with applied(one):
+    with applied(one):
+        try:
             result = simulate(seed, workload)
-    except Exception:  # noqa: BLE001 - the judges ask the code itself, and it may be broken
-        return None
+        except Exception:  # noqa: BLE001 - the judges ask the code itself, and it may be broken
+            return None
     failure = result.failure
     if failure is None or (failure.law in CRASHES and failure.law not in one.laws):
         return None
