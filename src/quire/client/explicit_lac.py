@@ -56,15 +56,14 @@ class ExplicitLac:
         session, pipeline = self._session, self._session.pipeline
         try:
             while session.failure is None:
+                before = pipeline.last_confirmed
+                # With deferred sync more may be accepted: a force will confirm it.
+                if before <= self._told and pipeline.accepted <= before:
+                    await session.wait_for(before + 1)
                 lac = pipeline.last_confirmed
-                if lac > self._told:
-                    await asyncio.sleep(self._tick_s)
-                    if lac > self._told and session.failure is None:
-                        await self._write()
-                elif pipeline.accepted > lac:  # deferred sync: a force will move it
-                    await asyncio.sleep(self._tick_s)
-                else:
-                    await session.wait_for(lac + 1)
+                await asyncio.sleep(self._tick_s)
+                if lac > self._told and session.failure is None:
+                    await self._write()
         except QuireError:
             pass  # the session has ended
         finally:
