@@ -101,6 +101,24 @@ def test_an_ack_from_before_counts_and_one_of_two_is_not_enough() -> None:
     simulated(main)
 
 
+def test_nobody_waits_for_bookies_that_were_never_there() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        async with cluster.client(WAITS) as client:
+            writer = await client.create_ledger(
+                ensemble_size=3, write_quorum=3, ack_quorum=2, password=PASSWORD, ledger_id=LEDGER
+            )
+            for bookie in cluster.bookies.values():
+                bookie.die()
+            before = now()
+            with pytest.raises(NotEnoughBookiesError) as told:
+                await writer.append(payload(0))
+            assert "tried again" not in str(told.value)
+            assert now() - before < LATE_S
+
+    simulated(main)
+
+
 def test_they_are_tried_again_for_so_long_and_no_longer() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)

@@ -56,6 +56,7 @@ class Member:
     def _attach(self, channel: Link) -> None:
         channel.attach(self.session.ledger_id, self)
         self.channel = channel
+        self.session.met = True
         self.send_backlog()
         self.session.look_who_is_reached()
 

@@ -111,6 +111,8 @@ class AddSession:
         """Once this is made, members that fail are not replaced any more."""
         self._failed: dict[int, Member] = {}
         self._away: Away | None = None
+        self.met = False
+        """Some member was connected to: those that cannot be had now may come back."""
         self._changes = 0
         self._spans = pool.tracing.of_session(self.ledger_id)
         self._stopped = False
@@ -391,7 +393,7 @@ class AddSession:
             self._away.replaced(changed)
         self._look_at_domains()
         if unreplaced:
-            if not self.config.lost_quorum_limit_s and not self.bearable(unreplaced):
+            if not self._patience_s and not self.bearable(unreplaced):
                 raise self.nobody_left(unreplaced)
             if self._away is None:
                 self._away = Away(self)
@@ -402,7 +404,7 @@ class AddSession:
         """These members cannot be had, nor others in their places."""
         lost = {index: self.ensemble[index] for index in sorted(indexes)}
         why = self.pool.placement.why(self.wanted(lost), self.pool.placement.view())
-        limit_s = self.config.lost_quorum_limit_s
+        limit_s = self._patience_s
         return NotEnoughBookiesError(
             f"ledger {self.ledger_id}: no bookie is left to replace {some(lost.values())}"
             + (f", which were tried again for {limit_s:g} s: " if limit_s else ": ")
@@ -411,6 +413,11 @@ class AddSession:
             causes=self.causes,
             remedy="Start another bookie, then open the ledger with recovery",
         )
+
+    @property
+    def _patience_s(self) -> float:
+        """Nobody waits for bookies that were never there: mostly that is a mistake."""
+        return self.config.lost_quorum_limit_s if self.met else 0.0
 
     def wanted(self, failed: dict[int, str]) -> Wanted:
         return Wanted.replacing(self.ensemble, failed, self._write_quorum, self.ack_quorum)
