@@ -17,12 +17,10 @@ from quire.codec.log_parts import (
     segment_value,
 )
 from quire.errors import DiskFullError, StorageError
-from quire.storage.cache import SegmentFiles
-from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
-from quire.storage.maintenance import Maintenance
+from quire.storage.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.chore import Chore, Tools
 from quire.storage.salvage import read_groups
 from quire.storage.sealing import load_records
-from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, Segment, SegmentState
 
 LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
@@ -31,24 +29,10 @@ READ_AGAIN_MS = 600_000
 """Until a dead segment whose records cannot be read is looked at again."""
 
 
-class Collector:
-    """Used on the event loop."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        catalogue: Catalogue,
-        files: SegmentFiles,
-        maintenance: Maintenance,
-        log_records: LogRecords,
-        now_ms: Callable[[], int],
-    ) -> None:
-        self._disk = disk
-        self._catalogue = catalogue
-        self._files = files
-        self._maintenance = maintenance
+class Collector(Chore):
+    def __init__(self, tools: Tools, log_records: LogRecords) -> None:
+        super().__init__(tools)
         self._log_records = log_records
-        self._now_ms = now_ms
         self._unlogged: list[StateRecord] = []
         """Deletions for which there was no room in the log."""
         self._on_the_way = 0

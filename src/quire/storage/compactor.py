@@ -27,19 +27,15 @@ from quire.codec.log_parts import (
     segment_value,
 )
 from quire.core.compaction import Choice, SegmentFacts, alone, choose, why_not
-from quire.storage.appender import Handle, Schedule
-from quire.storage.cache import SegmentFiles
-from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.chore import PacedChore, Tools
 from quire.storage.collector import Collector
-from quire.storage.config import StorageConfig
-from quire.storage.maintenance import Maintenance
 from quire.storage.quarantine import Quarantine
 from quire.storage.reserve import Reserve
 from quire.storage.rewrite import BadSegmentError, Result, Rewrite, Source
 from quire.storage.salvage import Salvage, is_original_deletion
-from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo, Segment, SegmentState
-from quire.storage.spares import Spares, may_pass
+from quire.storage.spares import may_pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,48 +66,15 @@ class _Work:
     records: Sequence[StateRecord] = ()
 
 
-class Compactor:
-    """Used on the event loop."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory_id: bytes,
-        catalogue: Catalogue,
-        files: SegmentFiles,
-        maintenance: Maintenance,
-        spares: Spares,
-        collector: Collector,
-        quarantine: Quarantine,
-        config: StorageConfig,
-        schedule: Schedule,
-        now_ms: Callable[[], int],
-        monotonic: Callable[[], float],
-        broken: Callable[[Exception], None],
-    ) -> None:
-        """`broken` is called when the disk fails for another reason than space."""
-        self._disk = disk
-        self._directory_id = directory_id
-        self._catalogue = catalogue
-        self._files = files
-        self._maintenance = maintenance
-        self._spares = spares
+class Compactor(PacedChore):
+    def __init__(self, tools: Tools, collector: Collector, quarantine: Quarantine) -> None:
+        super().__init__(tools)
         self._collector = collector
         self._quarantine = quarantine
-        self._config = config
-        self._schedule = schedule
-        self._now_ms = now_ms
-        self._monotonic = monotonic
-        self._broken = broken
-        self._reserve = Reserve(
-            disk, maintenance, spares, min(config.compact_reserve_bytes, config.segment_bytes),
-            broken,
-        )  # fmt: skip
+        config = tools.config
+        self._reserve = Reserve(tools, min(config.compact_reserve_bytes, config.segment_bytes))
         self._work: _Work | None = None
-        self._timer: Handle | None = None
-        self._next_minor_s = self._next_major_s = monotonic()
-        self.closed = False
-        """Set before the maintenance is stopped: nothing more is begun."""
+        self._next_minor_s = self._next_major_s = self._monotonic()
         self.on_done: Callable[[Compaction], None] | None = None
         self.done = 0
         self.done_major = 0
@@ -394,13 +357,6 @@ class Compactor:
         choice = work.choice
         numbers, before = choice.numbers, choice.file_bytes
         self.on_done(Compaction(numbers, choice.position, before, after, copied, duplicates, error))
-
-    def cancel(self) -> None:
-        """Before the maintenance is stopped: a job that is queued still ends."""
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def close(self) -> None:
         """Behind the last job."""

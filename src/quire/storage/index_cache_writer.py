@@ -8,12 +8,9 @@ from functools import partial
 
 from quire.codec.log_footer import Trailer
 from quire.errors import StorageError
-from quire.storage.appender import Done, Handle, Schedule
-from quire.storage.catalogue import Catalogue
-from quire.storage.config import StorageConfig
+from quire.storage.appender import Done
+from quire.storage.chore import PacedChore, Tools
 from quire.storage.index_cache import CacheFile, Snapshot
-from quire.storage.maintenance import Maintenance
-from quire.storage.seams import Disk
 from quire.storage.spares import may_pass
 
 WRITE_BYTES_PER_S = 16 * 1024 * 1024
@@ -22,47 +19,28 @@ MEAN_BYTES_PER_S = 2 * 1024 * 1024
 """From one cache to the next: a large one is written less often."""
 
 
-class IndexCacheWriter:
-    """Used on the event loop."""
-
+class IndexCacheWriter(PacedChore):
     def __init__(
         self,
-        disk: Disk,
-        directory_id: bytes,
-        catalogue: Catalogue,
-        maintenance: Maintenance,
-        config: StorageConfig,
-        schedule: Schedule,
-        monotonic: Callable[[], float],
+        tools: Tools,
         may_begin: Callable[[], bool],
         compactions: Callable[[], int],
         end_group: Callable[[], int],
         barrier: Callable[[Done], None],
-        broken: Callable[[Exception], None],
     ) -> None:
         """`may_begin`: there is room, and no deletion waits to be logged. `compactions`: how many
         have changed the index. `end_group`: the group behind the last that is synced. `barrier`:
-        calls back when all that was appended is durable. `broken` is called when the disk
-        failed."""
-        self._disk = disk
-        self._directory_id = directory_id
-        self._catalogue = catalogue
-        self._maintenance = maintenance
-        self._config = config
-        self._schedule = schedule
-        self._monotonic = monotonic
+        calls back when all that was appended is durable."""
+        super().__init__(tools)
         self._may_begin = may_begin
         self._compactions = compactions
         self._end_group = end_group
         self._barrier = barrier
-        self._broken = broken
         self._known: dict[int, Trailer] = {}
         """What the one on the disk covers."""
-        self._next_s = monotonic() + config.index_cache_interval_s
+        self._next_s = self._monotonic() + self._config.index_cache_interval_s
         self._busy = False
-        self._timer: Handle | None = None
         self._file: CacheFile | None = None
-        self.closed = False
         self.written = 0
         """Since the start."""
 
@@ -151,17 +129,9 @@ class IndexCacheWriter:
             self._maintenance.run(file.discard, self._on_discarded)
 
     def _on_discarded(self, _: None, error: Exception | None) -> None:
-        if error is not None and not may_pass(error):
-            self._broken(error)
+        self._look_at(error)
 
     # -- the stop ---------------------------------------------------------------------------------
-
-    def cancel(self) -> None:
-        """Before the maintenance is stopped."""
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def write_last(self) -> None:
         """Of a store in which nothing goes on any more, and of which all is durable. Blocks;

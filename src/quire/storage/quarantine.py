@@ -16,10 +16,9 @@ from functools import partial
 from quire.codec.log_parts import BLOCK_BYTES
 from quire.core.ranges import Range
 from quire.storage import extents
-from quire.storage.catalogue import Catalogue
+from quire.storage.chore import Chore, Tools
 from quire.storage.copies import Footers, Newer, lacking, newer_copies
 from quire.storage.directory import remove_small_file, write_small_file
-from quire.storage.maintenance import Maintenance
 from quire.storage.quarantine_record import (
     SegmentDamage,
     encode_record,
@@ -38,25 +37,9 @@ CHECK_INTERVAL_S = 10.0
 """Between two looks whether what is damaged is there once more."""
 
 
-class Quarantine:
-    """Used on the event loop."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        catalogue: Catalogue,
-        maintenance: Maintenance,
-        now_ms: Callable[[], int],
-        monotonic: Callable[[], float],
-        broken: Callable[[Exception], None],
-    ) -> None:
-        """`broken` is called when the disk fails for another reason than space."""
-        self._disk = disk
-        self._catalogue = catalogue
-        self._maintenance = maintenance
-        self._now_ms = now_ms
-        self._monotonic = monotonic
-        self._broken = broken
+class Quarantine(Chore):
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
         self.records: dict[int, SegmentDamage] = {}
         self._checked: set[int] = set()
         """Records of which it is known what lacks, and not only what is damaged."""

@@ -7,32 +7,17 @@ as free: the store takes no more adds rather than fill that room too."""
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
 from contextlib import suppress
 
-from quire.storage.maintenance import Maintenance
+from quire.storage.chore import Chore, Tools
 from quire.storage.rewrite import SPARE_NAME
-from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY
-from quire.storage.spares import Spares, may_pass
 
 
-class Reserve:
-    """Used on the event loop."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        maintenance: Maintenance,
-        spares: Spares,
-        size_bytes: int,
-        broken: Callable[[Exception], None],
-    ) -> None:
-        self._disk = disk
-        self._maintenance = maintenance
-        self._spares = spares
+class Reserve(Chore):
+    def __init__(self, tools: Tools, size_bytes: int) -> None:
+        super().__init__(tools)
         self._wanted_bytes = size_bytes
-        self._broken = broken
         self._busy = False
         self._given = False
         """To the log, until there is space again."""
@@ -85,8 +70,7 @@ class Reserve:
         if size is not None:
             self.size_bytes = size
             self._spares.held_bytes = 0
-        elif error is not None and not may_pass(error):
-            self._broken(error)
+        self._look_at(error)
 
     def _remove(self) -> None:
         with suppress(FileNotFoundError):
@@ -96,6 +80,5 @@ class Reserve:
     def _on_removed(self, _: None, error: Exception | None) -> None:
         self._busy = False
         self.size_bytes = 0
-        if error is not None and not may_pass(error):
-            self._broken(error)
+        self._look_at(error)
         self._spares.check()

@@ -7,21 +7,15 @@ stands in `current/SCRUB`; without it a round begins anew.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 from quire.codec.log_parts import BLOCK_BYTES
 from quire.errors import StorageError
-from quire.storage.appender import Handle, Schedule
-from quire.storage.cache import SegmentFiles
-from quire.storage.catalogue import Catalogue
-from quire.storage.config import StorageConfig
+from quire.storage.chore import PacedChore, Tools
 from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
-from quire.storage.maintenance import Maintenance
 from quire.storage.quarantine import Quarantine
 from quire.storage.scrub import Findings, SegmentScrub, Target
-from quire.storage.seams import Disk
 from quire.storage.segment import Segment, SegmentState
 from quire.storage.spares import may_pass
 
@@ -56,36 +50,13 @@ class Round:
         return None
 
 
-class Scrubber:
-    """Used on the event loop."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory_id: bytes,
-        catalogue: Catalogue,
-        files: SegmentFiles,
-        maintenance: Maintenance,
-        quarantine: Quarantine,
-        config: StorageConfig,
-        schedule: Schedule,
-        now_ms: Callable[[], int],
-        monotonic: Callable[[], float],
-        broken: Callable[[Exception], None],
-    ) -> None:
-        self._disk = disk
-        self._directory_id = directory_id
-        self._catalogue = catalogue
-        self._files = files
-        self._maintenance = maintenance
+class Scrubber(PacedChore):
+    def __init__(self, tools: Tools, quarantine: Quarantine) -> None:
+        super().__init__(tools)
         self._quarantine = quarantine
-        self._rate = config.scrub_bytes_per_s
-        self._interval_s = config.scrub_interval_s
-        self._schedule = schedule
-        self._now_ms = now_ms
-        self._monotonic = monotonic
-        self._broken = broken
-        started_s = monotonic()
+        self._rate = tools.config.scrub_bytes_per_s
+        self._interval_s = tools.config.scrub_interval_s
+        started_s = self._monotonic()
         self._begin_s = started_s + min(FIRST_DELAY_S, self._interval_s)
         self._saved_s = started_s
         self._saving = False
@@ -95,9 +66,6 @@ class Scrubber:
         """When a suspected segment was last looked at."""
         self._at_work: Segment | None = None
         self._is_suspect = False
-        self._timer: Handle | None = None
-        self.closed = False
-        """Set before the maintenance is stopped: nothing more is begun."""
         self.bytes_read = 0
         self.segments = 0
         """Checked since the start."""
@@ -258,18 +226,13 @@ class Scrubber:
 
     def _on_saved(self, _: None, error: Exception | None) -> None:
         self._saving = False
-        if error is not None and not may_pass(error):
-            self._broken(error)
+        self._look_at(error)
 
     def cancel(self) -> None:
-        """Before the maintenance is stopped: a job that is queued still ends."""
-        self.closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-            if self._at_work is not None:
-                self._let_go(self._at_work)
-                self._at_work = None
+        if self._timer is not None and self._at_work is not None:
+            self._let_go(self._at_work)  # A job that is queued lets go at its end.
+            self._at_work = None
+        super().cancel()
 
 
 def target_of(segment: Segment) -> Target:

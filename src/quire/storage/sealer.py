@@ -8,13 +8,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from quire.codec.log_footer import LedgerSummary
-from quire.storage.appender import Schedule
 from quire.storage.batch import Run
-from quire.storage.cache import SegmentFiles
-from quire.storage.catalogue import Catalogue
-from quire.storage.maintenance import Maintenance
+from quire.storage.chore import Chore, Tools
 from quire.storage.sealing import Sealed, SealInput, write_footer
-from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
 from quire.storage.spares import is_full
 
@@ -23,30 +19,11 @@ LEDGERS_PER_SLICE = 500
 tens of thousands, and adds must not wait for all of them."""
 
 
-class Sealer:
-    """Used on the event loop."""
-
-    def __init__(
-        self,
-        disk: Disk,
-        directory_id: bytes,
-        catalogue: Catalogue,
-        files: SegmentFiles,
-        maintenance: Maintenance,
-        schedule: Schedule,
-        sealed: Callable[[], None],
-        broken: Callable[[Exception], None],
-    ) -> None:
-        """`sealed` is called after each seal; `broken` when one failed for another reason than
-        space."""
-        self._disk = disk
-        self._directory_id = directory_id
-        self._catalogue = catalogue
-        self._files = files
-        self._maintenance = maintenance
-        self._schedule = schedule
+class Sealer(Chore):
+    def __init__(self, tools: Tools, sealed: Callable[[], None]) -> None:
+        """`sealed` is called after each seal."""
+        super().__init__(tools)
         self._sealed = sealed
-        self._broken = broken
         self._postponed: list[Segment] = []
         """For lack of space."""
         self.waiting = 0

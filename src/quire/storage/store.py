@@ -23,6 +23,7 @@ from quire.storage.batch import Batch
 from quire.storage.blocking import BlockingReader, InlineReader
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
+from quire.storage.chore import Tools
 from quire.storage.cold_reads import ColdReads
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
@@ -123,12 +124,17 @@ class LedgerStore(StoreEvents, StoreFacts):
                 self._loading,
             )  # fmt: skip
             self._spares.look()
-            self._upkeep = upkeep = Upkeep(
+            tools = Tools(
                 self._disk, self._directory_id, self._catalogue, self._files, self._maintenance,
-                self._spares, self._config, self._schedule, self._clock,
-                lambda records, done: self._appender.note(records, done),
-                lambda: self._appender.end_group, self.barrier, self._disk_failed,
+                self._spares, self._config, self._schedule, self._clock.now_ms,
+                self._clock.monotonic, self._disk_failed,
             )  # fmt: skip
+            self._upkeep = upkeep = Upkeep(
+                tools,
+                lambda records, done: self._appender.note(records, done),
+                lambda: self._appender.end_group,
+                self.barrier,
+            )
             upkeep.load(damaged=started.report.damaged_blocks > 0)
         except OSError as error:
             raise StorageError(

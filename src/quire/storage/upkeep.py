@@ -5,21 +5,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.clock import Clock
-from quire.storage.appender import Done, Schedule
-from quire.storage.cache import SegmentFiles
-from quire.storage.catalogue import Catalogue
+from quire.storage.appender import Done
+from quire.storage.chore import Tools
 from quire.storage.collector import Collector, LogRecords
 from quire.storage.compactor import Compactor
-from quire.storage.config import StorageConfig
 from quire.storage.index_cache_writer import IndexCacheWriter
-from quire.storage.maintenance import Maintenance
 from quire.storage.quarantine import Quarantine
 from quire.storage.scrubber import Scrubber
 from quire.storage.sealer import Sealer
-from quire.storage.seams import Disk
 from quire.storage.segment import Segment, SegmentState
-from quire.storage.spares import Spares
 
 
 class Upkeep:
@@ -27,44 +21,23 @@ class Upkeep:
 
     def __init__(
         self,
-        disk: Disk,
-        directory_id: bytes,
-        catalogue: Catalogue,
-        files: SegmentFiles,
-        maintenance: Maintenance,
-        spares: Spares,
-        config: StorageConfig,
-        schedule: Schedule,
-        clock: Clock,
+        tools: Tools,
         log_records: LogRecords,
         end_group: Callable[[], int],
         barrier: Callable[[Done], None],
-        broken: Callable[[Exception], None],
     ) -> None:
-        """See `IndexCacheWriter` for `end_group` and `barrier`. `broken` is called when the disk
-        failed."""
-        self._catalogue = catalogue
-        self._spares = spares
-        now_ms, monotonic = clock.now_ms, clock.monotonic
-        self.quarantine = Quarantine(disk, catalogue, maintenance, now_ms, monotonic, broken)
-        self.scrubber = Scrubber(
-            disk, directory_id, catalogue, files, maintenance,
-            self.quarantine, config, schedule, now_ms, monotonic, broken,
-        )  # fmt: skip
-        self.collector = Collector(disk, catalogue, files, maintenance, log_records, now_ms)
-        self.sealer = Sealer(
-            disk, directory_id, catalogue, files, maintenance, schedule, self.collector.collect,
-            broken,
-        )  # fmt: skip
-        self.compactor = Compactor(
-            disk, directory_id, catalogue, files, maintenance,
-            spares, self.collector, self.quarantine, config, schedule, now_ms, monotonic, broken,
-        )  # fmt: skip
+        """See `IndexCacheWriter` for `end_group` and `barrier`."""
+        self._catalogue = tools.catalogue
+        self._spares = tools.spares
+        self.quarantine = Quarantine(tools)
+        self.scrubber = Scrubber(tools, self.quarantine)
+        self.collector = Collector(tools, log_records)
+        self.sealer = Sealer(tools, self.collector.collect)
+        self.compactor = Compactor(tools, self.collector, self.quarantine)
         self.collector.on_log_full = self.compactor.log_is_full
         self.index_cache = IndexCacheWriter(
-            disk, directory_id, catalogue, maintenance, config, schedule, monotonic,
-            self._may_cache, lambda: self.compactor.done, end_group, barrier, broken,
-        )  # fmt: skip
+            tools, self._may_cache, lambda: self.compactor.done, end_group, barrier
+        )
 
     def _may_cache(self) -> bool:
         return self._spares.space and self.collector.deletions_logged
