@@ -70,6 +70,18 @@ class SegmentFiles:
         self._trim()
         return segment.file
 
+    def borrow(self, segment: Segment) -> File:
+        """For a thread: it stays open until it is given back. `OSError` as `get`."""
+        file = self.get(segment)
+        segment.readers += 1
+        return file
+
+    def give_back(self, segment: Segment, *, close: bool = False) -> None:
+        """`close`: the store is closed, and opens nothing more."""
+        segment.readers -= 1
+        if close or segment.state is SegmentState.RETIRED:
+            self.close(segment)
+
     def close(self, segment: Segment) -> None:
         """Once nothing reads it."""
         if self._open.get(segment.number) is segment:

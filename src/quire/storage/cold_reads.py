@@ -20,7 +20,7 @@ from quire.storage.cache import SegmentFiles
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.reader import SLICE_BYTES, Fetched, Piece, Reader, checksums_of
 from quire.storage.seams import File
-from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment import LedgerInfo, Part, Segment
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 
 InfoOf = Callable[[int], LedgerInfo]
@@ -156,11 +156,10 @@ class ColdReads:
     def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch:
         fetching, segment = _Fetch(), missing.segment
         try:
-            file = self._files.get(segment)
+            file = self._files.borrow(segment)
         except OSError:
             fetching.done, fetching.piece = True, _FAILED
             return fetching
-        segment.readers += 1
         blocks = missing.entries > 0
         ask = blocks and not self._ahead.is_followed(ledger_id, segment)
         self._blocking.read(
@@ -171,10 +170,8 @@ class ColdReads:
 
     def _fetched(self, fetching: _Fetch, segment: Segment, piece: Piece | None) -> None:
         """Also where the read has been cancelled: until here the file stays open."""
-        segment.readers -= 1
         # Not as soon as `close` begins: the log may still be written and sealed.
-        if segment.state is SegmentState.RETIRED or self.closed:
-            self._files.close(segment)
+        self._files.give_back(segment, close=self.closed)
         fetching.done, fetching.piece = True, piece
         if fetching.waiter is not None and not fetching.waiter.done():
             fetching.waiter.set_result(None)

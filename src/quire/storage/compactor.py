@@ -218,12 +218,11 @@ class Compactor(PacedChore):
             sources.append(Source(number, segment.trailer, ids, salvage))
         try:
             # Open before the new file takes the name: whoever reads goes on with the old one.
-            self._files.get(last)
+            self._files.borrow(last)
         except OSError as error:
             last.damage = f"it cannot be opened ({error})"
             self._quarantine.doubt(last.number)
             return
-        last.readers += 1
         for number in choice.numbers:
             segments[number].compacting = True
         rewrite = Rewrite(self._disk, self._directory_id, sources)

@@ -105,14 +105,13 @@ class ReadAhead:
         if segment.state is not SegmentState.SEALED:
             return
         try:
-            file = self._files.get(segment)
+            file = self._files.borrow(segment)
         except OSError:
             return  # Whoever reads it next is told.
         follow.busy = True
         follow.until = stop
         self.calls += 1
         self.asked_bytes += size
-        segment.readers += 1
         self._blocking.ahead(
             partial(file.prefetch, start, size), partial(self._done, follow, segment)
         )
@@ -120,7 +119,5 @@ class ReadAhead:
     def _done(self, follow: _Follow, segment: Segment) -> None:
         self.calls -= 1
         follow.busy = False
-        segment.readers -= 1
-        if segment.state is SegmentState.RETIRED or self.closed:
-            self._files.close(segment)
+        self._files.give_back(segment, close=self.closed)
         self._advance(follow)

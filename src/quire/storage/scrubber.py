@@ -143,7 +143,7 @@ class Scrubber(PacedChore):
             return
         target = target_of(segment)
         try:
-            file = self._files.get(segment)
+            file = self._files.borrow(segment)
         except OSError as error:
             if may_pass(error):
                 self._looked_s[segment.number] = self._monotonic()
@@ -155,7 +155,6 @@ class Scrubber(PacedChore):
             found = Findings(everything, True, "it cannot be opened", 1, extent_known=False)
             self._conclude(segment, target, found)
             return
-        segment.readers += 1
         self._step(segment, target, SegmentScrub(file, self._directory_id, target))
 
     def _step(self, segment: Segment, target: Target, scrub: SegmentScrub) -> None:
@@ -178,17 +177,12 @@ class Scrubber(PacedChore):
             else:
                 step()
             return
-        self._let_go(segment)
+        self._files.give_back(segment)
         if size is None:
             # A later version wrote it: not for us to judge. Anything else was reported.
             self._passed(segment)
         elif not self.closed:
             self._conclude(segment, target, scrub.found)
-
-    def _let_go(self, segment: Segment) -> None:
-        segment.readers -= 1
-        if segment.state is SegmentState.RETIRED:
-            self._files.close(segment)
 
     def _conclude(self, segment: Segment, target: Target, found: Findings) -> None:
         number = segment.number
@@ -230,7 +224,7 @@ class Scrubber(PacedChore):
 
     def cancel(self) -> None:
         if self._timer is not None and self._at_work is not None:
-            self._let_go(self._at_work)  # A job that is queued lets go at its end.
+            self._files.give_back(self._at_work)  # A job that is queued does at its end.
             self._at_work = None
         super().cancel()
 
