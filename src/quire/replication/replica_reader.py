@@ -60,6 +60,21 @@ class Unreachable(Exception):
     """The bookie does not answer; the message says how."""
 
 
+class Attempts:
+    """Of one question to a bookie, that have failed."""
+
+    def __init__(self) -> None:
+        self._silent = self._lost = 0
+
+    def are_used_up(self, error: QuireError) -> bool:
+        """With this one: BookieTimeoutError, or BookieUnavailableError."""
+        if isinstance(error, BookieTimeoutError):
+            self._silent += 1
+        else:
+            self._lost += 1
+        return self._silent >= ATTEMPTS or self._lost >= LOST_ATTEMPTS
+
+
 class ReplicaReader:
     """Reads entries of one ledger from one bookie."""
 
@@ -258,7 +273,7 @@ class ReplicaReader:
 
     async def _patiently(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """Ask again where the connection was lost or the bookie was busy."""
-        silent = lost = busy = 0
+        busy, attempts = 0, Attempts()
         while True:
             try:
                 return await self._in_time(ask)
@@ -267,18 +282,12 @@ class ReplicaReader:
                 if busy == BUSY_ATTEMPTS:
                     raise Unreachable("the bookie is too busy to answer") from error
                 await asyncio.sleep(BUSY_PAUSE_S)
-            except BookieTimeoutError as error:
-                silent += 1
-                if silent == ATTEMPTS or self._client.pool.failed_lately(self.bookie):
-                    raise self._unreachable(error) from error
-            except BookieUnavailableError as error:
-                lost += 1
-                if lost == LOST_ATTEMPTS:
-                    raise self._unreachable(error) from error
-
-    def _unreachable(self, error: QuireError) -> Unreachable:
-        self._client.pool.mark_failed(self.bookie)
-        return Unreachable(str(error.args[0]))
+            except (BookieTimeoutError, BookieUnavailableError) as error:
+                pool = self._client.pool
+                given_up = isinstance(error, BookieTimeoutError) and pool.failed_lately(self.bookie)
+                if attempts.are_used_up(error) or given_up:
+                    pool.mark_failed(self.bookie)
+                    raise Unreachable(str(error.args[0])) from error
 
     async def _in_time(self, ask: Callable[[BookieChannel], Awaitable[T]]) -> T:
         """BookieTimeoutError when there is no answer within `read_timeout_s`. As long as something
@@ -306,23 +315,19 @@ class ReplicaReader:
 async def answers(client: Client, bookie: str) -> str:
     """'' if the bookie answers at all; else why it does not. Bounded by five times
     `read_timeout_s`. Cancel-safe."""
-    why = ""
-    silent = lost = 0
-    while silent < ATTEMPTS and lost < LOST_ATTEMPTS:
+    attempts = Attempts()
+    while True:
         try:
             async with asyncio.timeout(client.config.read_timeout_s):
                 await (await client.pool.channel(bookie)).read(NO_LEDGER, LAST_ENTRY)
         except TimeoutError:
-            silent += 1
-            why = f"no answer within {client.config.read_timeout_s:g} s"
-        except BookieTimeoutError as error:
-            silent += 1
-            why = str(error.args[0])
-        except BookieUnavailableError as error:
-            lost += 1
-            why = str(error.args[0])
+            limit_s = client.config.read_timeout_s
+            error: QuireError = BookieTimeoutError(f"no answer within {limit_s:g} s")
+        except (BookieTimeoutError, BookieUnavailableError) as lost:
+            error = lost
         except QuireError:
             return ""
         else:
             return ""
-    return why
+        if attempts.are_used_up(error):
+            return str(error.args[0])

@@ -9,9 +9,9 @@ of ours repairs the ledger; where a Java worker did, it stays for a while and is
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 from quire.clock import Clock, SystemClock
 from quire.codec.underreplication import Holder
@@ -196,23 +196,23 @@ async def overview(store: MetadataStore, *, clock: Clock | None = None) -> Overv
     )
 
 
-# -- failures ---------------------------------------------------------------------------------
+# -- notes, which are only told ---------------------------------------------------------------
+
+Key = tuple[str, ...]
+Note = LastFailure | PlacementCheck | Waiting
+N = TypeVar("N", LastFailure, PlacementCheck, Waiting)
 
 
-async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | None:
+async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
+    """None: nothing is noted there, or nothing that can be understood."""
     try:
-        found = await store.read_value((*_KEY, str(ledger_id)))
-        return LastFailure(**json.loads(found.value))
+        return make(**json.loads((await store.read_value(key)).value))
     except (NoSuchKeyError, ValueError, TypeError):
         return None
 
 
-async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
-    """The last one counts. It is only told: no decision about data rests on it."""
-    await _write(store, (*_KEY, str(ledger_id)), json.dumps(asdict(failure)).encode())
-
-
-async def _write(store: MetadataStore, key: tuple[str, ...], value: bytes) -> None:
+async def _write(store: MetadataStore, key: Key, note: Note) -> None:
+    value = json.dumps(asdict(note)).encode()
     for _ in range(_ATTEMPTS):
         version: int | None = None
         try:
@@ -226,31 +226,43 @@ async def _write(store: MetadataStore, key: tuple[str, ...], value: bytes) -> No
             continue
 
 
+# -- failures ---------------------------------------------------------------------------------
+
+
+async def last_failure(store: MetadataStore, ledger_id: int) -> LastFailure | None:
+    return await _read(store, (*_KEY, str(ledger_id)), LastFailure)
+
+
+async def note_failure(store: MetadataStore, ledger_id: int, failure: LastFailure) -> None:
+    """The last one counts. It is only told: no decision about data rests on it."""
+    await _write(store, (*_KEY, str(ledger_id)), failure)
+
+
 async def last_placement(store: MetadataStore) -> PlacementCheck | None:
-    try:
-        found = json.loads((await store.read_value(_PLACEMENT)).value)
-        return PlacementCheck(**{**found, "first": tuple(found["first"])})
-    except (NoSuchKeyError, ValueError, TypeError, KeyError):
-        return None
+    def made(first: list[int], **rest: Any) -> PlacementCheck:
+        return PlacementCheck(first=tuple(first), **rest)
+
+    return await _read(store, _PLACEMENT, made)
 
 
 async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
     """The last one counts."""
-    await _write(store, _PLACEMENT, json.dumps(asdict(found)).encode())
+    await _write(store, _PLACEMENT, found)
 
 
 async def last_waiting(store: MetadataStore, now_ms: int) -> Waiting | None:
     """None: no bookie is waited for any more, or none was."""
-    try:
-        found = Waiting(**json.loads((await store.read_value(_WAITING)).value))
+
+    def made(**note: Any) -> Waiting | None:
+        found = Waiting(**note)
         return found if found.until_ms > now_ms else None
-    except (NoSuchKeyError, ValueError, TypeError):
-        return None
+
+    return await _read(store, _WAITING, made)
 
 
 async def note_waiting(store: MetadataStore, found: Waiting) -> None:
     """The last one counts, until it comes to its end by itself: nobody takes it back."""
-    await _write(store, _WAITING, json.dumps(asdict(found)).encode())
+    await _write(store, _WAITING, found)
 
 
 async def forget_failure(store: MetadataStore, ledger_id: int) -> None:
