@@ -1,8 +1,8 @@
 """What bookies do right now: two looks at the metrics of each, a moment apart.
 
 A bookie with an HTTP side says where it is when it registers. Its `/metrics` is read while somebody
-looks at a page, never else; several who look share what was read. A bookie without, or one that
-wants a token, has no rates here.
+looks at a page, never else; several who look share what was read. A bookie without has no rates
+here, nor has one whose token we do not have.
 """
 
 from __future__ import annotations
