@@ -15,7 +15,7 @@ from collections.abc import Callable, Collection, Coroutine, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
-from quire.client import Client
+from quire.client import Client, LedgerWriter
 from quire.client.pool import BookiePool
 from quire.client.tracing import Tracing
 from quire.codec import frames
@@ -69,6 +69,17 @@ async def until(condition: Callable[[], object]) -> None:
 
 def payload(entry_id: int) -> bytes:
     return b"payload %d" % entry_id
+
+
+async def created(client: Client, shape: tuple[int, int, int] = (3, 3, 2)) -> LedgerWriter:
+    """The writer of the one ledger."""
+    size, write_quorum, ack_quorum = shape
+    writer = await client.create_ledger(
+        ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum,
+        password=PASSWORD, ledger_id=LEDGER,
+    )  # fmt: skip
+    assert isinstance(writer, LedgerWriter)
+    return writer
 
 
 @dataclass(frozen=True)

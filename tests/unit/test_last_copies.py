@@ -8,7 +8,15 @@ import asyncio
 import pytest
 
 from quire.client.add_session import REACH_S
-from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, payload, simulated, until
+from tests.support.fake_bookies import (
+    LEDGER,
+    PASSWORD,
+    FakeCluster,
+    created,
+    payload,
+    simulated,
+    until,
+)
 
 SLOW_S = REACH_S / 2
 SHAPES = [(3, 3, 2), (4, 3, 2)]
@@ -16,10 +24,7 @@ SHAPES = [(3, 3, 2), (4, 3, 2)]
 
 async def written(cluster: FakeCluster, shape: tuple[int, int, int], entries: int) -> None:
     async with cluster.client() as client:
-        writer = await client.create_ledger(
-            ensemble_size=shape[0], write_quorum=shape[1], ack_quorum=shape[2],
-            password=PASSWORD, ledger_id=LEDGER,
-        )  # fmt: skip
+        writer = await created(client, shape)
         for entry in range(entries):
             writer.submit(payload(entry))
         await writer.close()
@@ -46,9 +51,7 @@ def test_a_close_does_not_wait_for_a_member_that_stores_nothing() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client() as client:
-            writer = await client.create_ledger(
-                ensemble_size=3, write_quorum=1, ack_quorum=1, password=PASSWORD, ledger_id=LEDGER
-            )
+            writer = await created(client, (3, 1, 1))
             members = writer.metadata.last_segment.ensemble
             for name in members[1:]:
                 cluster[name].connects_in_s = SLOW_S

@@ -5,20 +5,22 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from typing import Any
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from quire.client import LedgerWriter
 from quire.client.away import REJOIN_DELAY_S
+from quire.config import ClientConfig
 from quire.errors import AddQuorumTimeoutError, LedgerFencedError, NotEnoughBookiesError
 from quire.metadata.update import update_ledger
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,
-    PASSWORD,
     FakeBookie,
     FakeCluster,
+    created,
     payload,
     simulated,
     until,
@@ -30,18 +32,21 @@ LATE_S = CONFIG.bookies_wait_s + 1.0
 """A replacement is waited for first."""
 
 
-async def writing(
-    cluster: FakeCluster, client: Any, shape: tuple[int, int, int] = (3, 3, 2)
-) -> LedgerWriter:
+@asynccontextmanager
+async def written(
+    config: ClientConfig = WAITS, shape: tuple[int, int, int] = (3, 3, 2)
+) -> AsyncIterator[tuple[FakeCluster, LedgerWriter]]:
     """A writer that has appended entry 0, and no bookie beside those of its ensemble."""
-    size, write_quorum, ack_quorum = shape
-    writer = await client.create_ledger(
-        ensemble_size=size, write_quorum=write_quorum, ack_quorum=ack_quorum,
-        password=PASSWORD, ledger_id=LEDGER,
-    )  # fmt: skip
-    assert isinstance(writer, LedgerWriter)
-    await writer.append(payload(0))
-    return writer
+    cluster = await FakeCluster.made(shape[0])
+    async with cluster.client(config) as client:
+        writer = await created(client, shape)
+        await writer.append(payload(0))
+        yield cluster, writer
+
+
+def all_die(cluster: FakeCluster) -> None:
+    for bookie in cluster.bookies.values():
+        bookie.die()
 
 
 def back(cluster: FakeCluster) -> None:
@@ -59,11 +64,8 @@ def test_the_same_members_take_all_of_it_once_they_can_be_reached(
     shape: tuple[int, int, int], away_s: float
 ) -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(shape[0])
-        async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client, shape)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+        async with written(shape=shape) as (cluster, writer):
+            all_die(cluster)
             appends = [asyncio.ensure_future(writer.append(payload(k))) for k in range(1, 20)]
             await asyncio.sleep(away_s)
             assert writer.last_add_confirmed == 0
@@ -82,15 +84,12 @@ def test_the_same_members_take_all_of_it_once_they_can_be_reached(
 
 def test_an_ack_from_before_counts_and_one_of_two_is_not_enough() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
-        async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client)
+        async with written() as (cluster, writer):
             first, second, third = cluster.bookies.values()
             second.holds_acks = third.holds_acks = True
             append = asyncio.ensure_future(writer.append(payload(1)))
             await until(lambda: 1 in first.entries)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+            all_die(cluster)
             await asyncio.sleep(LATE_S)
             assert not append.done()
             second.down = second.holds_acks = False
@@ -105,11 +104,8 @@ def test_nobody_waits_for_bookies_that_were_never_there() -> None:
     async def main() -> None:
         cluster = await FakeCluster.made(3)
         async with cluster.client(WAITS) as client:
-            writer = await client.create_ledger(
-                ensemble_size=3, write_quorum=3, ack_quorum=2, password=PASSWORD, ledger_id=LEDGER
-            )
-            for bookie in cluster.bookies.values():
-                bookie.die()
+            writer = await created(client)
+            all_die(cluster)
             before = now()
             with pytest.raises(NotEnoughBookiesError) as told:
                 await writer.append(payload(0))
@@ -121,11 +117,8 @@ def test_nobody_waits_for_bookies_that_were_never_there() -> None:
 
 def test_they_are_tried_again_for_so_long_and_no_longer() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
-        async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+        async with written() as (cluster, writer):
+            all_die(cluster)
             began = now()
             with pytest.raises(NotEnoughBookiesError, match="were tried again for 10 s") as failed:
                 await writer.append(payload(1))
@@ -140,12 +133,9 @@ def test_they_are_tried_again_for_so_long_and_no_longer() -> None:
 
 def test_a_time_limit_for_the_ack_quorum_counts_instead() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
         config = dataclasses.replace(WAITS, add_quorum_timeout_s=2 * LIMIT_S)
-        async with cluster.client(config) as client:
-            writer = await writing(cluster, client)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+        async with written(config) as (cluster, writer):
+            all_die(cluster)
             append = asyncio.ensure_future(writer.append(payload(1)))
             await asyncio.sleep(1.5 * LIMIT_S)
             assert not append.done()
@@ -157,12 +147,9 @@ def test_a_time_limit_for_the_ack_quorum_counts_instead() -> None:
 
 def test_it_can_be_switched_off() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
         config = dataclasses.replace(CONFIG, lost_quorum_wait_s=0.0)
-        async with cluster.client(config) as client:
-            writer = await writing(cluster, client)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+        async with written(config) as (cluster, writer):
+            all_die(cluster)
             began = now()
             with pytest.raises(NotEnoughBookiesError, match="no bookie is left to replace") as no:
                 await writer.append(payload(1))
@@ -184,9 +171,7 @@ def test_members_that_take_connections_and_break_them_do_not_draw_it_out() -> No
                 asyncio.get_running_loop().call_soon(link.lose)
 
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
-        async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client)
+        async with written() as (cluster, writer):
             for bookie in cluster.bookies.values():
                 bookie.entries = Breaking(bookie)
                 bookie.holds_acks = True
@@ -205,10 +190,8 @@ def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
     """The time was up while they were there once more, and began anew: for ever."""
 
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
         config = dataclasses.replace(WAITS, add_timeout_s=add_timeout_s)
-        async with cluster.client(config) as client:
-            writer = await writing(cluster, client)
+        async with written(config) as (cluster, writer):
             for bookie in cluster.bookies.values():
                 bookie.holds_acks = True
             began = now()
@@ -221,10 +204,8 @@ def test_members_that_take_connections_and_never_answer_do_not_draw_it_out(
 
 def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
         config = dataclasses.replace(WAITS, add_timeout_s=3 * LIMIT_S)
-        async with cluster.client(config) as client:
-            writer = await writing(cluster, client)
+        async with written(config) as (cluster, writer):
             for entry in range(1, 4):
                 for bookie in cluster.bookies.values():
                     bookie.die()
@@ -244,11 +225,8 @@ def test_a_time_that_was_up_is_forgotten_once_something_is_acknowledged() -> Non
 
 def test_whoever_recovered_the_ledger_meanwhile_is_found_out() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
-        async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+        async with written() as (cluster, writer):
+            all_die(cluster)
             append = asyncio.ensure_future(writer.append(payload(1)))
             await asyncio.sleep(LATE_S)
             stored = await cluster.store.read_ledger(LEDGER)
@@ -270,7 +248,8 @@ def test_a_replacement_that_comes_is_taken() -> None:
         cluster = await FakeCluster.made(4)
         await cluster.registrations["b3"].close()
         async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client)
+            writer = await created(client)
+            await writer.append(payload(0))
             assert "b3" not in writer.metadata.last_segment.ensemble
             cluster["b0"].die()
             cluster["b1"].die()
@@ -290,12 +269,9 @@ def test_a_replacement_that_comes_is_taken() -> None:
 
 def test_what_is_handed_over_meanwhile_has_its_bound() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
         config = dataclasses.replace(WAITS, max_unacked_bytes=50_000, max_turn_bytes=1_000)
-        async with cluster.client(config) as client:
-            writer = await writing(cluster, client)
-            for bookie in cluster.bookies.values():
-                bookie.die()
+        async with written(config) as (cluster, writer):
+            all_die(cluster)
             writer.submit(b"x")
             await asyncio.sleep(LATE_S)  # all of them are away now
 
@@ -318,12 +294,9 @@ def test_what_is_handed_over_meanwhile_has_its_bound() -> None:
 
 def test_an_idle_writer_has_them_back() -> None:
     async def main() -> None:
-        cluster = await FakeCluster.made(3)
-        async with cluster.client(WAITS) as client:
-            writer = await writing(cluster, client)
+        async with written() as (cluster, writer):
             for _ in range(3):
-                for bookie in cluster.bookies.values():
-                    bookie.die()
+                all_die(cluster)
                 await asyncio.sleep(0.8 * LIMIT_S)
                 back(cluster)
                 await until(lambda: all(bookie.links for bookie in cluster.bookies.values()))

@@ -30,6 +30,7 @@ from tests.support.fake_bookies import (
     PASSWORD,
     FakeBookie,
     FakeCluster,
+    created,
     payload,
     simulated,
     until,
@@ -76,10 +77,7 @@ def parent_of(span: ReadableSpan) -> int | None:
 
 
 async def writer_of(client: Any, ensemble_size: int = 3) -> Any:
-    return await client.create_ledger(
-        ensemble_size=ensemble_size, write_quorum=3, ack_quorum=2,
-        password=PASSWORD, ledger_id=LEDGER,
-    )  # fmt: skip
+    return await created(client, (ensemble_size, 3, 2))
 
 
 def spare(cluster: FakeCluster, used: Sequence[str]) -> FakeBookie:

@@ -30,6 +30,7 @@ from tests.support.fake_bookies import (
     PASSWORD,
     FakeBookie,
     FakeCluster,
+    created,
     payload,
     simulated,
     until,
@@ -40,10 +41,7 @@ async def writing(
     cluster: FakeCluster, client: Any, shape: tuple[int, int, int] = (3, 3, 2)
 ) -> tuple[LedgerWriter, list[FakeBookie]]:
     """A writer that has appended entry 0, and the bookies of its ensemble, in order."""
-    writer = await client.create_ledger(
-        ensemble_size=shape[0], write_quorum=shape[1], ack_quorum=shape[2],
-        password=PASSWORD, ledger_id=LEDGER,
-    )  # fmt: skip
+    writer = await created(client, shape)
     members = [cluster[name] for name in writer.metadata.last_segment.ensemble]
     await writer.append(payload(0))
     await until(lambda: all(0 in bookie.entries for bookie in members[: shape[1]]))

@@ -153,6 +153,16 @@ async def take(entries: AsyncIterator[Entry], count: int) -> list[int]:
     return found
 
 
+@asynccontextmanager
+async def has_had_the_first(bookie: GivesTheLast, w: World) -> AsyncIterator[AsyncIterator[Entry]]:
+    """A tail that has delivered entry 0; the bookie has entry 1 too."""
+    bookie.has(w, (0, -1), (1, 0))
+    reader = await w.open()
+    async with aclosing(reader.tail(0)) as tail:
+        assert await take(tail, 1) == [0]
+        yield tail
+
+
 async def nothing_comes(entries: AsyncIterator[Entry], bookie: ScriptedBookie, polls: int) -> None:
     """While the bookie answers so many more requests."""
     wanted = len(bookie.requests) + polls
@@ -180,39 +190,31 @@ async def test_the_entry_that_came_with_a_poll_is_not_read_again() -> None:
 async def test_where_entries_come_one_by_one_a_poll_brings_each() -> None:
     """Its entry proves the one before it, which is here, and is here then itself."""
     bookie = GivesTheLast()
-    async with world(bookie, config=PATIENT) as w:
-        bookie.has(w, (0, -1), (1, 0))
-        reader = await w.open()
-        async with aclosing(reader.tail(0)) as tail:
-            assert await take(tail, 1) == [0]
-            for entry_id in range(2, 12):
-                coming = asyncio.ensure_future(take(tail, 1))
-                await polling(bookie)
-                asked, read = len(bookie.requests), len(bookie.reads)
-                bookie.has(w, (entry_id, entry_id - 1))
-                assert await coming == [entry_id - 1]
-                if entry_id > 2:  # entry 1 was there before
-                    assert (len(bookie.requests), len(bookie.reads)) == (asked, read)
+    async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
+        for entry_id in range(2, 12):
+            coming = asyncio.ensure_future(take(tail, 1))
+            await polling(bookie)
+            asked, read = len(bookie.requests), len(bookie.reads)
+            bookie.has(w, (entry_id, entry_id - 1))
+            assert await coming == [entry_id - 1]
+            if entry_id > 2:  # entry 1 was there before
+                assert (len(bookie.requests), len(bookie.reads)) == (asked, read)
 
 
 async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once() -> None:
     """By the packet: no entry can."""
     bookie = GivesTheLast()
-    async with world(bookie, config=PATIENT) as w:
-        bookie.has(w, (0, -1), (1, 0))
-        reader = await w.open()
-        async with aclosing(reader.tail(0)) as tail:
-            assert await take(tail, 1) == [0]
-            for entry_id in range(1, 6):
-                coming = asyncio.ensure_future(take(tail, 1))
-                await polling(bookie)
-                read = len(bookie.reads)
-                bookie.lac, bookie.packet = entry_id, w.codec.pack_lac(entry_id)
-                bookie.has(w)
-                assert await coming == [entry_id]
-                assert bookie.requests[-1].header.operation == v3.Op.READ_LAC
-                assert len(bookie.reads) == read
-                bookie.entries[entry_id + 1] = w.entry(entry_id + 1, entry_id)
+    async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
+        for entry_id in range(1, 6):
+            coming = asyncio.ensure_future(take(tail, 1))
+            await polling(bookie)
+            read = len(bookie.reads)
+            bookie.lac, bookie.packet = entry_id, w.codec.pack_lac(entry_id)
+            bookie.has(w)
+            assert await coming == [entry_id]
+            assert bookie.requests[-1].header.operation == v3.Op.READ_LAC
+            assert len(bookie.reads) == read
+            bookie.entries[entry_id + 1] = w.entry(entry_id + 1, entry_id)
 
 
 async def test_what_came_meanwhile_is_read_in_batches() -> None:
