@@ -19,6 +19,7 @@ import pytest
 from quire.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
+    ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
     MetadataError,
@@ -27,6 +28,7 @@ from quire.errors import (
 from quire.metadata import open_metadata
 from quire.metadata.base import BookieAddress, Bookies
 from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite_file import QUEUED_CALLS_MAX, SqliteFile
 from quire.metadata.sqlite_lease import ProcessId, ThisMachine
 from tests.conformance.conftest import Backend, Eventually
 
@@ -492,3 +494,13 @@ async def test_an_unreadable_row_is_damage_and_not_absence(sqlite: Backend) -> N
             await store.read_ledger(ledger_id)
     finally:
         await store.close()
+
+
+async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> None:
+    """A program that ended with an open client said that no futures can be scheduled any more, in
+    a traceback of the watches."""
+    file, _ = await SqliteFile.open(tmp_path / "metadata.db", "one")
+    file._thread.shutdown()  # as the interpreter does
+    for _ in range(QUEUED_CALLS_MAX + 1):
+        with pytest.raises(ClientClosedError, match="the process ends"):
+            await file.data_version()

@@ -154,7 +154,14 @@ class SqliteFile:
             self._queue.release()
             raise
         loop = asyncio.get_running_loop()
-        future = loop.run_in_executor(self._thread, self._translated, work)
+        try:
+            future = loop.run_in_executor(self._thread, self._translated, work)
+        except RuntimeError:
+            # The interpreter ends, before this was closed: no thread takes work any more.
+            self._queue.release()
+            raise ClientClosedError(
+                f"the metadata store {self.path} is closed: the process ends"
+            ) from None
         future.add_done_callback(lambda _: self._queue.release())
         return await future
 
