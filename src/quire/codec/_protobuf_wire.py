@@ -29,7 +29,12 @@ class WireError(ValueError):
     """The bytes are not a protobuf message."""
 
 
+_SMALL = [bytes((value,)) for value in range(0x80)]
+
+
 def encode_varint(value: int) -> bytes:
+    if 0 <= value <= 0x7F:  # most are: field numbers, sizes, quorums
+        return _SMALL[value]
     value &= _MASK64
     out = bytearray()
     while value > 0x7F:
@@ -41,6 +46,8 @@ def encode_varint(value: int) -> bytes:
 
 def decode_varint(data: bytes, offset: int) -> tuple[int, int]:
     """The unsigned value at `offset` and the offset behind it."""
+    if offset < len(data) and data[offset] < 0x80:
+        return data[offset], offset + 1
     value = 0
     for at in range(_VARINT_BYTES_MAX):
         if offset + at >= len(data):
