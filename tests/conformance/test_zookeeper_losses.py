@@ -150,7 +150,8 @@ async def until_registered(
 
 REQUESTS_MAX = 80
 """More than `all_operations` makes."""
-AT_ONCE = 8
+AT_ONCE = 16
+"""Most of a run is waiting to be connected again."""
 
 
 async def lose_one(
