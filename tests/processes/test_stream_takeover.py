@@ -123,11 +123,14 @@ def test_a_writer_that_moves_loses_and_repeats_nothing(tmp_path: Path) -> None:
                 writer = await Writer.start(uri, "s", last)
                 while not writer.end:
                     await writer.line()
-                assert writer.end == "done", writer.end
-                await writer.process.communicate()
-                async with asyncio.timeout(FOLLOW_S):
-                    while len(seen) <= last:
-                        await asyncio.sleep(0.05)
+                _, said = await writer.process.communicate()
+                assert writer.end == "done", (writer.end, said.decode())
+                try:
+                    async with asyncio.timeout(FOLLOW_S):
+                        while len(seen) <= last:
+                            await asyncio.sleep(0.05)
+                except TimeoutError:
+                    pytest.fail(f"the reader that follows got {len(seen)} of {last + 1} records")
                 following.cancel()
             assert len(seen) == last + 1
             found = [r async for r in await streams.open_reader("s")]
