@@ -18,7 +18,6 @@ from quire.errors import QuireError
 from quire.lazy import lazily
 
 if TYPE_CHECKING:
-    from quire.admin.configuration_load import LoadedConfig, load_config
     from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
     from quire.client.quarantine import Suspect
     from quire.codec.digest import DigestType
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
         TlsClientConfig,
         TlsServerConfig,
     )
+    from quire.configuration.load import LoadedConfig, load_config
     from quire.metadata import ZooKeeperOptions
     from quire.net.control import BookieInfo
 else:
@@ -49,7 +49,7 @@ else:
             "LedgerReader": "quire.client:LedgerReader",
             "LedgerState": "quire.codec.ledger_metadata:LedgerState",
             "LedgerWriter": "quire.client:LedgerWriter",
-            "LoadedConfig": "quire.admin.configuration_load:LoadedConfig",
+            "LoadedConfig": "quire.configuration.load:LoadedConfig",
             "PlacementConfig": "quire.config:PlacementConfig",
             "Segment": "quire.codec.ledger_metadata:Segment",
             "Suspect": "quire.client.quarantine:Suspect",
@@ -58,7 +58,7 @@ else:
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",
             "blocking": "quire.client.blocking",
             "connect": "quire.client:connect",
-            "load_config": "quire.admin.configuration_load:load_config",
+            "load_config": "quire.configuration.load:load_config",
         },
     )
 

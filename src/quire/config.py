@@ -233,6 +233,11 @@ class BookieConfig:
     damaged."""
     scrub_bytes_per_s: int = 4 * MIB
     """Read by that, of each data directory; 0: no bound."""
+    index_cache_interval_s: float = 300.0
+    """So often at most the index is written beside the log while the bookie runs, for a start
+    behind a crash."""
+    index_cache_segments: int = 16
+    """And not before so many segments are newer, unless one that it covers has changed."""
     damage_report_interval_s: float = 10.0
     """Between two looks whether entries are damaged here, to mark their ledgers as lacking
     replicas. 0: never."""

@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 
 from quire.admin.apache_conf import Machine, Outcome, as_layer, parse_properties, translate
 from quire.admin.apache_keys import GROUPS, PREFIXES, RULES, rule_of
-from quire.admin.configuration import Configuration, merged, options_layer, toml_layer
-from quire.admin.configuration_fields import keys
+from quire.admin.configuration import checked
 from quire.admin.main import cli
+from quire.configuration.fields import keys
+from quire.configuration.layers import Configuration, merged, options_layer, toml_layer
 
 KEYS = Path(__file__).with_name("bk_server_keys.txt").read_text().split()
 """Those in conf/bk_server.conf, ServerConfiguration and AbstractConfiguration of 4.17.2."""
@@ -198,7 +199,7 @@ def test_what_apache_does_without_being_told() -> None:
     assert "127.0.1.1: name the host" in problem
     assert configuration("allowLoopback=true", local).values["bookie.advertise"] == "127.0.1.1"
     own = options_layer({"bookie.advertise": ("b7", "--advertise")})
-    assert configuration("bookiePort=1", local, own).checked().values["bookie.advertise"] == "b7"
+    assert checked(configuration("bookiePort=1", local, own)).values["bookie.advertise"] == "b7"
     [problem] = configuration("listeningInterface=eth0", local).problems
     assert "the address of eth0" in problem
     asked: list[tuple[bool, bool]] = []

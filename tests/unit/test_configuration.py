@@ -16,20 +16,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import quire as quire_package
-from quire.admin.configuration import (
+from quire.admin.configuration import assignments_layer, checked, configuration_file
+from quire.admin.http import DEFAULT_ADDRESS
+from quire.admin.main import cli
+from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
+from quire.configuration.fields import TABLES, Key, inner_tables, keys
+from quire.configuration.layers import (
     Configuration,
-    assignments_layer,
-    configuration_file,
     environment_layer,
     file_layer,
     merged,
     toml_layer,
 )
-from quire.admin.configuration_fields import TABLES, Key, inner_tables, keys
-from quire.admin.configuration_values import as_toml, value_of
-from quire.admin.http import DEFAULT_ADDRESS
-from quire.admin.main import cli
-from quire.config import BookieConfig, ClientConfig, TlsClientConfig, TlsServerConfig
+from quire.configuration.values import as_toml, value_of
 from quire.errors import UsageError
 from quire.replication.settings import AutorecoverySettings
 from quire.testing._process import _environment
@@ -81,7 +80,7 @@ def test_nothing_said_is_the_default() -> None:
 
 
 def test_bounds_and_choices_name_keys_that_there_are() -> None:
-    from quire.admin.configuration_fields import CHOICES, LEAST, MOST
+    from quire.configuration.fields import CHOICES, LEAST, MOST
 
     assert {*CHOICES, *LEAST, *MOST} <= set(keys())
 
@@ -176,7 +175,7 @@ def test_what_cannot_be_is_a_problem_in_one_line(text: str, problem: str) -> Non
     assert found.startswith("q.toml")
     assert "\n" not in found
     with pytest.raises(click.UsageError):
-        from_toml(text).checked()
+        checked(from_toml(text))
 
 
 def test_the_line_is_told(file: Any) -> None:

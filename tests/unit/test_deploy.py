@@ -15,10 +15,10 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from quire.admin.configuration import environment_layer, file_layer, merged, toml_layer
 from quire.admin.main import cli
 from quire.bookie.main import EXIT_DISK_FAILED
 from quire.config import BookieConfig
+from quire.configuration.layers import environment_layer, file_layer, merged, toml_layer
 
 DEPLOY = Path(__file__).parents[2] / "deploy"
 MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))

@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # -- the rules --------------------------------------------------------------------------------
 
-COMMON = {"errors", "config", "clock", "heap", "lazy", "metrics", "tasks"}
+COMMON = {"errors", "config", "clock", "heap", "lazy", "metrics", "tasks", "units"}
 """May be imported by all, and import nothing of ours."""
 
 WIRED = {"codec", "core", "storage", "metadata", "net"}
@@ -35,7 +35,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "bookie": WIRED,
     "client": WIRED,
     "replication": {*WIRED, "client"},
-    ROOT: {*WIRED, "client", "admin"},  # admin: the configuration file, when it is asked for
+    "configuration": {"codec", "replication"},
+    ROOT: {*WIRED, "client", "configuration"},
     "streams": {"codec", "core", "metadata", "client", ROOT},
     "statemachine": {"streams"},
     "spark": {"client", "replication", "streams", ROOT},

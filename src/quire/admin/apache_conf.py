@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from quire.admin.configuration import Given, Layer
+from quire.configuration.layers import Given, Layer
 
 Verdict = Literal["taken", "implied", "ignored", "refused"]
 FILE_BYTES_MAX = 1024 * 1024

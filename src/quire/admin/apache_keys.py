@@ -227,6 +227,32 @@ def _garbage() -> None:
         seconds_of_ms("bookie.gc_over_replicated_interval_s", "0 and less: never"),
         "gcOverreplicatedLedgerWaitTime",
     )
+    _compaction()
+    _add(
+        implied_rule("a ledger is dropped after its metadata was read and is not there"),
+        "verifyMetadataOnGC",
+    )
+    _add(
+        skip("the index of the segments says what is alive"),
+        """
+        gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath
+        useTargetEntryLogSizeForGc
+        """,
+    )
+    _add(
+        skip("they are looked at one after the other"),
+        "gcOverreplicatedLedgerMaxConcurrentRequests",
+    )
+    _add(interval_s("bookie.scrub_interval_s"), "localScrubInterval")
+    _add(skip("the rate is in bytes: `bookie.scrub_bytes_per_s`"), "localScrubRateLimit")
+    _add(implied_rule("every start checks the log"), "localConsistencyCheckOnStartup")
+    _add(
+        skip("a directory without its cookie is refused; see `quire bookie cookie`"),
+        "dataIntegrityChecking dataIntegrityStampMissingCookies",
+    )
+
+
+def _compaction() -> None:
     for which in ("minor", "major"):
         _add(
             Rule(
@@ -266,28 +292,6 @@ def _garbage() -> None:
     _add(
         implied_rule("a compacted file takes the place of the old one by one rename"),
         "useTransactionalCompaction",
-    )
-    _add(
-        implied_rule("a ledger is dropped after its metadata was read and is not there"),
-        "verifyMetadataOnGC",
-    )
-    _add(
-        skip("the index of the segments says what is alive"),
-        """
-        gcEntryLogMetadataCacheEnabled gcEntryLogMetadataCachePath
-        useTargetEntryLogSizeForGc
-        """,
-    )
-    _add(
-        skip("they are looked at one after the other"),
-        "gcOverreplicatedLedgerMaxConcurrentRequests",
-    )
-    _add(interval_s("bookie.scrub_interval_s"), "localScrubInterval")
-    _add(skip("the rate is in bytes: `bookie.scrub_bytes_per_s`"), "localScrubRateLimit")
-    _add(implied_rule("every start checks the log"), "localConsistencyCheckOnStartup")
-    _add(
-        skip("a directory without its cookie is refused; see `quire bookie cookie`"),
-        "dataIntegrityChecking dataIntegrityStampMissingCookies",
     )
 
 

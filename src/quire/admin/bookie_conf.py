@@ -30,8 +30,8 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     The status is 1 where a key is refused: the bookie would not start.
     """
     from quire.admin.apache_conf import as_layer
-    from quire.admin.configuration import merged
     from quire.admin.output import print_json
+    from quire.configuration.layers import merged
 
     if as_toml and as_json:
         raise click.UsageError("--toml and --json are two answers: choose one")
@@ -39,8 +39,9 @@ def conf(file: str, as_toml: bool, as_json: bool) -> int | None:
     layer = as_layer(lines, file)
     if as_toml:
         from quire.admin.config_show import toml_lines
+        from quire.admin.configuration import checked
 
-        found = merged([layer]).checked()
+        found = checked(merged([layer]))
         click.echo("\n".join(toml_lines(found, changed=True, origin=True)))
         return None
     for one in lines:

@@ -19,7 +19,7 @@ def check(file: str, as_json: bool) -> int | None:
 
     Nothing else is looked at: no environment, no certificate, no cluster.
     """
-    from quire.admin.configuration import file_layer, merged
+    from quire.configuration.layers import file_layer, merged
 
     problems = merged([file_layer(Path(file))]).problems
     if as_json:

@@ -12,7 +12,7 @@ from quire.admin.options import json_option
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
-    from quire.admin.configuration import Configuration
+    from quire.configuration.layers import Configuration
 
 
 @click.command()
@@ -45,7 +45,7 @@ def show(origin: bool, changed: bool, as_json: bool) -> None:
 
 
 def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator[str]:
-    from quire.admin.configuration_values import as_toml
+    from quire.configuration.values import as_toml
 
     table = ""
     for name, value in found.values.items():
@@ -63,8 +63,8 @@ def toml_lines(found: Configuration, *, changed: bool, origin: bool) -> Iterator
 
 def _wanted(found: Configuration, name: str, changed: bool) -> bool:
     """Of optional tables only those that are there."""
-    from quire.admin.configuration import DEFAULT
-    from quire.admin.configuration_fields import inner_tables
+    from quire.configuration.fields import inner_tables
+    from quire.configuration.layers import DEFAULT
 
     table = inner_tables().get(name.rpartition(".")[0])
     if table is not None and table.optional and table.name not in found.tables:

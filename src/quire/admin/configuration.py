@@ -1,200 +1,31 @@
-"""What this process is configured to do: defaults, one TOML file, the environment, and options, of
-which the later win, key by key.
-
-Each of them is a `Layer`; `merged` makes a `Configuration` of several. Whatever is wrong in one is
-a problem in one line that says where it stands; an unknown key names the nearest that there is.
-"""
+"""What the command at hand is configured to do: its options, the environment, and the one file that
+counts."""
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, field, fields
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
-from quire.admin.configuration_fields import (
-    ENVIRONMENT_PREFIX,
-    TABLES,
-    BookieProcess,
-    HttpProcess,
-    HttpSide,
-    Key,
-    inner_tables,
-    keys,
-)
-from quire.admin.configuration_values import value_of
 from quire.admin.options import CONFIG_VARIABLE
-from quire.config import BookieConfig, ClientConfig
-from quire.replication.settings import AutorecoverySettings
-
-T = TypeVar("T")
+from quire.configuration.fields import keys
+from quire.configuration.layers import (
+    Configuration,
+    Given,
+    Layer,
+    environment_layer,
+    file_layer,
+    merged,
+    unknown,
+)
 
 FILE_NAME = "quire.toml"
 SYSTEM_FILE = Path("/etc/quire") / FILE_NAME
-FILE_BYTES_MAX = 1024 * 1024
-"""A larger file is a mistake."""
-DEFAULT = "default"
 BELOW = "quire.configuration.below"
 """In the context of a command: a layer that counts less than the file."""
 _CACHE = "quire.configuration"
-_KEY_LINE = re.compile(r"""\s*([A-Za-z0-9_."'-]+)\s*=""")
-_TABLE_LINE = re.compile(r"""\s*\[([^\[\]]+)\]""")
-
-
-@dataclass(frozen=True, slots=True)
-class Given:
-    value: object
-    """As TOML, the environment or an option has it."""
-    origin: str
-    """For people: `/etc/quire/quire.toml:12`, `QUIRE_BOOKIE_PORT`, `--set port=1`."""
-
-
-@dataclass(slots=True)
-class Layer:
-    given: dict[str, Given] = field(default_factory=dict)
-    """By the name of the key."""
-    tables: dict[str, str] = field(default_factory=dict)
-    """Inner tables that stand there, even if empty, and where."""
-    needed: dict[str, str] = field(default_factory=dict)
-    """By key: the problem that there is, unless a later layer has that key."""
-    problems: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Configuration:
-    """The effective value of every key, and where it comes from."""
-
-    values: Mapping[str, Any]
-    origins: Mapping[str, str]
-    tables: Mapping[str, str]
-    """Optional inner tables that are there."""
-    problems: Sequence[str] = ()
-
-    @property
-    def metadata(self) -> str:
-        return str(self.values["metadata"])
-
-    def checked(self) -> Configuration:
-        """`click.UsageError` with the first problem, if there is any."""
-        if self.problems:
-            first, *others = self.problems
-            more = f" (and {len(others)} more; `quire config check` lists them)" if others else ""
-            raise click.UsageError(first + more)
-        return self
-
-    def bookie(self) -> BookieConfig:
-        return self._make(BookieConfig, "bookie.")
-
-    def bookie_process(self) -> BookieProcess:
-        return self._make(BookieProcess, "bookie.")
-
-    def http(self) -> HttpProcess:
-        return self._make(HttpProcess, "http.")
-
-    def http_side(self, table: str) -> HttpSide:
-        return self._make(HttpSide, f"{table}.")
-
-    def client(self) -> ClientConfig:
-        return self._make(ClientConfig, "client.")
-
-    def autorecovery(self) -> AutorecoverySettings:
-        return self._make(AutorecoverySettings, "autorecovery.")
-
-    def _make(self, kind: type[T], prefix: str) -> T:
-        arguments: dict[str, Any] = {}
-        for item in fields(kind):  # type: ignore[arg-type]
-            name = prefix + item.name
-            table = inner_tables().get(name)
-            if table is None:
-                arguments[item.name] = self.values[name]
-            elif not table.optional or name in self.tables:
-                arguments[item.name] = self._make(table.kind, f"{name}.")
-        return kind(**arguments)
-
-
-# -- layers -----------------------------------------------------------------------------------
-
-
-def file_layer(path: Path) -> Layer:
-    """`OSError` where the file cannot be read."""
-    with path.open("rb") as file:
-        raw = file.read(FILE_BYTES_MAX + 1)
-    if len(raw) > FILE_BYTES_MAX:
-        return Layer(problems=[f"{path}: larger than {FILE_BYTES_MAX} bytes"])
-    try:
-        text = raw.decode()
-        document = tomllib.loads(text)
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        return Layer(problems=[f"{path}: {error}"])
-    return toml_layer(document, str(path), _lines_of(text))
-
-
-def toml_layer(document: Mapping[str, object], source: str, lines: Mapping[str, int]) -> Layer:
-    layer = Layer()
-    _take_table(layer, "", document, source, lines)
-    return layer
-
-
-def _take_table(
-    layer: Layer, prefix: str, table: Mapping[str, object], source: str, lines: Mapping[str, int]
-) -> None:
-    for last, value in table.items():
-        name = prefix + last
-        where = _place(source, name, lines)
-        if name in keys():
-            layer.given[name] = Given(value, where)
-        elif name not in inner_tables() and (name not in TABLES or not name):
-            layer.problems.append(f"{where}: {_unknown(prefix, last)}")
-        elif not isinstance(value, dict):
-            layer.problems.append(f"{where}: {name} is a table: write [{name}]")
-        else:
-            layer.tables[name] = where
-            _take_table(layer, f"{name}.", value, source, lines)
-
-
-def _lines_of(text: str) -> dict[str, int]:
-    """Where keys and tables stand, as far as that can be told line by line."""
-    found: dict[str, int] = {}
-    table = ""
-    for number, line in enumerate(text.splitlines(), 1):
-        if header := _TABLE_LINE.match(line):
-            table = re.sub(r"""[\s"']""", "", header[1])
-            found.setdefault(table, number)
-        elif key := _KEY_LINE.match(line):
-            name = re.sub(r"""["']""", "", key[1])
-            found.setdefault(f"{table}.{name}" if table else name, number)
-    return found
-
-
-def _place(source: str, name: str, lines: Mapping[str, int]) -> str:
-    while name:
-        if name in lines:
-            return f"{source}:{lines[name]}"
-        name = name.rpartition(".")[0]
-    return source
-
-
-def environment_layer(environment: Mapping[str, str]) -> Layer:
-    """A variable that is set and empty counts as not set."""
-    layer = Layer()
-    known = {key.environment: key for key in keys().values()}
-    ours = tuple(f"{ENVIRONMENT_PREFIX}{table.upper()}_" for table in TABLES if table)
-    for name, text in environment.items():
-        if not text:
-            continue
-        if name in known:
-            layer.given[known[name].name] = Given(text, name)
-        elif name.startswith(ours):
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}?" if near else "`quire config show` lists all keys"
-            layer.problems.append(f"{name}: the environment names no key of Quire; {hint}")
-    return layer
 
 
 def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer:
@@ -209,91 +40,13 @@ def assignments_layer(option: str, table: str, settings: Iterable[str]) -> Layer
                 f"{option} {setting}: use NAME=VALUE with one of {', '.join(known)}"
             )
         if name not in keys():
-            raise click.UsageError(f"{option} {setting}: {_unknown(f'{table}.', last)}")
+            raise click.UsageError(f"{option} {setting}: {unknown(f'{table}.', last)}")
         layer.given[name] = Given(text, f"{option} {setting}")
     return layer
 
 
 def _under(name: str, table: str) -> bool:
     return name.startswith(f"{table}.")
-
-
-def options_layer(given: Mapping[str, tuple[object, str]]) -> Layer:
-    """Of options by key: (value, option). None and () mean that the option was not given."""
-    return Layer(
-        {
-            key: Given(value, option)
-            for key, (value, option) in given.items()
-            if value not in (None, ())
-        }
-    )
-
-
-def _unknown(prefix: str, last: str) -> str:
-    """There is no such key; which one was meant."""
-    table = prefix.removesuffix(".")
-    everything = [*keys(), *inner_tables(), *(name for name in TABLES if name)]
-    beside = [
-        name.removeprefix(prefix)
-        for name in everything
-        if name.startswith(prefix) and "." not in name.removeprefix(prefix)
-    ]
-    elsewhere = [name for name in everything if name.rpartition(".")[2] == last]
-    what = f"[{table}] has no key {last!r}" if table else f"there is no key or table {last!r}"
-    if elsewhere:
-        return f"{what}; did you mean {' or '.join(elsewhere)}?"
-    near = difflib.get_close_matches(last, beside, 1)
-    if not near:
-        near = difflib.get_close_matches(prefix + last, everything, 1)
-    return f"{what}; did you mean {near[0]}?" if near else f"{what}; it has {', '.join(beside)}"
-
-
-# -- all together -----------------------------------------------------------------------------
-
-
-def merged(layers: Sequence[Layer]) -> Configuration:
-    """The later layers win."""
-    given: dict[str, Given] = {}
-    tables: dict[str, str] = {}
-    problems: list[str] = []
-    for layer in layers:
-        given |= layer.given
-        tables |= layer.tables
-        problems += layer.problems
-    problems += [
-        problem for layer in layers for name, problem in layer.needed.items() if name not in given
-    ]
-    for name, one in given.items():
-        table = name.rpartition(".")[0]
-        if table in inner_tables():
-            tables.setdefault(table, one.origin)
-    values: dict[str, Any] = {}
-    origins: dict[str, str] = {}
-    for key in keys().values():
-        values[key.name], origins[key.name] = key.default, DEFAULT
-        if (found := given.get(key.name)) is not None:
-            try:
-                values[key.name], origins[key.name] = value_of(key, found.value), found.origin
-            except ValueError as error:
-                problems.append(f"{found.origin}: {key.name}: {error}")
-        elif key.default is MISSING:
-            values[key.name] = None
-            _check_missing(key, tables, problems)
-    _derive(values, origins)
-    return Configuration(values, origins, tables, problems)
-
-
-def _check_missing(key: Key, tables: Mapping[str, str], problems: list[str]) -> None:
-    table, _, last = key.name.rpartition(".")
-    if table in tables:
-        problems.append(f"{tables[table]}: [{table}] needs {last}")
-
-
-def _derive(values: dict[str, Any], origins: dict[str, str]) -> None:
-    """Authorities are given in order to ask clients for certificates."""
-    name, authorities = "bookie.tls.client_certificates", "bookie.tls.ca"
-    if origins[name] == DEFAULT and values[authorities] is not None:
-        values[name], origins[name] = "required", f"because of {authorities}"
 
 
 def configuration_file(environment: Mapping[str, str]) -> Path | None:
@@ -329,4 +82,13 @@ def _base() -> list[Layer]:
 def configured(*options: Layer) -> Configuration:
     """What the command at hand is to do; its options count most. `click.UsageError`, and
     `OSError` for a file that cannot be read."""
-    return merged([*_base(), *options]).checked()
+    return checked(merged([*_base(), *options]))
+
+
+def checked(found: Configuration) -> Configuration:
+    """`click.UsageError` with its first problem, if there is any."""
+    if found.problems:
+        first, *others = found.problems
+        more = f" (and {len(others)} more; `quire config check` lists them)" if others else ""
+        raise click.UsageError(first + more)
+    return found

@@ -56,7 +56,7 @@ def size_or_time(kind: Literal["size", "time"]) -> Any:
     """A callback for what Spark's options say in the same way: 64m, 15m. Bytes, or seconds."""
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        from quire.spark.options import parse_duration, parse_size
+        from quire.units import parse_duration, parse_size
 
         try:
             parse = parse_size if kind == "size" else parse_duration

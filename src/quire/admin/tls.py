@@ -11,9 +11,9 @@ import click
 from quire.admin.options import wanted_placement
 
 if TYPE_CHECKING:
-    from quire.admin.configuration import Configuration, Layer
     from quire.client.client import connect as Connecting
     from quire.config import ClientConfig
+    from quire.configuration.layers import Configuration, Layer
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -85,7 +85,7 @@ def server_tls(
 ) -> Layer:
     """The keys of the configuration that they stand for; `click.UsageError` if they make no sense
     with what is `configured` without them."""
-    from quire.admin.configuration import options_layer
+    from quire.configuration.layers import options_layer
 
     if tls_cert is None and "bookie.tls" not in configured.tables:
         for given, name in [
@@ -183,7 +183,8 @@ def tls_options(command: Command) -> Command:
 def client_config(**limits: Any) -> ClientConfig:
     """The configuration of a client, as the options of the command at hand want it; with other
     limits than the usual ones where the command wants it."""
-    from quire.admin.configuration import Given, configured, options_layer
+    from quire.admin.configuration import configured
+    from quire.configuration.layers import Given, options_layer
 
     context = click.get_current_context()
     given = context.meta.get(_CLIENT, {})

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import difflib
 import os
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,6 +17,7 @@ from quire.client.arrow import COLUMNS
 from quire.client.placement import parse_placement
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
+from quire.units import parse_size
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -29,7 +29,6 @@ ENV_TLS = ("QUIRE_TLS_CA", "QUIRE_TLS_CERT", "QUIRE_TLS_KEY")
 PARTITION_BYTES = 64 * 1024 * 1024
 """Of one task: enough that its fixed cost (some 10 ms) does not count."""
 MIN_PARTITIONS_MAX = 10_000
-SIZE_UNITS = {"": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
 
 SHARED = ("metadata", "dataset", "password", "tlsCa", "tlsCert", "tlsKey")
 READING = (
@@ -296,13 +295,6 @@ def parse_partitions(text: str) -> int:
     return number
 
 
-def parse_size(text: str) -> int:
-    found = re.fullmatch(r"(\d+)([kmg]?)b?", text.lower())
-    if found is None:
-        raise ValueError(f"{text!r} is no size: use bytes, or 512k, 64m, 1g")
-    return parse_positive(found[1]) * SIZE_UNITS[found[2]]
-
-
 def parse_boolean(text: str) -> bool:
     if text.lower() not in ("true", "false"):
         raise ValueError(f"{text!r} is neither true nor false")
@@ -313,14 +305,6 @@ def parse_name(text: str) -> str:
     if not text:
         raise ValueError("it is empty")
     return text
-
-
-def parse_duration(text: str) -> float:
-    """In seconds."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)(ms|s|m|h)", text.lower())
-    if found is None:
-        raise ValueError(f"{text!r} is no duration: use 500ms, 30s, 15m or 1h")
-    return float(found[1]) * {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}[found[2]]
 
 
 def _ledger_id(text: str) -> int:

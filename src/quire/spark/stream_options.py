@@ -18,16 +18,15 @@ from quire.spark.options import (
     WRITING,
     Given,
     parse_boolean,
-    parse_duration,
     parse_name,
     parse_partitions,
     parse_positive,
-    parse_size,
 )
 from quire.streams import EARLIEST
 from quire.streams.arrow import COLUMNS
 from quire.streams.namespace import namespace_path
 from quire.streams.positions import PLACES, Start, parse_start
+from quire.units import parse_duration, parse_size
 
 DEFAULT_NAMESPACE = "/streams"
 ENV_NAMESPACE = "QUIRE_NAMESPACE"

@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quire.admin.configuration_fields import Key
+from quire.configuration.fields import Key
+from quire.units import parse_duration, parse_size
 
 NONE = "none"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
@@ -57,8 +58,6 @@ def _number(key: Key, given: object) -> float | None:
 
 def _from_text(key: Key, text: str) -> float:
     """A number; or with the unit that it names: 64m, 15m, 500ms."""
-    from quire.spark.options import parse_duration, parse_size
-
     parsers: dict[str, tuple[Callable[[str], float], str]] = {
         "bytes": (parse_size, "use bytes, or 512k, 64m, 1g"),
         "bytes/s": (parse_size, "use bytes, or 512k, 64m, 1g"),

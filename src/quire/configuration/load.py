@@ -6,8 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from quire.admin.configuration import file_layer, merged
 from quire.config import ClientConfig
+from quire.configuration.layers import file_layer, merged
 from quire.errors import UsageError
 
 

@@ -131,6 +131,7 @@ LEAST: Mapping[str, float] = {
     "bookie.check_space_s": 0.001,
     "bookie.gc_full_interval_s": 0.001,
     "bookie.gc_interval_s": 0.001,
+    "bookie.index_cache_segments": 1,
     "bookie.max_batch_read_bytes": 1,
     "bookie.max_connections": 1,
     "bookie.max_frame_bytes": 1,
