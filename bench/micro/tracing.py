@@ -30,6 +30,7 @@ from quire.client.add_timeouts import AddTimeouts
 from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
 from quire.client.tracing import Tracing
+from quire.client.turns import Turns
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig
@@ -44,6 +45,8 @@ MEMBERS = ("b1", "b2", "b3")
 
 class Link:
     """Takes what it is sent."""
+
+    bookie_id = "b"
 
     def takes_adds_of(self, ledger_id: int) -> bool:
         return True
@@ -60,9 +63,13 @@ class Pool(BookiePool):
         self.counters = ClientCounters()
         self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
         self.tracing = Tracing(tracer)
+        self.turns = Turns()
 
     async def channel(self, bookie_id: str, adds_of: int | None = None) -> Any:
         return Link()
+
+    def channel_now(self, bookie_id: str, adds_of: int) -> Any:
+        return None
 
 
 class _CutOut(ast.NodeTransformer):

@@ -47,7 +47,7 @@ class Pipeline(RuleBasedStateMachine):
         data = b"".join(frame(entry) for entry in range(first, last + 1))
         length = self.pipeline.length
         self.now += 1
-        self.pipeline.push(Block(first, last, data, length, length + count * 40, self.now))
+        self.pipeline.push(Block(first, last, (data,), length, length + count * 40, self.now))
 
     @rule(index=st.integers(0, 4))
     def send(self, index: int) -> None:

@@ -43,7 +43,7 @@ class Forces(RuleBasedStateMachine):
         )
         self.now += 1
         self.pipeline.push(
-            Block(first, first + count - 1, data, length, length + 40 * count, self.now)
+            Block(first, first + count - 1, (data,), length, length + 40 * count, self.now)
         )
 
     @rule(data=st.data())

@@ -19,7 +19,7 @@ def made(
     pipeline = SpreadPipeline(*shape, start)
     pipeline.spread_over(domains, least)
     if count:
-        pipeline.push(Block(start + 1, start + count, b"", 0, count, 0.0))
+        pipeline.push(Block(start + 1, start + count, (), 0, count, 0.0))
     return pipeline
 
 
@@ -68,7 +68,7 @@ def test_who_can_be_done_without(
     for index in set(range(size)) - absent:
         pipeline.acked(index, stripe(index, 0, ENTRIES_MAX - 1, size, quorum))
     plain = AddPipeline(size, quorum, 1)
-    plain.push(Block(0, ENTRIES_MAX - 1, b"", 0, ENTRIES_MAX, 0.0))
+    plain.push(Block(0, ENTRIES_MAX - 1, (), 0, ENTRIES_MAX, 0.0))
     for index in set(range(size)) - absent:
         plain.acked(index, stripe(index, 0, ENTRIES_MAX - 1, size, quorum))
     all_of_them = ENTRIES_MAX - 1

@@ -10,7 +10,7 @@ from quire.core.deferred_pipeline import DeferredPipeline
 def pushed(pipeline: DeferredPipeline, count: int) -> None:
     first, length = pipeline.last_pushed + 1, pipeline.length
     data = b"".join(add_request(bytes(20), bytes(40)) for _ in range(count))
-    pipeline.push(Block(first, first + count - 1, data, length, length + 40 * count, 1.0))
+    pipeline.push(Block(first, first + count - 1, (data,), length, length + 40 * count, 1.0))
 
 
 def accepting(count: int, *members: int) -> DeferredPipeline:

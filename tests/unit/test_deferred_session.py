@@ -9,6 +9,7 @@ from quire.client.deferred_session import DeferredSession
 from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
 from quire.client.tracing import Tracing
+from quire.client.turns import Turns
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig
@@ -52,6 +53,7 @@ class OneBookie(BookiePool):
         self.link = link
         self.counters = ClientCounters()
         self.tracing = Tracing()
+        self.turns = Turns()
         self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:
@@ -67,10 +69,8 @@ async def no_change(
     raise AssertionError("nothing failed")
 
 
-async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_for_room() -> None:
-    """Nobody forced it, so the writer waited for ever (found by the simulator)."""
-    link, tasks = Answered(), TaskSet()
-    session = DeferredSession(
+def session_on(link: Answered, tasks: TaskSet) -> DeferredSession:
+    return DeferredSession(
         codec=EntryCodec(LEDGER, DigestType.CRC32C, b""),
         key=master_key(b""),
         pool=OneBookie(link),
@@ -81,6 +81,37 @@ async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_fo
         ack_quorum=1,
         change_ensemble=no_change,
     )
+
+
+async def test_a_force_waits_for_what_a_member_that_began_again_accepts_once_more() -> None:
+    """Its acknowledgement comes to no quorum that there was not before; the force needs it."""
+    link, tasks = Answered(), TaskSet()
+    session = session_on(link, tasks)
+    async with asyncio.timeout(PATIENCE_S):
+        session.push([PAYLOAD])
+        while not hasattr(link, "sink"):
+            await asyncio.sleep(0)
+        link.sink.on_acked_run(0, 0)
+        assert session.pipeline.accepted == 0
+        del link.sink
+        session.begin_again({0})
+        while not hasattr(link, "sink"):
+            await asyncio.sleep(0)
+        forced = asyncio.ensure_future(session.force())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert link.force_asked.empty(), "it has lost what it had accepted, perhaps"
+        link.sink.on_acked_run(0, 0)
+        (await link.force_asked.get()).set_result(None)
+        assert await forced == 0
+    session.stop()
+    await tasks.close()
+
+
+async def test_what_is_accepted_during_a_force_is_forced_where_a_writer_waits_for_room() -> None:
+    """Nobody forced it, so the writer waited for ever (found by the simulator)."""
+    link, tasks = Answered(), TaskSet()
+    session = session_on(link, tasks)
     async with asyncio.timeout(PATIENCE_S):
         session.push([PAYLOAD, PAYLOAD])
         waiting = asyncio.ensure_future(session.room())

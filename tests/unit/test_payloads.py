@@ -10,6 +10,7 @@ from unittest import mock
 import pytest
 
 from quire.client import LedgerWriter
+from quire.client.add_session import AddSession
 from quire.errors import UsageError, WriteError
 from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
 
@@ -123,7 +124,7 @@ async def test_what_could_not_be_sent_fails_who_waits() -> None:
     asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
     async with cluster.client() as client:
         writer = await made(client)
-        with mock.patch.object(writer._session, "push", side_effect=MemoryError):
+        with mock.patch.object(AddSession, "push", side_effect=MemoryError):
             good = asyncio.ensure_future(writer.append(b"good"))
             with pytest.raises(WriteError, match=r"from 0 on could not be sent: MemoryError") as no:
                 async with asyncio.timeout(10):

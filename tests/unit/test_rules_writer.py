@@ -147,7 +147,7 @@ def test_rule_11_what_is_appended_during_a_change_goes_to_the_new_ensemble() -> 
 def _pushed(pipeline: AddPipeline, entries: int) -> None:
     for entry in range(entries):
         length = pipeline.length
-        pipeline.push(Block(entry, entry, b"", length, length + 1, 0.0))
+        pipeline.push(Block(entry, entry, (b"",), length, length + 1, 0.0))
 
 
 def test_rule_12_all_acks_of_a_replaced_member_go_before_anything_is_confirmed() -> None:

@@ -57,6 +57,7 @@ class Member:
         channel.attach(self.session.ledger_id, self)
         self.channel = channel
         self.session.met = True
+        self.session.look_for_route()
         self.send_backlog()
         self.session.look_who_is_reached()
 
@@ -80,13 +81,15 @@ class Member:
             unanswered = session.pipeline.outstanding_since(self.index) is not None
             self.channel.detach(session.ledger_id, self, unanswered=unanswered)
             self.channel = None
+            session.lose_route()
 
     # -- AddSink ------------------------------------------------------------------------------
 
     def on_acked_run(self, first: int, last: int) -> None:
         if not self.gone:
             session = self.session
-            session.on_acks(session.pipeline.acked_run(self.index, first, last))
+            if session.pipeline.acked_run(self.index, first, last) or session.hears_every_ack:
+                session.after_acks()
 
     def on_acked(self, entries: Sequence[int]) -> None:
         if not self.gone:
@@ -99,5 +102,6 @@ class Member:
 
     def on_lost(self, error: BookieUnavailableError) -> None:
         self.channel = None
+        self.session.lose_route()
         if not self.gone:
             self.session.on_failure(self, error)

@@ -1,6 +1,7 @@
 """Adds to one ledger: from payloads to frames on every bookie, and back to confirmed entries.
 
-    payloads -> AddEncoder -> one Block -> one write per member of the ensemble
+    payloads -> AddEncoder -> one Block -> one write per member of the ensemble (at the end of a
+    turn of the event loop: together with other ledgers of these members, by a Route)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
 Failed members are replaced, one change at a time; where no replacement can be had the session goes
@@ -23,6 +24,7 @@ from quire.client.away import Away
 from quire.client.logs import log_event
 from quire.client.pool import BookiePool
 from quire.client.tracing import note
+from quire.client.turns import Route
 from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.frames import Buffer
 from quire.config import ClientConfig
@@ -56,13 +58,24 @@ now in force. Raises what ends the session."""
 class Encoder(Protocol):
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
-    ) -> tuple[bytes, int]:
-        """ADD frames, back to back; and the ledger length after them."""
+    ) -> tuple[Sequence[Buffer], int]:
+        """ADD frames, in pieces to be joined; and the ledger length after them."""
         ...
 
 
 class AddSession:
     """Adds to one ledger on one ensemble, with replacement of failed members."""
+
+    __slots__ = (
+        "_away", "_change_ensemble", "_changes", "_encoder", "_failed", "_lac_sent", "_loop",
+        "_members", "_reached", "_room", "_route", "_spans", "_stopped", "_striped", "_turns",
+        "_waiters", "_write_quorum", "ack_quorum", "causes", "config", "ensemble", "failure",
+        "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met", "pipeline",
+        "pool", "tasks",
+    )  # fmt: skip
+
+    always_hears = False
+    """Every acknowledgement may matter to somebody, whether it comes to a quorum or not."""
 
     def __init__(
         self,
@@ -86,6 +99,7 @@ class AddSession:
         `spread_acks`: entries wait for as many fault domains as the placement says."""
         self.ledger_id = codec.ledger_id
         self.pool = pool
+        self._turns = pool.turns
         self.config = config
         self.tasks = tasks
         self.ensemble = ensemble
@@ -107,6 +121,10 @@ class AddSession:
         self._waiters: deque[tuple[int, asyncio.Future[int]]] | None = None
         """There is one while somebody waits: an empty one takes 600 bytes."""
         self._room: asyncio.Future[None] | None = None
+        self.hears_every_ack = self.always_hears
+        """Also of those that do not come to a quorum: somebody waits for room."""
+        self._route: Route | None = None
+        """While all members are connected."""
         self._reached: asyncio.Future[None] | None = None
         """Once this is made, members that fail are not replaced any more."""
         self._failed: dict[int, Member] = {}
@@ -144,6 +162,7 @@ class AddSession:
         while self.full and self.failure is None:
             if self._room is None:
                 self._room = self._loop.create_future()
+                self.hears_every_ack = True
             await asyncio.shield(self._room)
         if self.failure is not None:
             raise self.failure
@@ -170,34 +189,52 @@ class AddSession:
                 remedy="Close it and create another",
             )
         before = pipeline.length
-        data, length = self._encoder.frames(first, lac, before, payloads)
-        block = Block(first, last, data, before, length, self._loop.time())
+        pieces, length = self._encoder.frames(first, lac, before, payloads)
+        block = Block(first, last, pieces, before, length, self._loop.time())
         counters = self.pool.counters
         counters.adds += len(payloads)
         counters.add_bytes += length - before
         counters.add_batches += 1
+        if not self._members:
+            self._start()
         pipeline.push(block)
         self.lac_pushed = lac
-        if not self._members:
-            self._start()  # which sends it
-        elif self._striped:
-            self._send_striped(block)
+        route = self._route
+        if route is not None and self._turns.ending:
+            if not route.pieces:
+                self._turns.loaded.append(route)
+            route.pieces += pieces
         else:
-            for member in self._members:
-                channel = member.channel
-                if channel is not None:
-                    channel.send(data)
+            self._send(block)
         if self._spans is not None:
             self._spans.sent(first, last, length - before)
         return last
 
-    def _send_striped(self, block: Block) -> None:
-        for member in self._members:
-            channel = member.channel
-            if channel is not None:
+    def _send(self, block: Block) -> None:
+        """To each member that is connected, what it has to store of it."""
+        if self._striped:
+            for member in self._members:
                 entries = self.pipeline.stripe(member.index, block.first, block.last)
-                if entries:
-                    channel.send(block.frames(entries))
+                if entries and member.channel is not None:
+                    member.channel.send(block.frames(entries))
+            return
+        data = b"".join(block.pieces)
+        for member in self._members:
+            if member.channel is not None:
+                member.channel.send(data)
+
+    def look_for_route(self) -> None:
+        """A member is connected: where all are, and all get the same, it leaves together with what
+        other ledgers with these members send."""
+        if self._striped or len(self._members) < len(self.ensemble):
+            return
+        links = [member.channel for member in self._members if member.channel is not None]
+        if len(links) == len(self._members):
+            self._route = self._turns.route(tuple(links))
+
+    def lose_route(self) -> None:
+        """A member is not connected any more."""
+        self._route = None
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
         """A future of `entry_id`, done once it is accepted (which is confirmed, but for deferred
@@ -246,12 +283,6 @@ class AddSession:
 
     # -- answers ------------------------------------------------------------------------------
 
-    def on_acks(self, through: int) -> None:
-        """A member has acknowledged everything up to `through`, and no more in a row: where an ack
-        quorum has that already it changes nothing."""
-        if through > self.pipeline.accepted or self._room is not None:
-            self.after_acks()
-
     def after_acks(self) -> None:
         pipeline = self.pipeline
         sent_s, before = pipeline.unaccepted_since(), pipeline.accepted
@@ -267,6 +298,7 @@ class AddSession:
         if self._room is not None and not self.full:
             self._room.set_result(None)
             self._room = None
+            self.hears_every_ack = self.always_hears
 
     def _tell_waiters(self, waiters: deque[tuple[int, asyncio.Future[int]]], accepted: int) -> None:
         while waiters and waiters[0][0] <= accepted:
@@ -330,6 +362,7 @@ class AddSession:
         if self._room is not None:
             self._room.set_result(None)
             self._room = None
+            self.hears_every_ack = self.always_hears
         self._tell_failure(error)
 
     async def _replace_failed(self) -> None:

@@ -27,7 +27,10 @@ from quire.tasks import TaskSet
 class DeferredSession(AddSession):
     """An `AddSession` whose `last_confirmed` moves by `force` only."""
 
+    __slots__ = ("_forces", "_forcing", "_moved")
+
     pipeline: DeferredPipeline
+    always_hears = True  # a force may wait for any acknowledgement
 
     def __init__(
         self,
@@ -178,9 +181,6 @@ class DeferredSession(AddSession):
         self.after_acks()
 
     # -- what moves forces on -----------------------------------------------------------------
-
-    def on_acks(self, through: int) -> None:
-        self.after_acks()  # a force may wait for any of them
 
     def after_acks(self) -> None:
         super().after_acks()

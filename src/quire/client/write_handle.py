@@ -87,6 +87,8 @@ class WriteHandle:
             ack_quorum=value.ack_quorum,
             change_ensemble=self._change_ensemble,
         )
+        self._turns = how["pool"].turns
+        self._traced = self._session.traced
         self._explicit_lac: ExplicitLac | None = None
         if config.explicit_lac_interval_ms > 0:
             interval_ms = config.explicit_lac_interval_ms
@@ -239,10 +241,10 @@ class WriteHandle:
 
     def _begin_turn(self) -> None:
         """What is handed over now leaves at the end of this turn of the event loop."""
-        if self._session.traced:
+        if self._traced:
             self._loop.call_soon(self._send_turn)  # its span is a child of this caller's
         else:
-            self._session.pool.turns.at_end(self._send_turn)
+            self._turns.at_end(self._send_turn)
 
     def _send_turn(self) -> None:
         turn, session = self._turn, self._session

@@ -42,10 +42,10 @@ class DeferredAddEncoder:
 
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
-    ) -> tuple[bytes, int]:
+    ) -> tuple[Sequence[Buffer], int]:
         """As `entry.AddEncoder.frames`."""
         parts, length = self.parts(first, lac, length, payloads)
-        return b"".join(parts), length
+        return (b"".join(parts),), length
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]

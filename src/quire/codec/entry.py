@@ -153,19 +153,19 @@ class AddEncoder:
 
     def frames(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
-    ) -> tuple[bytes, int]:
-        """The frames of consecutive entries from `first` on, back to back; and the ledger length
-        after them. `length` is the ledger length before `first`."""
+    ) -> tuple[Sequence[Buffer], int]:
+        """The frames of consecutive entries from `first` on, as pieces to be joined: many entries
+        are one piece. And the ledger length after them; `length` is that before `first`."""
         if len(payloads) > 1:
             parts, length = self.parts(first, lac, length, payloads)
-            return b"".join(parts), length
+            return (b"".join(parts),), length
         # With thousands of ledgers in turn each call has one.
         codec, payload = self._codec, payloads[0]
         size = len(payload)
         prefix = self._prefix if size == self._prefix_size else self.prefix(size)
         length += size
         meta = META.pack(codec.ledger_id, first, lac, length)
-        return b"".join((prefix, meta, codec.of(meta, payload), payload)), length
+        return (prefix, meta, codec.of(meta, payload), payload), length
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]

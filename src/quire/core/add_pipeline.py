@@ -19,27 +19,31 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from quire.codec.frames import frame_bounds
+from quire.codec.frames import Buffer, frame_bounds
 from quire.core.quorum import in_write_set
 
 
 class Block:
-    """The ADD frames of consecutive entries, as they are sent to a member that stores all."""
+    """The ADD frames of consecutive entries, as they are sent to a member that stores all.
 
-    __slots__ = ("data", "first", "last", "length_after", "length_before", "next", "sent_at")
+    In `pieces` that make them when they are joined: of one entry among thousands of ledgers most
+    are sent once, and together with others.
+    """
+
+    __slots__ = ("first", "last", "length_after", "length_before", "next", "pieces", "sent_at")
 
     def __init__(
         self,
         first: int,
         last: int,
-        data: bytes,
+        pieces: Sequence[Buffer],
         length_before: int,
         length_after: int,
         sent_at: float,
     ) -> None:
         self.first = first
         self.last = last
-        self.data = data
+        self.pieces = pieces
         self.length_before = length_before
         self.length_after = length_after
         self.sent_at = sent_at
@@ -47,11 +51,12 @@ class Block:
 
     def frames(self, entries: Sequence[int]) -> bytes:
         """The frames of those of `entries` (ascending) that lie in this block."""
+        data = b"".join(self.pieces)
         if len(entries) == self.last - self.first + 1:
-            return self.data
-        data, first = memoryview(self.data), self.first
-        bounds = frame_bounds(self.data)
-        return b"".join([data[slice(*bounds[entry - first])] for entry in entries])
+            return data
+        view, first = memoryview(data), self.first
+        bounds = frame_bounds(data)
+        return b"".join([view[slice(*bounds[entry - first])] for entry in entries])
 
 
 class AddPipeline:
@@ -108,18 +113,25 @@ class AddPipeline:
     def push(self, block: Block) -> None:
         """`block` follows what was pushed before."""
         assert block.first == self.last_pushed + 1
+        if self._tail is None and not self._striped and not self._parked:
+            # Nothing is outstanding anywhere: so it is with thousands of ledgers in turn.
+            self._cursors = [block] * self._ensemble_size
+        else:
+            self._begin_cursors(block)
+        if self._confirming is None:
+            self._confirming = block
+        self._tail = block
+        self.last_pushed = block.last
+        self.length = block.length_after
+
+    def _begin_cursors(self, block: Block) -> None:
         if self._tail is not None:
             self._tail.next = block
-        self._tail = block
         for index, cursor in enumerate(self._cursors):
             # A member of a striped ensemble may have no part in a small block: then nothing of it
             # is outstanding there.
             if cursor is None and index not in self._parked and self._next[index] <= block.last:
                 self._cursors[index] = block
-        if self._confirming is None:
-            self._confirming = block
-        self.last_pushed = block.last
-        self.length = block.length_after
 
     def stripe(self, index: int, first: int, last: int) -> Sequence[int]:
         """The entries of [first, last] that member `index` stores."""
@@ -142,10 +154,11 @@ class AddPipeline:
 
     # -- acknowledgements ---------------------------------------------------------------------
 
-    def acked_run(self, index: int, first: int, last: int) -> int:
-        """Member `index` has stored first..last (all of them; only where nothing is striped). Up to
-        where it has everything: further than `last`, where that closes a gap."""
-        if first == self._next[index] and index not in self._ahead and not self._striped:
+    def acked_run(self, index: int, first: int, last: int) -> bool:
+        """Member `index` has stored first..last (all of them; only where nothing is striped).
+        Whether an ack quorum may have more than is accepted: if not, `confirm` moves nothing."""
+        plain = last <= self.last_pushed and not self._ahead and not self._striped
+        if plain and first == self._next[index]:
             self._next[index] = last + 1
             cursor = self._cursors[index]
             while cursor is not None and cursor.last <= last:
@@ -153,21 +166,28 @@ class AddPipeline:
             self._cursors[index] = cursor
             if cursor is None and self._confirming is None:
                 self._forget_tail()
-            return last
+            accepted = self.accepted
+            if last <= accepted:
+                return False
+            # Where more is asked for than so many members, they are needed all the same.
+            return sorted(self._next)[-self._ack_quorum] > accepted + 1
         self.acked(index, range(first, last + 1))
-        return self._next[index] - 1
+        return self._next[index] - 1 > self.accepted
 
     def acked(self, index: int, entries: Iterable[int]) -> None:
-        """Member `index` has stored `entries`, in any order, repetitions allowed."""
+        """Member `index` has stored `entries`, in any order, repetitions allowed. Of what was not
+        sent it can have stored nothing."""
         ahead = self._ahead.get(index)
         upcoming = self._next[index]
         for entry in entries:
+            if entry > self.last_pushed:
+                continue
             if entry == upcoming:
                 upcoming = self._stripe_from(index, entry + 1)
                 while ahead and upcoming in ahead:
                     ahead.discard(upcoming)
                     upcoming = self._stripe_from(index, upcoming + 1)
-            elif upcoming < entry <= self.last_pushed:
+            elif entry > upcoming:
                 if ahead is None:
                     ahead = self._ahead[index] = set()
                 ahead.add(entry)
@@ -192,8 +212,8 @@ class AddPipeline:
         now."""
         if self._striped:
             return min(self._stored_striped(), self.last_pushed)
-        ranked = sorted(self._next)
-        return min(ranked[-self._ack_quorum] - 1, self.last_pushed)
+        through = sorted(self._next)[-self._ack_quorum] - 1
+        return through if through < self.last_pushed else self.last_pushed
 
     def _confirm_through(self, entry_id: int) -> None:
         self.last_confirmed = entry_id

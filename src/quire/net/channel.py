@@ -11,6 +11,7 @@ import asyncio
 import struct
 from collections import deque
 from collections.abc import Sequence
+from operator import length_hint
 
 from quire.codec.frames import (
     ADD_RESPONSE_BYTES,
@@ -31,7 +32,7 @@ from quire.codec.frames import (
 from quire.errors import ProtocolError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
-from quire.net.link import Link
+from quire.net.link import AddSink, Link
 
 _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, entry
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
@@ -127,31 +128,41 @@ class BookieChannel(Link):
                 sink.on_acked_run(first, first + count - 1)
                 return stop
         view = memoryview(buffer)[at:stop]
-        heads, ledgers, entries = zip(*_ADD_ANSWER.iter_unpack(view))
-        if heads.count(_OK_HEAD) != count:
-            return self._parse_mixed_adds(view, at)
-        self._acked_in_turn(ledgers, entries)
-        return stop
+        rest = self._acked_in_turn(view, count)
+        if not rest:
+            return stop
+        used = (count - rest) * ADD_RESPONSE_BYTES
+        return self._parse_mixed_adds(view[used:], at + used)
 
-    def _acked_in_turn(self, ledgers: Sequence[int], entries: Sequence[int]) -> None:
-        """OK for adds of several ledgers, most of which have one or few in a row."""
-        sinks = self._sinks
-        start, ledger = 0, ledgers[0]
-        for at, upcoming in enumerate((*ledgers, -1)):
+    def _acked_in_turn(self, view: memoryview, count: int) -> int:
+        """OK for adds of several ledgers, most of which have one or few in a row: one pass, for
+        with thousands of ledgers in turn there are as many of these as adds. How many answers are
+        left from the first one that is something else."""
+        sink_of = self._sinks.get
+        answers = _ADD_ANSWER.iter_unpack(view)
+        ledger = first = -1
+        more: list[int] = []
+        """What follows `first` in the same ledger."""
+        rest = 0
+        for head, upcoming, entry in answers:
+            if head != _OK_HEAD:
+                rest = length_hint(answers) + 1
+                break
             if upcoming == ledger:
+                more.append(entry)
                 continue
-            sink = sinks.get(ledger)
+            sink = sink_of(ledger)
             if sink is not None:
-                first, last = entries[start], entries[at - 1]
-                count = at - start
-                if count == 1 or (
-                    last - first == count - 1
-                    and entries[start:at] == tuple(range(first, first + count))
-                ):
-                    sink.on_acked_run(first, last)
+                if more:
+                    _tell(sink, [first, *more])
                 else:
-                    sink.on_acked(entries[start:at])
-            start, ledger = at, upcoming
+                    sink.on_acked_run(first, first)
+            if more:
+                more = []
+            ledger, first = upcoming, entry
+        if rest < count and (sink := sink_of(ledger)) is not None:
+            _tell(sink, [first, *more])
+        return rest
 
     def _parse_mixed_adds(self, view: memoryview, base: int) -> int:
         acked: dict[int, list[int]] = {}
@@ -208,3 +219,12 @@ class BookieChannel(Link):
         self._reads.clear()
         self._batch_reads.clear()
         return futures
+
+
+def _tell(sink: AddSink, entries: Sequence[int]) -> None:
+    """These are stored, in this order."""
+    first, last = entries[0], entries[-1]
+    if last - first == len(entries) - 1 and entries == list(range(first, last + 1)):
+        sink.on_acked_run(first, last)
+    else:
+        sink.on_acked(entries)
