@@ -9,10 +9,12 @@ import pytest
 
 from quire.client import Client
 from quire.core.replicas import Bad, Copies, Kind
-from quire.errors import BookieUnavailableError
+from quire.errors import BookieTimeoutError, BookieUnavailableError
+from quire.net.channel import BookieChannel
 from quire.replication.replica_reader import (
     ATTEMPTS,
     LOST_ATTEMPTS,
+    PATIENCE_ROUNDS,
     ReplicaReader,
     answers,
 )
@@ -95,5 +97,46 @@ def test_a_silent_bookie_is_not_asked_as_often() -> None:
             assert bad.kind is Kind.UNREACHABLE
             waited_s = asyncio.get_running_loop().time() - began
             assert waited_s <= ATTEMPTS * CONFIG.read_timeout_s + 1
+
+    simulated(main)
+
+
+@pytest.mark.parametrize(
+    ("sends_for", "answers_after", "ends_after"),
+    [
+        (0.0, 0.9, 0.9),
+        (0.0, 1.5, 1.0),  # nothing comes
+        (99.0, 3.5, 3.5),  # a large answer comes in pieces
+        (2.5, 99.0, 4.0),  # and then no more: noticed at the next look but one
+        (99.0, 99.0, PATIENCE_ROUNDS),  # no more time than that
+    ],
+)
+def test_while_a_bookie_sends_it_has_more_time(
+    monkeypatch: pytest.MonkeyPatch, sends_for: float, answers_after: float, ends_after: float
+) -> None:
+    """In units of `read_timeout_s`."""
+
+    async def main() -> None:
+        loop, limit = asyncio.get_running_loop(), CONFIG.read_timeout_s
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(5))
+        async with cluster.client() as client:
+            began = loop.time()
+
+            def received_bytes(bookie: str) -> int:
+                return int(1e6 * min(loop.time() - began, sends_for * limit))
+
+            async def ask(channel: BookieChannel) -> str:
+                await asyncio.sleep(answers_after * limit)
+                return "here"
+
+            monkeypatch.setattr(client.pool, "received_bytes", received_bytes)
+            reader = ReplicaReader(client, LEDGER, await cluster.stored(), cluster.codec, "b0")
+            if ends_after == answers_after:
+                assert await reader._in_time(ask) == "here"
+            else:
+                with pytest.raises(BookieTimeoutError, match="b0: no answer within"):
+                    await reader._in_time(ask)
+            assert loop.time() - began == pytest.approx(ends_after * limit, abs=0.1 * limit)
 
     simulated(main)

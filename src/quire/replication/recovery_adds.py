@@ -9,7 +9,8 @@ from collections.abc import Sequence
 
 from quire.client import Client
 from quire.codec.digest import master_key
-from quire.codec.frames import Flag, add_request
+from quire.codec.entry import META, AddEncoder
+from quire.codec.frames import Buffer, Flag
 from quire.config import MIB
 from quire.core.replicas import Copies
 from quire.errors import BookieTimeoutError, BookieUnavailableError, QuireError
@@ -20,8 +21,9 @@ from quire.replication.opened import OpenedLedger
 UNACKED_BYTES_MAX = 4 * MIB
 """Of one bookie: behind it `write` waits."""
 UNACKED_SLICES_MAX = 4
-"""The same where a budget says how much goes at a time. A disk that cannot keep pace is not made to
-take what was paid for before the appends of others."""
+"""The same where a budget says how much goes at a time: what it gives in 32 ms, for a bookie lets
+copies wait 10 ms for the sync of others. A disk that cannot keep pace is not made to take what was
+paid for before the appends of others."""
 
 
 class RecoveryAdds:
@@ -42,10 +44,10 @@ class RecoveryAdds:
         self._pool = client.pool
         self._timeout_s = client.config.add_timeout_s
         self._codec = ledger.codec
-        self._key = master_key(ledger.password)
         self._bookie = bookie
         self._lac = ledger.last_add_confirmed
-        self._flags = Flag.RECOVERY_ADD | (Flag.HIGH_PRIORITY if in_place else Flag.NONE)
+        flags = Flag.RECOVERY_ADD | (Flag.HIGH_PRIORITY if in_place else Flag.NONE)
+        self._encoder = AddEncoder(ledger.codec, master_key(ledger.password), flags)
         self._budget = budget
         slice_bytes = budget.slice_bytes(UNACKED_BYTES_MAX // UNACKED_SLICES_MAX)
         self._unacked_bytes_max = slice_bytes * UNACKED_SLICES_MAX
@@ -83,20 +85,22 @@ class RecoveryAdds:
     async def write(self, copies: Copies) -> None:
         """Send; waits where too much is on the way. Raises what the bookie answered to any add
         before, BookieUnavailableError, BookieTimeoutError."""
-        frames = []
-        size = 0
+        ledger, lac, head = self._codec.ledger_id, self._lac, self._codec.head_bytes
+        of, prefix, pack = self._codec.of, self._encoder.prefix, META.pack
+        pieces: list[Buffer] = []
         for entry, payload, length in zip(copies.ids, copies.payloads, copies.lengths):
-            data = self._codec.pack(entry, self._lac, length, payload)
-            frames.append(add_request(self._key, data, self._flags))
-            self._unacked[entry] = len(data)
-            size += len(data)
+            meta = pack(ledger, entry, lac, length)
+            pieces += (prefix(len(payload)), meta, of(meta, payload), payload)
+            self._unacked[entry] = head + len(payload)
+        payload_bytes, count = copies.size_bytes, len(copies.ids)
+        size = payload_bytes + head * count
         await self._budget.take(size)
         self._check()
         assert self._link is not None
         self._unacked_bytes += size
-        self._link.send(b"".join(frames))
-        self.entries += len(frames)
-        self.size_bytes += copies.size_bytes
+        self._link.send(b"".join(pieces))
+        self.entries += count
+        self.size_bytes += payload_bytes
         await self._until(self._unacked_bytes_max)
 
     async def drain(self) -> None:

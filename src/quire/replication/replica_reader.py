@@ -16,6 +16,7 @@ from quire.client import Client
 from quire.codec.entry import BadEntryError, EntryCodec, check_batch
 from quire.codec.frames import BATCH_RESPONSE_BYTES, LAST_ENTRY
 from quire.codec.ledger_metadata import LedgerMetadata
+from quire.config import KIB
 from quire.core.fragments import stored_by
 from quire.core.replicas import Bad, Copies, Kind
 from quire.errors import (
@@ -36,6 +37,8 @@ T = TypeVar("T")
 
 FIRST_WINDOW_ENTRIES = 256
 """Until the size of entries is known."""
+ASKED_BYTES_MIN = 256 * KIB
+"""Asked for at least: entries may be larger than those before."""
 WINDOW_ENTRIES_MAX = 4_096
 SINGLE_ENTRIES_MAX = 64
 """Single reads in one go, behind an entry that a batch read stopped at."""
@@ -173,6 +176,9 @@ class ReplicaReader:
         them: a single read says why."""
         count = last - first + 1
         size = self._client.config.read_window_bytes * 2
+        if self._entry_bytes:
+            # A bookie answers at once what can be only little, and else on another thread.
+            size = min(size, max(int(2 * count * self._entry_bytes), ASKED_BYTES_MIN))
 
         async def ask(channel: BookieChannel) -> bytes:
             return await channel.batch_read(self._ledger_id, first, count, size)
@@ -294,22 +300,30 @@ class ReplicaReader:
         comes from the bookie it has more time: large answers come one behind the other."""
         pool, limit = self._client.pool, self._client.config.read_timeout_s
 
-        async def asked() -> T:
-            return await ask(await pool.channel(self.bookie))
+        loop, left = asyncio.get_running_loop(), PATIENCE_ROUNDS
+        before = pool.received_bytes(self.bookie)
+        timer: asyncio.TimerHandle
 
-        task = asyncio.ensure_future(asked())
+        def look() -> None:
+            nonlocal before, left, timer
+            received, left = pool.received_bytes(self.bookie), left - 1
+            if received == before or not left:
+                bound.reschedule(loop.time())
+                return
+            before = received
+            timer = loop.call_later(limit, look)
+
+        # No task of its own: each slice of a copy is a request.
+        timer = loop.call_later(limit, look)
         try:
-            for _ in range(PATIENCE_ROUNDS):
-                before = pool.received_bytes(self.bookie)
-                done, _ = await asyncio.wait((task,), timeout=limit)
-                if done:
-                    return task.result()
-                if pool.received_bytes(self.bookie) == before:
-                    break
-            raise BookieTimeoutError(f"bookie {self.bookie}: no answer within {limit:g} s")
+            async with asyncio.timeout(None) as bound:
+                return await ask(await pool.channel(self.bookie))
+        except TimeoutError:
+            raise BookieTimeoutError(
+                f"bookie {self.bookie}: no answer within {limit:g} s"
+            ) from None
         finally:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+            timer.cancel()
 
 
 async def answers(client: Client, bookie: str) -> str:

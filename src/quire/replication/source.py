@@ -9,7 +9,7 @@ from quire.core.quorum import write_set
 from quire.core.replicas import Copies
 from quire.errors import ReadError
 from quire.replication.opened import OpenedLedger
-from quire.replication.replica_reader import ReplicaReader, Unreachable
+from quire.replication.replica_reader import Part, ReplicaReader, Unreachable
 
 UNREADABLE_NAMED_MAX = 5
 """Entries, in a message."""
@@ -41,7 +41,14 @@ class Source:
                     if attempt < len(order):
                         by_bookie.setdefault(order[attempt], []).append(entry)
             for bookie, wanted in by_bookie.items():
-                await self._take(bookie, wanted, found)
+                parts = await self._parts(bookie, wanted)
+                for part in parts:
+                    if not isinstance(part, Copies):
+                        continue
+                    if len(part.ids) == len(entries):
+                        return part  # all of them, as most often
+                    for entry, payload, length in zip(part.ids, part.payloads, part.lengths):
+                        found[entry] = (payload, length)
         missing = [entry for entry in entries if entry not in found]
         if missing:
             named = ", ".join(map(str, missing[:UNREADABLE_NAMED_MAX]))
@@ -75,11 +82,10 @@ class Source:
             orders.append(order)
         return orders
 
-    async def _take(
-        self, bookie: str, entries: list[int], found: dict[int, tuple[bytes, int]]
-    ) -> None:
+    async def _parts(self, bookie: str, entries: list[int]) -> list[Part]:
+        """What it has of these; nothing where it does not answer."""
         if bookie in self._silent:
-            return
+            return []
         reader = self._readers.get(bookie)
         if reader is None:
             ledger = self._ledger
@@ -88,11 +94,7 @@ class Source:
             )
             self._readers[bookie] = reader
         try:
-            parts = await reader.read(entries)
+            return await reader.read(entries)
         except Unreachable:
             self._silent.add(bookie)
-            return
-        for part in parts:
-            if isinstance(part, Copies):
-                for entry, payload, length in zip(part.ids, part.payloads, part.lengths):
-                    found[entry] = (payload, length)
+            return []
