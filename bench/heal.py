@@ -32,6 +32,8 @@ SHAPE = Shape()
 ENTRY_BYTES = 1_024
 WARM_UP_S = 3.0
 HEAL_LIMIT_S = 600.0
+LOOK_S = 30.0
+"""At the ledgers, where nothing is said of their healing."""
 P99_RATIO_MAX = 2.0
 COPIED_MAX = 1.05
 
@@ -96,11 +98,18 @@ async def paced(writer: quire.LedgerWriter, rate: int, stop: asyncio.Event) -> R
     return result
 
 
-async def healed(client: quire.Client, bookie: str) -> None:
-    """Until nothing names it any more."""
+async def healed(client: quire.Client, bookie: str, healer: Healer, lost: int) -> None:
+    """Until nothing names it any more. Looking at all ledgers is work of the process whose appends
+    are measured, and of the metadata store: it is left until as much is copied as was lost, or a
+    while has passed."""
     async with asyncio.timeout(HEAL_LIMIT_S):
-        while await held(client, bookie):
-            await asyncio.sleep(1)
+        while True:
+            looked_at = time.monotonic()
+            while healer.entries < lost and time.monotonic() < looked_at + LOOK_S:
+                await asyncio.sleep(0.1)
+            if not await held(client, bookie):
+                return
+            await asyncio.sleep(0.5)
 
 
 async def one_round(cluster: LocalCluster, victim: int, options: argparse.Namespace) -> list[float]:
@@ -127,7 +136,7 @@ async def one_round(cluster: LocalCluster, victim: int, options: argparse.Namesp
                     lost += writer.last_add_confirmed + 1
                 bookie.kill()
                 began = time.monotonic()
-                await healed(other, bookie.id)
+                await healed(other, bookie.id, healer, lost)
                 took = time.monotonic() - began
                 stop.set()
                 disturbed = await beside

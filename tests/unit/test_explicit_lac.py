@@ -93,18 +93,21 @@ def test_a_pause_is_told_once_and_a_stream_never(loop: SimulatedLoop) -> None:
         written = session.pool.written
         await asyncio.sleep(1)
         assert written == [], "there is nothing to tell"
-        for entry in range(100):  # each entry tells of the one before it
+        session.confirm(0, -1)
+        await asyncio.sleep(0.02)
+        assert written == [("a", 0), ("b", 0), ("c", 0)], "behind a pause it is told at once"
+        for entry in range(1, 100):  # each entry tells of the one before it
             session.confirm(entry, entry - 1)
             await asyncio.sleep(0.02)
-        assert written == []
-        await asyncio.sleep(0.1)
-        assert written == [("a", 99), ("b", 99), ("c", 99)]
-        await asyncio.sleep(5)
         assert len(written) == 3
+        await asyncio.sleep(0.1)
+        assert written[3:] == [("a", 99), ("b", 99), ("c", 99)]
+        await asyncio.sleep(5)
+        assert len(written) == 6
         session.confirm(100, 99)
         lac.stop()
         await asyncio.sleep(5)
-        assert len(written) == 3, "nothing after the end"
+        assert len(written) == 6, "nothing after the end"
         assert lac.failures == 0
 
     loop.run(main())
@@ -132,18 +135,51 @@ def test_failures_are_counted_and_tried_again(loop: SimulatedLoop) -> None:
     loop.run(main())
 
 
-def test_it_is_told_within_the_interval_and_not_before_half_of_it(loop: SimulatedLoop) -> None:
+def test_an_entry_soon_behind_another_is_told_within_the_interval_and_not_before_half_of_it(
+    loop: SimulatedLoop,
+) -> None:
     async def main() -> None:
         session = Session()
         lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
         lac.start()
-        for entry in range(5):
+        for entry in range(0, 10, 2):
             await asyncio.sleep(1)
             session.confirm(entry, entry - 1)
-            await asyncio.sleep(0.049)
-            assert len(session.pool.written) == 3 * entry
-            await asyncio.sleep(0.052)
+            await asyncio.sleep(0.001)
             assert session.pool.written[-3:] == [(name, entry) for name in "abc"]
+            await asyncio.sleep(0.09)
+            session.confirm(entry + 1, entry)
+            await asyncio.sleep(0.049)
+            assert session.pool.written[-3:] == [(name, entry) for name in "abc"]
+            await asyncio.sleep(0.052)
+            assert session.pool.written[-3:] == [(name, entry + 1) for name in "abc"]
+        assert len(session.pool.written) == 30
+        lac.stop()
+
+    loop.run(main())
+
+
+def test_a_writer_that_waits_for_each_entry_tells_by_the_next_one(loop: SimulatedLoop) -> None:
+    """However slow its bookies are: what it appends because of an acknowledgement comes first."""
+
+    async def main() -> None:
+        session = Session()
+        lac = ExplicitLac(session, CODEC, KEY, 100)  # type: ignore[arg-type]
+        lac.start()
+
+        async def appends() -> None:
+            for entry in range(20):
+                await session.wait_for(entry)
+                # An entry that is appended is sent at the end of the turn.
+                asyncio.get_running_loop().call_soon(setattr, session, "lac_pushed", entry)
+
+        writer = asyncio.ensure_future(appends())
+        for entry in range(20):
+            await asyncio.sleep(0.3)
+            session.confirm(entry, entry - 1)
+        await writer
+        await asyncio.sleep(1)
+        assert session.pool.written == []
         lac.stop()
 
     loop.run(main())

@@ -333,13 +333,16 @@ async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_
     from contextlib import AsyncExitStack
 
     from quire.admin import bench_core, bench_tail
+    from quire.heap import collect_on_demand
 
     writing = connect(work.uri, explicit_lac_interval_ms=explicit_lac_ms)
     async with writing as client, AsyncExitStack() as stack:
         await _warm_up(client, work)
         following = [await stack.enter_async_context(connect(work.uri)) for _ in range(clients)]
+        collect_on_demand()  # else each look at all objects shows as late entries
 
         async def round_() -> Result:
+            gc.collect()  # what the round before has left
             async with bench_core.ledgers(client, work.shape, keep=work.keep) as writers:
                 readers = await bench_tail.open_all(following, writers[0].ledger_id, count)
                 return await bench_tail.tail_paced(writers[0], readers, work.load, rate)

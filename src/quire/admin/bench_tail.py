@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from array import array
 from contextlib import aclosing
 
 from quire.admin.bench_core import PACE_S, Load, Result
@@ -23,16 +24,15 @@ async def tail_paced(
     writer: LedgerWriter, readers: list[LedgerReader], load: Load, rate_per_s: float
 ) -> Result:
     """`load.entries` appends at the given rate, seen by every reader. The ledger is closed."""
-    sent: list[float] = []
-    acked: list[float] = []
-    seen: list[tuple[float, int, int]] = []
+    # Numbers, and no objects that a look at all objects would meet, again and again.
+    sent, acked, seen = array("d"), array("d"), Seen()
     pushed: asyncio.Queue[int] = asyncio.Queue()
 
     async def follow(reader: LedgerReader) -> None:
-        note, now = seen.append, time.perf_counter
+        note, now = seen.note, time.perf_counter
         async with aclosing(reader.tail_runs(1)) as runs:
             async for run in runs:
-                note((now(), run.first, run.last))
+                note(now(), run.first, run.last)
 
     # Known to every bookie before the clock runs: else a reader cannot wait for the first entry.
     await writer.append(load.payload())
@@ -48,7 +48,7 @@ async def tail_paced(
         await writer.close()
     seconds = time.perf_counter() - start
     used = time.process_time() - cpu
-    delivered = sum(last - first + 1 for _, first, last in seen)
+    delivered = sum(seen.last) - sum(seen.first) + len(seen.first)
     if delivered != load.entries * len(readers):
         raise ReadError(
             f"ledger {writer.ledger_id}: the readers saw {delivered} entries instead of "
@@ -61,21 +61,33 @@ async def tail_paced(
     )  # fmt: skip
 
 
-def _since(began: list[float], seen: list[tuple[float, int, int]]) -> list[tuple[float, int]]:
+class Seen:
+    """Runs of entries, and when readers got them."""
+
+    def __init__(self) -> None:
+        self.at, self.first, self.last = array("d"), array("q"), array("q")
+
+    def note(self, at: float, first: int, last: int) -> None:
+        self.at.append(at)
+        self.first.append(first)
+        self.last.append(last)
+
+
+def _since(began: array[float], seen: Seen) -> list[tuple[float, int]]:
     """Never less than 0: a reader in this process may run before the writer in the same turn of the
     event loop."""
     return [
         (max(at - since, 0.0), 1)
-        for at, first, last in seen
+        for at, first, last in zip(seen.at, seen.first, seen.last)
         for since in began[first - 1 : last]
-    ]  # fmt: skip
+    ]
 
 
 async def _append_paced(
     writer: LedgerWriter,
     load: Load,
     rate_per_s: float,
-    sent: list[float],
+    sent: array[float],
     pushed: asyncio.Queue[int],
 ) -> None:
     payload, entries = load.payload(), load.entries
@@ -92,7 +104,7 @@ async def _append_paced(
 
 
 async def _note_acks(
-    writer: LedgerWriter, entries: int, acked: list[float], pushed: asyncio.Queue[int]
+    writer: LedgerWriter, entries: int, acked: array[float], pushed: asyncio.Queue[int]
 ) -> None:
     """When each of entries 1.. was acknowledged."""
     while len(acked) < entries:
@@ -100,7 +112,7 @@ async def _note_acks(
         while len(acked) < last:
             await writer.wait(len(acked) + 1)
             now = time.perf_counter()
-            acked += [now] * (writer.last_add_confirmed - len(acked))
+            acked.extend([now] * (writer.last_add_confirmed - len(acked)))
 
 
 async def open_all(clients: list[Client], ledger_id: int, count: int) -> list[LedgerReader]:
