@@ -71,6 +71,11 @@ class MetadataDeniedError(MetadataError):
     """The metadata store does not let us: no identity was given, or one without the right."""
 
 
+class UnreadableMetadataError(MetadataError):
+    """What the metadata store has of one ledger is damaged, or of a format that is not known here.
+    It says nothing of the store."""
+
+
 class MetadataURIError(MetadataError):
     """The metadata URI cannot be used."""
 

@@ -6,7 +6,8 @@ import random
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tests.support.crash_sweep import Script, Step, together
+from quire.errors import DiskFullError
+from tests.support.crash_sweep import BrokenPromiseError, Script, Step, together
 from tests.support.promises import PromisingStore
 from tests.support.storage import SMALL
 
@@ -31,6 +32,9 @@ def look(store: PromisingStore) -> None:
     store.store.check_space()
 
 
+Entries = list[tuple[int, int, bytes]]
+
+
 class Writer:
     """Adds with ascending ids."""
 
@@ -38,8 +42,8 @@ class Writer:
         self._rng = random.Random(seed)
         self._next: dict[int, int] = {}
 
-    def add(self, count: int, most_bytes: int, *ledger_ids: int) -> Step:
-        entries = []
+    def made(self, count: int, most_bytes: int, *ledger_ids: int) -> Entries:
+        entries: Entries = []
         for ledger_id in ledger_ids:
             first = self._next.get(ledger_id, 0)
             self._next[ledger_id] = first + count
@@ -47,6 +51,10 @@ class Writer:
                 (ledger_id, first + at, self._rng.randbytes(self._rng.randrange(most_bytes)))
                 for at in range(count)
             ]
+        return entries
+
+    def add(self, count: int, most_bytes: int, *ledger_ids: int) -> Step:
+        entries = self.made(count, most_bytes, *ledger_ids)
         return lambda store: store.append(entries)
 
 
@@ -126,6 +134,73 @@ def compacts() -> Iterator[Step]:
     yield PromisingStore.pump
 
 
+def no_more_room(store: PromisingStore) -> None:
+    """From here on not a byte is free."""
+    store.sim.capacity_bytes -= store.sim.free_bytes()
+
+
+def until_full(writer: Writer) -> Step:
+    """Adds until they are refused."""
+
+    def step(store: PromisingStore) -> None:
+        while store.store.writable:
+            try:
+                writer.add(3, 3000, 3)(store)
+            except DiskFullError:
+                break
+            store.pump()
+
+    return step
+
+
+def recovery_add(writer: Writer, *ledger_ids: int) -> Step:
+    """It has the reserve."""
+    add = writer.made(1, 900, *ledger_ids)
+    return lambda store: store.append(add, reserve=True)
+
+
+def expect(*, writable: bool) -> Step:
+    def step(store: PromisingStore) -> None:
+        if store.store.writable != writable:
+            raise BrokenPromiseError(f"writable: {store.store.writable}")
+        if store.errors:
+            raise BrokenPromiseError(f"refused: {store.errors[0]}")
+
+    return step
+
+
+def fills() -> Iterator[Step]:
+    """The disk is full: fences and the adds of recoveries use the reserve, a ledger is dropped, a
+    compaction uses the room that is kept for it, and from what it gives back adds go on."""
+    writer = Writer(6)
+    yield together(writer.add(3, 2000, 1, 2, 4), writer.add(8, 6000, 3), writer.add(8, 6000, 3))
+    yield together(writer.add(9, 6000, 3), writer.add(2, 3000, 1, 5))
+    yield PromisingStore.idle
+    for _ in range(2):
+        yield look
+        yield PromisingStore.idle
+    yield no_more_room
+    yield until_full(writer)
+    yield look
+    yield PromisingStore.idle
+    yield expect(writable=False)
+    yield together(
+        lambda store: store.fence(2),
+        recovery_add(writer, 1, 2),
+        lambda store: store.write_lac(1, 1),
+        recovery_add(writer, 5),
+    )
+    yield PromisingStore.idle
+    yield together(lambda store: store.drop([3]), lambda store: store.fence(4), look)
+    for _ in range(5):
+        yield PromisingStore.idle
+        yield look
+    yield PromisingStore.idle
+    yield expect(writable=True)
+    yield together(writer.add(2, 900, 1, 8), lambda store: store.fence(8))
+    yield PromisingStore.idle
+
+
 def wide() -> Iterator[Step]:
     """What a segment says of its ledgers fills several blocks of the disk."""
     writer = Writer(5)
@@ -140,4 +215,5 @@ DELETES = Script(deletes, TINY)
 COMPACTS = Script(compacts, COMPACTING)
 WIDE = Script(wide, replace(TINY, segment_bytes=64 * 1024, index_cache_segments=100))
 """For defects alone: the others have more of everything else."""
-SCRIPTS = (FIRST_START, ROLLS, DELETES, COMPACTS)
+FILLS = Script(fills, COMPACTING)
+SCRIPTS = (FIRST_START, ROLLS, DELETES, COMPACTS, FILLS)

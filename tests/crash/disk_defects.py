@@ -14,7 +14,7 @@ from quire.storage.collector import Collector
 from quire.storage.index_cache import CachedIndex
 from quire.storage.log import LogWriter
 from quire.storage.rewrite import Rewrite
-from tests.crash.crash_scripts import COMPACTS, DELETES, FIRST_START, ROLLS, WIDE
+from tests.crash.crash_scripts import COMPACTS, DELETES, FILLS, FIRST_START, ROLLS, WIDE
 from tests.sim.mutants.mutant import edit
 from tests.support.crash_sweep import Script
 
@@ -179,3 +179,13 @@ def an_index_cache_counts_although_a_segment_is_gone(patch: pytest.MonkeyPatch) 
 @defect(ROLLS)
 def an_index_cache_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(index_cache_format, "check_block", lambda header, body, kind: None)
+
+
+@defect(FILLS)
+def a_start_on_a_full_disk_leaves_an_interrupted_one_its_room(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, startup, "_cut_preallocated", ("if emptied is not None", "if False"))
+
+
+@defect(FILLS, every=1_000)
+def a_disk_that_was_full_stays_so(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, spares.Spares, "_on_free", ("if not self._prepared", "if False"))

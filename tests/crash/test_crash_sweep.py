@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from tests.crash.crash_scripts import SCRIPTS
+from tests.crash.crash_scripts import FILLS, SCRIPTS
 from tests.crash.disk_defects import DEFECTS, Defect
 from tests.support.crash_sweep import BrokenPromiseError, Counts, Script, Sweep
 
@@ -38,6 +38,8 @@ def test_what_was_promised_holds_after_every_loss_of_power(
     assert counts.index
     assert counts.caches > 10
     assert counts.cached > 10
+    assert counts.early > 100
+    assert (counts.full > 100) == (script is FILLS)
 
 
 @pytest.mark.parametrize("one", DEFECTS, ids=lambda one: one.name)

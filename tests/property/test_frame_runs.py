@@ -9,15 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.codec.digest import master_key
-from quire.codec.frame_runs import Entries, FrameRun, entry_bytes, packed
+from quire.codec.frame_runs import FRAMES_AT_ONCE, Entries, FrameRun, entry_bytes, packed
 from quire.codec.frames import BATCH_RESPONSE_BYTES, add_request, batch_read_response
 
 KEY = master_key(b"")
 equal = st.integers(0, 40).flatmap(
     lambda size: st.lists(st.binary(min_size=size, max_size=size), min_size=1, max_size=30)
 )
+many = st.builds(
+    lambda entry, count: [bytes([n % 251, *entry]) for n in range(count)],
+    st.binary(max_size=8),
+    st.integers(FRAMES_AT_ONCE - 1, 2 * FRAMES_AT_ONCE + 1),
+)
 runs_of_entries = st.lists(
-    st.one_of(equal, st.lists(st.binary(max_size=40), min_size=1, max_size=30)), max_size=4
+    st.one_of(equal, many, st.lists(st.binary(max_size=40), min_size=1, max_size=30)), max_size=4
 )
 
 

@@ -115,8 +115,10 @@ def test_ledger_ids_are_a_sorted_set(model: set[int]) -> None:
 
 
 @given(
-    st.integers(1, 12), st.integers(0, 1 << 40), st.integers(0, 90), st.integers(0, 40),
-    st.integers(1, 255), st.data(),
+    st.integers(1, 12),
+    # Where the low bytes of the ids begin anew, too.
+    st.one_of(st.integers(0, 1 << 40), st.integers((5 << 16) - 12, 5 << 16)),
+    st.integers(0, 90), st.integers(0, 40), st.integers(1, 255), st.data(),
 )  # fmt: skip
 def test_frames_are_checked_column_by_column_as_one_by_one(
     count: int, first: int, payload: int, before: int, flip: int, data: st.DataObject
@@ -137,3 +139,4 @@ def test_frames_are_checked_column_by_column_as_one_by_one(
     assert equal_frames_are(whole, before, 7, ids, size) == (not in_head)
     part = memoryview(whole)[before : before + len(frames)]
     assert frames_are(part, 7, ids, (), size) == (not in_head)
+    assert frames_are(part, 7, list(ids), (), size) == (not in_head)

@@ -38,6 +38,9 @@ LATE = 0.3
 CACHES_MAX = 3
 """Older index caches that are tried with a state."""
 
+ROOM_BYTES = 1 << 20
+"""That is made on a disk that was full."""
+
 EARLIER_MAX = 4
 """States that are tried again with an index cache that was written later."""
 
@@ -75,13 +78,18 @@ class Counts:
     caches: int = 0
     """States with another index cache, or none, and how often a start used one in any state."""
     cached: int = 0
+    full: int = 0
+    """Starts on a disk that has no room for adds."""
+    early: int = 0
+    """Entries that were read while a start went on."""
 
     def __str__(self) -> str:
         return (
             f"{self.states} distinct states of a disk at {self.operations} operations, every one "
             f"that there is at {self.exhaustive} of them; {self.second} after a second loss of "
             f"power, {self.index} with another index, {self.caches} with another index cache; "
-            f"{self.starts} starts, {self.cached} of them from an index cache"
+            f"{self.starts} starts, {self.cached} of them from an index cache, {self.full} on a "
+            f"full disk; {self.early} entries read before a start had come to its end"
         )
 
 
@@ -222,6 +230,8 @@ class Sweep:
         self.counts.starts += 1
         self._held(where, subject.open)
         self.counts.cached += subject.report.index_cache.startswith("used")
+        self.counts.full += not subject.store.writable
+        self.counts.early += subject.early_entries
         disk.before_operation = None
         self._held(where, subject.check)
         return subject
@@ -331,8 +341,16 @@ def without_trailer(content: Content | None) -> Content | None:
 
 
 def go_on(subject: PromisingStore) -> None:
-    """New adds and a fence, a clean stop, another start; nothing is left over on the disk."""
+    """New adds and a fence, a clean stop, another start; nothing is left over on the disk. Where it
+    is full somebody makes room first, and it is found."""
     rng = random.Random(7)
+    if not subject.store.writable:
+        subject.sim.capacity_bytes += ROOM_BYTES
+        for _ in range(3):
+            subject.store.check_space()
+            subject.idle()
+        assert subject.store.writable, "there is room, and it takes no adds"
+        subject.errors.clear()
     for ledger_id in (1, 71):
         info = subject.store.ledgers.get(ledger_id)
         used = [key[1] for key in subject.written if key[0] == ledger_id]

@@ -9,6 +9,7 @@ from array import array
 from collections.abc import Callable, Iterable, Sequence
 
 from quire.codec.frames import add_request
+from quire.codec.log_parts import Singles
 from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
@@ -46,7 +47,8 @@ Entries = dict[tuple[int, int], bytes]
 
 def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = ()) -> Batch:
     """A batch of (ledger id, entry id, payload) in this order. Neighbours of one ledger with
-    ascending ids become one run. `cuts`: where the bytes are cut into buffers."""
+    ascending ids become one run; where nothing does, and all frames have one size, it has
+    `Singles`. `cuts`: where the bytes are cut into buffers."""
     frames: list[bytes] = []
     runs: list[Run] = []
     offset = 0
@@ -70,7 +72,11 @@ def make_batch(entries: Iterable[tuple[int, int, bytes]], cuts: Sequence[int] = 
             offset += sum(sizes)
     data = b"".join(frames)
     bounds = [0, *sorted(cut for cut in cuts if 0 < cut < len(data)), len(data)]
-    return Batch([data[a:b] for a, b in itertools.pairwise(bounds)], runs)
+    buffers = [data[a:b] for a, b in itertools.pairwise(bounds)]
+    if runs and all(run.count == 1 and run.frame_size == runs[0].frame_size for run in runs):
+        ledger_ids = [run.ledger_id for run in runs]
+        return Batch(buffers, Singles(ledger_ids, [run.first for run in runs], runs[0].frame_size))
+    return Batch(buffers, runs)
 
 
 class HandWorker:
@@ -182,9 +188,13 @@ class StoreOnDisk:
         self.store = LedgerStore(
             self.disk, self.log, self.maintenance, self.config, self.clock, schedule=self.timers
         )
+        self.before_recovery()
         self.report = self.store.recover()
         self.store.start()
         return self.report
+
+    def before_recovery(self) -> None:
+        """The store is there, and knows nothing yet."""
 
     def pump(self) -> None:
         """Until nothing is left to do but what waits for time."""
@@ -203,6 +213,7 @@ class StoreOnDisk:
         entries: Sequence[tuple[int, int, bytes]],
         *,
         reserve: bool = False,
+        patient: bool = False,
         cuts: Sequence[int] = (),
     ) -> None:
         """Append without waiting; ledgers are created as needed."""
@@ -220,7 +231,9 @@ class StoreOnDisk:
                 self.errors.append(error)
 
         self.written.update(made)
-        self.store.append(make_batch(entries, cuts), done, reserve=reserve)
+        batch = make_batch(entries, cuts)
+        batch.patient = patient
+        self.store.append(batch, done, reserve=reserve)
 
     def fence(self, ledger_id: int) -> None:
         if ledger_id not in self.store.ledgers:

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from quire.bookie.damage import AGAIN_S, LEDGERS_PER_PASS, DamageReports, names
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.bookie.damage import (
+    AGAIN_S,
+    LEDGERS_PER_PASS,
+    NAMED_PER_PASS,
+    DamageReports,
+    names,
+)
+from quire.bookie.whole import is_whole
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.underreplication import Underreplicated, mark_path
-from quire.errors import CookieError, MetadataUnavailableError
+from quire.errors import (
+    CookieError,
+    MetadataError,
+    MetadataUnavailableError,
+    StorageError,
+    UnreadableMetadataError,
+)
 from quire.metadata import memory
+from quire.metadata.base import LedgerRange
 from quire.metadata.memory import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
 from tests.support.bookie import memory_metadata
-from tests.support.storage import HandClock
+from tests.support.storage import HandClock, StoreOnDisk, sim_disk
 
 ME, OTHER = "me:3181", "other:3181"
 
@@ -28,6 +44,17 @@ class FakeStore:
 
     def absence_unknown(self, ledger_id: int) -> bool:
         return self.negatives_unknown
+
+    @property
+    def log_lossy(self) -> bool:
+        return self.negatives_unknown
+
+    def barrier(self, done: Callable[[StorageError | None], None]) -> None:
+        done(None)
+
+    def mark_repaired(self, done: Callable[[StorageError | None], None]) -> None:
+        self.negatives_unknown = False
+        done(None)
 
     def lacking_ledgers(self) -> set[int]:
         return set(self.damaged)
@@ -229,3 +256,166 @@ def test_which_entries_a_bookie_should_have() -> None:
     assert not names(metadata, ME, [(0, 9), (20, 50)])
     assert not names(metadata, ME, [])
     assert names(LedgerMetadata(1, 1, 1, (Segment(0, (ME,)),)), ME, [(10**9, 10**9)])
+
+
+# -- metadata that makes no sense -----------------------------------------------------------------
+
+
+def damaged_metadata(there: Scene, monkeypatch: pytest.MonkeyPatch, *bad: int) -> None:
+    read = there.metadata.read_ledger
+
+    async def reading(ledger_id: int) -> Any:
+        if ledger_id in bad:
+            raise UnreadableMetadataError("ledger metadata has format 9; known are 1, 2 and 3")
+        return await read(ledger_id)
+
+    monkeypatch.setattr(there.metadata, "read_ledger", reading)
+
+
+async def test_metadata_that_makes_no_sense_holds_up_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = Scene()
+    reports = await there.begin()
+    count = LEDGERS_PER_PASS + 30
+    for ledger_id in range(count):
+        await there.ledger(ledger_id, (ME, OTHER))
+    there.store.damaged = {ledger_id: [(0, 0)] for ledger_id in range(count)}
+    damaged_metadata(there, monkeypatch, *range(12))
+    assert await reports.report(there.log) == LEDGERS_PER_PASS - 12
+    named = dict(there.events)["metadata_unreadable"]
+    assert named["count"] == 12
+    assert named["ledgers"] == list(range(NAMED_PER_PASS))
+    assert "format 9" in str(named["error"])
+    assert await reports.report(there.log) == 30
+    # Not again before its time; then it is looked at once more, and was put right meanwhile.
+    assert await reports.report(there.log) == 0
+    there.clock.ms += int(AGAIN_S * 1000)
+    monkeypatch.undo()
+    assert await reports.report(there.log) == 12
+    assert reports.unreadable == 12
+
+
+async def test_while_metadata_makes_no_sense_a_loss_does_not_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = Scene()
+    reports = await there.begin()
+    await there.ledger(1, (OTHER,))
+    await there.ledger(2, (OTHER,))
+    there.store.negatives_unknown = True
+    damaged_metadata(there, monkeypatch, 1)
+    assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.healed) == (1, 0)
+    there.clock.ms += int(AGAIN_S * 1000)
+    monkeypatch.undo()
+    assert await reports.report(there.log) == 0
+    assert (reports.wanting, reports.healed) == (0, 1)
+    assert there.events[-1] == ("loss_healed", {"bookie": ME})
+    assert await reports.report(there.log) == 0
+    assert reports.healed == 1
+
+
+async def test_a_list_with_a_gap_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor an empty one."""
+    there = Scene()
+    reports = await there.begin()
+    there.store.negatives_unknown = True
+
+    async def gap(first: int = 0) -> AsyncIterator[LedgerRange]:
+        yield LedgerRange(first, 9, ())
+        yield LedgerRange(11, 2**63 - 1, ())
+
+    async def empty(first: int = 0) -> AsyncIterator[LedgerRange]:
+        for span in ():
+            yield span
+
+    monkeypatch.setattr(there.metadata, "list_ledgers", gap)
+    with pytest.raises(MetadataError, match="gap before 11"):
+        await reports.report(there.log)
+    monkeypatch.setattr(there.metadata, "list_ledgers", empty)
+    for _ in range(3):
+        assert await reports.report(there.log) == 0
+    assert reports.healed == 0
+    monkeypatch.undo()
+    assert await reports.report(there.log) == 0
+    assert reports.healed == 1
+
+
+async def test_another_cluster_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes the place of ours while its ledgers are listed."""
+    there = Scene()
+    reports = await there.begin()
+    there.store.negatives_unknown = True
+    answers = [await there.metadata.instance_id(), "another"]
+
+    async def instance_id() -> str | None:
+        return answers.pop(0)
+
+    monkeypatch.setattr(there.metadata, "instance_id", instance_id)
+    with pytest.raises(CookieError):
+        await reports.report(there.log)
+    assert reports.healed == 0
+
+
+# -- what is whole --------------------------------------------------------------------------------
+
+
+def closed(*ensembles: tuple[str, ...], last: int, **quorums: int) -> LedgerMetadata:
+    segments = tuple(Segment(10 * n, one) for n, one in enumerate(ensembles))
+    size = len(ensembles[0])
+    metadata = LedgerMetadata(size, quorums.get("write", size), 1, segments)
+    return metadata.with_close(last, 0)
+
+
+async def is_here(metadata: LedgerMetadata, *here: tuple[int, int], lacks: Any = ()) -> bool:
+    box = StoreOnDisk(sim_disk())
+    box.open()
+    ids = [entry for first, last in here for entry in range(first, last + 1)]
+    if ids:
+        box.append([(1, entry, b"x" * 16) for entry in ids])
+        box.pump()
+    store: Any = box.store
+    store.lacking = lambda ledger_ids: {1: list(lacks)}
+    work = asyncio.ensure_future(is_whole(store, 1, metadata, ME))
+    while not work.done():
+        await asyncio.sleep(0)
+        box.idle()
+    if work.result() and metadata.closed and any(ME in s.ensemble for s in metadata.segments):
+        assert store.ledgers[1].fence_durable
+    else:
+        assert 1 not in store.ledgers or not store.ledgers[1].fenced
+    return await work
+
+
+async def test_what_a_whole_ledger_is() -> None:
+    one = closed((ME, OTHER), last=9)
+    assert await is_here(one, (0, 9))
+    assert not await is_here(one, (0, 8))
+    assert not await is_here(one, (1, 9))
+    assert not await is_here(one, (0, 4), (6, 9))
+    assert not await is_here(one)
+    assert not await is_here(one, (0, 9), lacks=[(3, 3)])
+    # Nothing of it should be here: then its fence is made of nothing.
+    assert await is_here(closed((ME, OTHER), last=-1))
+    assert await is_here(closed((OTHER,), (ME,), last=9))
+    assert await is_here(closed((OTHER,), last=9))
+    assert await is_here(closed((OTHER,), (ME,), (OTHER,), last=25), (10, 19))
+    assert not await is_here(closed((OTHER,), (ME,), (OTHER,), last=25), (10, 18))
+
+
+async def test_what_a_whole_ledger_is_that_is_striped() -> None:
+    striped = closed(("a", ME, "b"), last=8, write=2)  # 0, 1, 3, 4, 6, 7 are its own
+    assert await is_here(striped, (0, 1), (3, 4), (6, 7))
+    assert await is_here(striped, (0, 8))
+    assert not await is_here(striped, (0, 1), (3, 3), (6, 7))
+    assert not await is_here(striped, (0, 4), (6, 6))
+
+
+async def test_what_a_whole_ledger_is_that_is_open() -> None:
+    now = replace(closed((ME,), (OTHER,), last=-1), state=LedgerState.OPEN)
+    assert await is_here(now, (0, 9))
+    assert not await is_here(now, (0, 8))
+    assert not await is_here(now.with_state(LedgerState.IN_RECOVERY), (0, 9))
+    last = replace(closed((OTHER,), (ME,), last=-1), state=LedgerState.OPEN)
+    assert not await is_here(last, (10, 30))

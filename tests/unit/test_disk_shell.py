@@ -32,7 +32,7 @@ from quire.storage.looking import with_log
 from quire.storage.rebuild import Outcome, Rebuilt, plan, rebuild
 from quire.storage.sealing import Sealed, SealInput, write_footer
 from quire.storage.seams import Disk
-from quire.storage.segment import segment_name
+from quire.storage.segment import Part, segment_name
 from quire.testing.disk import PowerLossError, SimDisk
 from tests.support.storage import StoreOnDisk, make_entry, sim_disk
 
@@ -544,7 +544,7 @@ def boastful(seal: SealInput) -> Sealed:
     batch.file_offset = 2 * BLOCK_BYTES
     run = Run(0, 0, 1, 0, 360)
     run.batch = batch
-    ledgers = [(0, [run], -1, -1), *seal.ledgers]
+    ledgers = [(0, Part.of(seal.segment, 0, [run], -1), -1), *seal.ledgers]
     return write_footer(SealInput(seal.directory_id, seal.segment, ledgers, seal.records))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -30,6 +31,14 @@ def filled(box: StoreOnDisk) -> None:
         box.pump()
         turn += 1
     box.idle()
+
+
+def bytes_below(directory: Path) -> int:
+    """As the file system says it, of sizes; what is preallocated has its blocks."""
+    found = [os.lstat(Path(at, name)) for at, _, names in os.walk(directory) for name in names]
+    size = sum(one.st_size for one in found)
+    assert sum(one.st_blocks * 512 for one in found) >= size
+    return size
 
 
 def test_every_byte_is_accounted_for() -> None:
@@ -60,6 +69,7 @@ def test_every_byte_is_accounted_for() -> None:
     assert ledgers[2].fenced
     assert ledgers[9].segments == 2
     assert report.problems == ()
+    assert not report.absence_unknown
 
 
 def test_looking_changes_nothing() -> None:
@@ -123,7 +133,32 @@ def test_the_command(tmp_path: Path) -> None:
     assert len(found["ledgers"]) == 1
     assert found["totals"]["live_bytes"] == box.store.stats().live_bytes
     assert all(one["why"] for one in found["segments"])
+    assert found["file_bytes"] == bytes_below(tmp_path)
     box.close()
     disk.close()
+    # What a clean stop leaves, a damaged segment's record, and what is somebody else's.
+    (tmp_path / "log" / "0000000000000001.damaged").write_bytes(b"x" * 123)
+    (tmp_path / "log" / "compaction.spare").write_bytes(b"z" * 12_345)
+    (tmp_path / "lost+found" / "deep").mkdir(parents=True)
+    (tmp_path / "lost+found" / "deep" / "piece").write_bytes(b"y" * 4567)
+    disk = RealDisk(tmp_path, read_only=True)
+    report = look(disk, config)
+    disk.close()
+    assert report.file_bytes == bytes_below(tmp_path)
+    assert report.reserve_bytes == 12_345
+    assert {one.name: one.what for one in report.files} == {
+        "current/DIRECTORY": "the directory's own id",
+        "log/CLEAN": "mark of a clean stop",
+        "log/INDEX": "index cache",
+        "log/compaction.spare": "room for a compaction",
+        "log/0000000000000001.damaged": "what is known of damage",
+        "lost+found/deep/piece": "other",
+    }
+    prepared = {one.file_bytes: one.why for one in report.segments if one.state == "prepared"}
+    assert sorted(prepared) == [config.reserve_bytes, config.segment_bytes]
+    assert "recoveries" in prepared[config.reserve_bytes]
+    text = runner.invoke(cli, arguments).output
+    assert f"take {bytes_below(tmp_path) / 1e6:.1f} MB" in text
+    assert "index cache" in text
     missing = runner.invoke(cli, ["bookie", "explain", "space", str(tmp_path / "log")])
     assert missing.exit_code != 0

@@ -16,6 +16,8 @@ from quire.storage.index_cache import CACHE_NAME
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+from quire.storage.space_report import look
+from quire.storage.suspension import NOTE_NAME, Suspension, read_note
 from quire.testing.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
 
@@ -602,3 +604,100 @@ def test_recovery_adds_leave_room_for_fences_on_a_full_disk() -> None:
     assert check_entries
     for key in check_entries:
         assert box.read(*key) == [box.acknowledged[key]]
+
+
+# -- suspended by an operator -----------------------------------------------------------------
+
+
+def reasons(box: StoreOnDisk) -> set[str]:
+    """Why space does not come back, live and from the files."""
+    here = {one.why for one in box.store.usage() if one.state == "sealed"}
+    there = {one.why for one in look(box.disk, box.config).segments if one.state == "sealed"}
+    return {why for why in here | there if "suspended" in why}
+
+
+def test_what_is_suspended_waits_until_it_is_resumed() -> None:
+    box = opened()
+    mixed(box, segments=4)
+    box.store.suspend_compaction(minor=True, major=True, by="the backup")
+    box.drop([1, 2, 3])
+    box.pump()
+    held = box.store.compaction_suspended
+    assert held == Suspension(True, True, "the backup", box.clock.now_ms())
+    assert compact(box) == []
+    assert reasons(box) == {held.describe()}
+    assert "compaction is suspended by the backup since " in held.describe()
+    box.store.resume_compaction(minor=False, major=True)
+    assert compact(box)
+    box.store.resume_compaction(minor=True, major=True)
+    box.pump()
+    assert box.store.compaction_suspended is None
+    assert reasons(box) == set()
+    assert not box.disk.exists(NOTE_NAME)
+    check(box)
+    check_numbers(box)
+
+
+def test_one_kind_may_be_suspended() -> None:
+    """Half alive is below the major ratio, and not below the minor one."""
+    config = replace(EAGER, compact_minor_ratio=0.2, compact_major_ratio=0.9)
+    box = opened(config)
+    mixed(box, segments=4)
+    box.store.suspend_compaction(minor=False, major=True, by="me")
+    box.drop([1, 2, 3])
+    box.pump()
+    assert compact(box) == []
+    assert len(reasons(box)) == 1
+    box.drop([4, 5])
+    box.pump()
+    assert compact(box)  # now the minor kind takes them
+    check(box)
+
+
+def test_a_suspension_ends_with_the_process() -> None:
+    box = opened()
+    mixed(box, segments=4)
+    box.store.suspend_compaction(minor=True, major=True, by="me")
+    box.store.suspend_compaction(minor=True, major=True, by="somebody else")
+    box.drop([1, 2, 3])
+    box.pump()
+    found = read_note(box.disk)
+    assert found is not None
+    assert found.by == "me"
+    box.close()
+    box.open()
+    assert box.store.compaction_suspended is None
+    assert read_note(box.disk) is None
+    assert compact(box)
+    check(box)
+
+
+def test_a_full_disk_does_not_lift_a_suspension() -> None:
+    """There is a reserve, in which it could compact."""
+    box = opened(replace(EAGER, min_free_bytes=20_000))
+    mixed(box, segments=6)
+    compact(box)
+    disk = disk_of(box)
+    assert disk.exists(SPARE_NAME)
+    disk.capacity_bytes -= disk.free_bytes()
+    box.store.suspend_compaction(minor=True, major=True, by="me")
+    box.store.check_space()
+    box.pump()
+    assert not box.store.writable
+    box.drop([1, 2, 3, 4])
+    box.pump()
+    assert compact(box) == []
+    assert read_note(disk) is None  # there was no room for it, which is nobody's loss
+    box.store.resume_compaction(minor=True, major=True)
+    assert [one for one in compact(box) if not one.error]
+    check(box)
+
+
+def test_a_note_that_makes_no_sense_stops_nothing() -> None:
+    box = opened()
+    for text in (b"", b"{}", b"[1]", b'{"minor": true, "nonsense": 1}'):
+        file = box.disk.create(NOTE_NAME)
+        file.write([text], 0)
+        file.close()
+        assert read_note(box.disk) is None
+        box.disk.remove(NOTE_NAME)

@@ -13,10 +13,12 @@ import pytest
 
 from quire.errors import DamagedError
 from quire.storage import cold_reads, read_ahead, sealer
+from quire.storage.blocking import InlineReader
 from quire.storage.reader import SLICE_BYTES
 from quire.storage.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
 from quire.storage.worker import ThreadReader
+from quire.testing.disk import SimFile
 from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
 
 LARGE = replace(
@@ -426,6 +428,111 @@ def test_so_many_readers_are_followed() -> None:
         box.store._ahead.waits(ledger_id, 0, segment)
     assert len(box.store._ahead._follows) == read_ahead.FOLLOWED_MAX
     assert not box.store._ahead.is_followed(0, segment)
+
+
+class ColdFiles:
+    """The system's cache: it has what was prefetched, and what was waited for."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.has: dict[str, set[int]] = {}
+        """Pages of each file."""
+        self.waits: list[tuple[str, int]] = []
+        self.brought: list[str] = []
+        read = SimFile.read
+
+        def reading(file: SimFile, offset: int, size: int, *, wait: bool = True) -> bytes | None:
+            pages, has = pages_of(offset, size), self.has.setdefault(file._name, set())
+            if not pages <= has:
+                if not wait:
+                    return None
+                self.waits.append((file._name, offset))
+                has |= pages
+            return read(file, offset, size)
+
+        def prefetching(file: SimFile, offset: int, size: int) -> None:
+            self.brought.append(file._name)
+            self.has.setdefault(file._name, set()).update(pages_of(offset, size))
+
+        monkeypatch.setattr(SimFile, "read", reading)
+        monkeypatch.setattr(SimFile, "prefetch", prefetching)
+
+
+class Bringing(Recorder):
+    """What goes ahead is there at once; that it is, is told by `finish`."""
+
+    def ahead(self, call: Any, done: Callable[[], None]) -> None:
+        call()
+        super().ahead(call, done)
+
+
+def pages_of(offset: int, size: int) -> set[int]:
+    return set(range(offset // 4096, (offset + size - 1) // 4096 + 1))
+
+
+def three_segments(ledgers: int = 1) -> tuple[StoreOnDisk, Recorder]:
+    """Sealed, and one that is not."""
+    box, _ = opened(replace(LARGE, segment_bytes=6 << 20, max_queued_bytes=8 << 20))
+    entry_id = 0
+    while box.store.stats().sealed_segments < 3:
+        box.append([(1 + n % ledgers, entry_id + n, bytes(20_000)) for n in range(20)])
+        entry_id += 20
+        box.idle()
+    recorder = Bringing()
+    box.store._cold._blocking = box.store._ahead._blocking = recorder
+    return box, recorder
+
+
+def read_through(box: StoreOnDisk, recorder: Recorder) -> None:
+    at = 0
+    while at <= box.store.last_entry_id(1):
+        at += len(run(box.store.read_blocking(1, at, 1 << 20, 1 << 20)))
+        recorder.finish()
+
+
+def test_a_reader_does_not_wait_behind_the_end_of_a_segment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither for the index of the next one, nor for its first entries."""
+    box, recorder = three_segments()
+    files = ColdFiles(monkeypatch)
+    read_through(box, recorder)
+    assert {name for name, _ in files.waits} == {segment_name(1), current(box).name}
+    assert {segment_name(2), segment_name(3)} <= set(files.brought)
+
+
+def test_what_goes_ahead_may_be_done_before_the_call_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As with the simulator's disk. It was asked for without end."""
+    box, recorder = three_segments()
+    files = ColdFiles(monkeypatch)
+    box.store._cold._blocking = box.store._ahead._blocking = InlineReader()
+    read_through(box, recorder)
+    assert segment_name(3) in {name for name, _ in files.waits}  # It brings nothing.
+
+
+def test_what_is_cached_of_the_next_segment_is_not_brought(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box, recorder = three_segments()
+    files = ColdFiles(monkeypatch)
+    files.has[segment_name(2)] = pages_of(0, 8 << 20)
+    read_through(box, recorder)
+    assert segment_name(1) in files.brought
+    assert segment_name(2) not in files.brought
+
+
+def test_nothing_is_brought_of_segments_that_ledgers_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box, recorder = three_segments(ledgers=5)
+    files = ColdFiles(monkeypatch)
+    at = 0
+    for _ in range(60):
+        run(box.store.read_blocking(1, at, 1, 1 << 20))
+        at += 5
+        recorder.finish()
+    assert files.brought == []
 
 
 def test_a_segment_that_goes_while_it_is_read_ahead_is_closed_behind_it() -> None:

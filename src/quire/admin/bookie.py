@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -87,8 +90,9 @@ def bookie(
     It prints its id on standard output once it serves, and one line of JSON for each event on
     standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
     """
-    from quire.admin.configuration import assignments_layer, configured, options_layer
+    from quire.admin.configuration import assignments_layer, configured
     from quire.bookie.main import BookieOptions, log_event, run_bookie
+    from quire.configuration.layers import options_layer
 
     options = options_layer(
         {
@@ -121,6 +125,7 @@ def bookie(
             bind=process.bind,
             config=configuration.bookie(),
             on_serving=_print_id,
+            loading_bar=_loading_bar if sys.stderr.isatty() else None,
             around=around_bookie(uri, log_event),
             beside=beside(uri, autorecovery_settings, log_event) if process.autorecovery else None,
         )
@@ -132,6 +137,14 @@ def bookie_config(settings: tuple[str, ...]) -> BookieConfig:
     from quire.admin.configuration import assignments_layer, configured
 
     return configured(assignments_layer("--set", "bookie", settings)).bookie()
+
+
+@contextmanager
+def _loading_bar() -> Iterator[Callable[[int], None]]:
+    from quire.admin.progress import Progress
+
+    with Progress("load the log", total=100, counted="%") as bar:
+        yield lambda percent: bar.advance(percent - bar.entries, 0)
 
 
 def _print_id(bookie_id: str) -> None:

@@ -32,14 +32,6 @@ _COMMANDS = {
         "Make the index of segments again from what they hold.",
     ),
 }
-_KINDS = {
-    "current/VERSION": "cookie",
-    "current/DIRECTORY": "the directory's own id",
-    "current/SCRUB": "how far the scrub is",
-    "log/CLEAN": "mark of a clean stop",
-    "log/INDEX": "index cache",
-    "log/compaction.spare": "room for a compaction",
-}
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
@@ -92,21 +84,15 @@ def files(directory: str, as_json: bool) -> None:
                 click.echo(_file_line(one))
 
 
-def _kind(one: FileFacts) -> str:
-    if one.segment is not None:
-        return "segment"
-    if one.name.startswith("log/") and one.name.endswith(".damaged"):
-        return "what is known of damage"
-    return _KINDS.get(one.name, "other")
-
-
 def _file_line(one: FileFacts) -> str:
+    from quire.storage.inspect import kind_of
+
     if one.size_bytes is None:
         return f"{one.name:27} it went meanwhile"
     line = f"{one.name:27} {one.size_bytes / 1e6:>7.1f}"
     found = one.segment
     if found is None:
-        return f"{line} {_kind(one)}"
+        return f"{line} {kind_of(one.name)}"
     groups = ledgers = records = "-"
     if found.trailer is not None:
         groups = f"{found.trailer.first_group}..{found.trailer.end_group - 1}"
@@ -119,7 +105,10 @@ def _file_line(one: FileFacts) -> str:
 
 
 def _file_as_json(one: FileFacts) -> dict[str, Any]:
-    described: dict[str, Any] = {"name": one.name, "bytes": one.size_bytes, "kind": _kind(one)}
+    from quire.storage.inspect import kind_of
+
+    kind = kind_of(one.name)
+    described: dict[str, Any] = {"name": one.name, "bytes": one.size_bytes, "kind": kind}
     if one.segment is not None:
         described |= _facts_as_json(one.segment)
     return described

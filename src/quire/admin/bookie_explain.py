@@ -58,7 +58,7 @@ def space(
     others are shown all the same.
     """
     from quire.admin.bookie import bookie_config
-    from quire.bookie.server import storage_config
+    from quire.bookie.opening import storage_config
     from quire.errors import StorageError
 
     config = storage_config(bookie_config(settings))
@@ -109,6 +109,7 @@ def _described(report: SpaceReport, count: int) -> dict[str, Any]:
     for segment, row in zip(report.segments, described["segments"], strict=True):
         row["other_bytes"] = segment.other_bytes
     described["totals"] = totals(report)
+    described["file_bytes"] = report.file_bytes
     return described
 
 
@@ -121,9 +122,10 @@ def totals(report: SpaceReport) -> dict[str, int]:
 def _lines(report: SpaceReport, count: int) -> list[str]:
     found = totals(report)
     lines = [
-        f"{report.path}: {_mb(report.free_bytes)} MB free of {_mb(report.total_bytes)}; the log "
-        f"takes {_mb(found['file_bytes'])} MB, {_mb(found['live_bytes'])} of it alive; "
-        f"{_mb(report.reserve_bytes)} MB are kept for a compaction",
+        f"{report.path}: {_mb(report.free_bytes)} MB free of {_mb(report.total_bytes)}; its files "
+        f"take {_mb(report.file_bytes)} MB, the log {_mb(found['file_bytes'])} of these, "
+        f"{_mb(found['live_bytes'])} of it alive; {_mb(report.reserve_bytes)} MB are kept for a "
+        "compaction",
         "",
         f"{'segment':>16} {'state':8} {'MB':>7} {'alive':>7} {'copies':>7} {'deleted':>7} "
         f"{'other':>7} {'ledgers':>9}  why it is not smaller",
@@ -135,6 +137,8 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
             f"{_mb(one.copies_bytes):>7} {_mb(one.deleted_bytes):>7} "
             f"{_mb(one.other_bytes + one.index_bytes):>7} {ledgers:>9}  {one.why}"
         )
+    lines += ["", f"{'file':24} {'MB':>7}  what it is"]
+    lines += [f"{one.name:24} {_mb(one.file_bytes):>7}  {one.what}" for one in report.files]
     if count and report.ledgers:
         lines += ["", f"{'ledger':>16} {'MB':>7} {'copies':>7} {'segments':>8}"]
         lines += [
@@ -144,7 +148,14 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
         ]
         if len(report.ledgers) > count:
             lines.append(f"... and {len(report.ledgers) - count} ledgers more")
-    return [*lines, *(f"damage: {problem}" for problem in report.problems)]
+    lines += [f"damage: {problem}" for problem in report.problems]
+    if report.absence_unknown:
+        lines.append(
+            "It takes no new ledgers, and says of what it does not have that it may be lost: until "
+            "every ledger that names it is whole here once more (autorecovery; then `loss_healed` "
+            "is in its log)"
+        )
+    return lines
 
 
 def _mb(size: int) -> str:

@@ -6,9 +6,10 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from quire.codec.frames import HIGH_PRIORITY, Buffer, Code
+from quire.codec.frames import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
+from quire.codec.log_parts import Singles
 from quire.errors import StorageError, UsageError
-from quire.storage.batch import Batch, Run
+from quire.storage.batch import Batch, Run, runs_of
 
 if TYPE_CHECKING:
     from quire.bookie.service import BookieService
@@ -23,14 +24,19 @@ class Intake:
     """Between two `submit` the frames of what was taken lie back to back, in the order taken, in
     the buffers that `submit` gets."""
 
-    __slots__ = ("_batch_bytes", "_service", "_urgent", "runs")
+    __slots__ = ("_batch_bytes", "_copies", "_runs", "_service", "_singles", "_urgent")
 
     def __init__(self, service: BookieService) -> None:
         self._service = service
-        self.runs: list[Run] = []
+        self._runs: list[Run] = []
+        self._singles: Singles | None = None
+        """Instead of runs, as long as all came in turn with others, in frames of one size."""
         self._batch_bytes = 0
         self._urgent = False
         """The batch has high-priority adds, which may use the reserve of a full disk."""
+        self._copies = 0
+        """Entries that whoever replicates a ledger brings: recovery adds, without the priority that
+        those of a recovery have."""
 
     def take(
         self, flags: int, key: bytes, ledger: int, entries: Sequence[int], size: int, lac: int
@@ -48,16 +54,20 @@ class Intake:
         first = entries[0]
         if first < 0:
             return Code.BAD_REQUEST
-        if flags & HIGH_PRIORITY:
-            self._urgent = True
+        if flags:
+            self._note(flags, count)
         if lac > info.last_add_confirmed:
             info.last_add_confirmed = lac
             if ledger in service.long_polls:
                 service.long_polls.wake(ledger, lac)
-        consecutive = entries[-1] - first == count - 1
-        if not (consecutive and self._extend_run(ledger, first, count, size)):
-            ids = None if consecutive else array("q", entries)
-            self.runs.append(Run(ledger, first, count, self._batch_bytes, size, None, ids))
+        if count == 1 and not self._batch_bytes:
+            self._singles = Singles((ledger,), (first,), size)
+        else:
+            self._list()
+            consecutive = entries[-1] - first == count - 1
+            if not (consecutive and self._extend_run(ledger, first, count, size)):
+                ids = None if consecutive else array("q", entries)
+                self._runs.append(Run(ledger, first, count, self._batch_bytes, size, None, ids))
         self._batch_bytes += count * size
         return Code.OK
 
@@ -68,46 +78,69 @@ class Intake:
         ledgers: Sequence[int],
         entries: Sequence[int],
         lacs: Sequence[int],
-        start: int,
         size: int,
-    ) -> int:
-        """Accept rows from `start` on, which are of several ledgers; how many. The row behind them
-        is for `take`: it is not plainly fine, or it does not go on where its ledger's last one
-        ended."""
-        runs, service = self.runs, self._service
-        if not service.writable or (runs and runs[-1].ledger_id == ledgers[start]):
-            return 0
+    ) -> list[tuple[int, int]]:
+        """`take` of rows that are of several ledgers, each by itself: the rows that are refused,
+        and why. The others are accepted, in this order."""
+        service, refused = self._service, list[tuple[int, int]]()
         known, polls = service.store.ledgers.get, service.long_polls or ()
-        begin = offset = self._batch_bytes
-        run: Run | None = None
-        for row in range(start, len(ledgers)):
-            ledger, entry, lac = ledgers[row], entries[row], lacs[row]
-            info = known(ledger)
-            if info is None or info.fenced or info.master_key != key or entry < 0:
-                break
-            if run is None or run.ledger_id != ledger:
-                run = Run(ledger, entry, 1, offset, size)
-                runs.append(run)
-            elif entry == run.first + run.count:
-                run.count += 1
-            else:
-                break
+        plain = service.writable
+        rows = zip(range(len(ledgers)), map(known, ledgers), entries, lacs)
+        for row, info, entry, lac in rows:
+            if info is None or info.fenced or info.master_key != key or entry < 0 or not plain:
+                ledger = ledgers[row]
+                code = service.may_add(ledger, key, flags) or (entry < 0 and Code.BAD_REQUEST)
+                if code:
+                    refused.append((row, code))
+                    continue
+                info = service.store.ledgers[ledger]
             if lac > info.last_add_confirmed:
                 info.last_add_confirmed = lac
-                if ledger in polls:
-                    service.long_polls.wake(ledger, lac)
-            offset += size
-        self._batch_bytes = offset
-        if offset > begin and flags & HIGH_PRIORITY:
+                if polls and ledgers[row] in polls:
+                    service.long_polls.wake(ledgers[row], lac)
+        if refused:
+            bad = {row for row, _ in refused}
+            good = [row for row in range(len(ledgers)) if row not in bad]
+            ledgers, entries = [ledgers[row] for row in good], [entries[row] for row in good]
+        if ledgers:
+            self._add_singles(Singles(ledgers, entries, size))
+            if flags:
+                self._note(flags, len(ledgers))
+        return refused
+
+    def _add_singles(self, more: Singles) -> None:
+        before = self._singles
+        if not self._batch_bytes:
+            self._singles = more
+        elif before is not None and before.frame_size == more.frame_size:
+            self._singles = Singles(
+                (*before.ledger_ids, *more.ledger_ids),
+                (*before.entry_ids, *more.entry_ids),
+                before.frame_size,
+            )
+        else:
+            self._list()
+            self._runs += runs_of(more, self._batch_bytes)
+        self._batch_bytes += more.frame_size * len(more.ledger_ids)
+
+    def _list(self) -> None:
+        """From here on the batch has runs of any kind."""
+        if self._singles is not None:
+            self._runs, self._singles = runs_of(self._singles), None
+
+    def _note(self, flags: int, count: int) -> None:
+        """Of `count` entries that were taken."""
+        if flags & HIGH_PRIORITY:
             self._urgent = True
-        return (offset - begin) // size
+        elif flags & RECOVERY_ADD:
+            self._copies += count
 
     def _extend_run(self, ledger: int, first: int, count: int, size: int) -> bool:
         """Let the last run of this batch go on, where the entries follow it: frames of different
         sizes then make one run, not one each."""
-        if not self.runs:
+        if not self._runs:
             return False
-        run = self.runs[-1]
+        run = self._runs[-1]
         if run.ledger_id != ledger or run.ids is not None or run.first + run.count != first:
             return False
         if run.sizes is None and run.frame_size != size:
@@ -118,13 +151,24 @@ class Intake:
         run.count += count
         return True
 
+    @property
+    def empty(self) -> bool:
+        return not self._batch_bytes
+
     def submit(self, buffers: Sequence[Buffer], done: Done) -> None:
         """Hand what was taken to the store. `done` is called with the error where it refuses."""
-        batch = Batch(buffers, self.runs)
+        batch = Batch(buffers, self._singles or self._runs)
         batch.received_s = self._service.received_s
         urgent, self._urgent = self._urgent, False
-        self.runs, self._batch_bytes = [], 0
+        copies, self._copies = self._copies, 0
+        self._runs, self._singles, self._batch_bytes = [], None, 0
         self._service.count_adds(batch)
+        if copies:
+            self._service.counters.copies += copies
+            batch.patient = copies == batch.entries
+        self._hand_over(batch, urgent, done)
+
+    def _hand_over(self, batch: Batch, urgent: bool, done: Done) -> None:
         try:
             self._service.store.append(batch, done, reserve=urgent)
         except StorageError as error:

@@ -10,12 +10,12 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from quire.bookie.security import check_security
-from quire.bookie.server import Address, Bookie
+from quire.bookie.server import Address, Bookie, LoadingBar
 from quire.clock import SystemClock
 from quire.config import BookieConfig
 from quire.errors import CookieError, QuireError, StorageError
@@ -50,6 +50,8 @@ class BookieOptions:
     config: BookieConfig = field(default_factory=BookieConfig)
     on_serving: Callable[[str], None] | None = None
     """Called with the bookie id once it serves."""
+    loading_bar: LoadingBar | None = None
+    """Shown while a log is loaded that takes a while; None: lines in the log."""
     around: Callable[[Bookie], AbstractAsyncContextManager[Any]] | None = None
     """Entered with the bookie before it starts, and left behind its end."""
     beside: Callable[[str], Coroutine[Any, Any, None]] | None = None
@@ -126,10 +128,12 @@ async def _serve(options: BookieOptions) -> int:
             random_bytes=secrets.token_bytes,
             reader=first.reader,
             more_directories=others,
+            loading_bar=options.loading_bar,
         )
         if options.around is not None:
             await around.enter_async_context(options.around(bookie))
-        await bookie.start()
+        if not await _started(bookie, stopping):
+            return 0
         # What is loaded now lives as long as the process: no need to look at it again.
         gc.collect()
         gc.freeze()
@@ -145,6 +149,24 @@ async def _serve(options: BookieOptions) -> int:
         for reader in readers:
             reader.close()
         await metadata.close()
+
+
+async def _started(bookie: Bookie, stopping: asyncio.Event) -> bool:
+    """False: it was to stop before it had started, and is stopped. Errors as `Bookie.start`."""
+    starting = asyncio.ensure_future(bookie.start())
+    asked = asyncio.ensure_future(stopping.wait())
+    try:
+        await asyncio.wait([starting, asked], return_when=asyncio.FIRST_COMPLETED)
+        if not starting.done():
+            starting.cancel()
+            with suppress(asyncio.CancelledError):
+                await starting
+        if starting.cancelled():
+            return False
+        await starting
+        return True
+    finally:
+        asked.cancel()
 
 
 async def _collect_now_and_then() -> None:

@@ -21,6 +21,7 @@ COUNTED = {
     "adds": "Entries that were accepted",
     "add_bytes": "Bytes of their frames",
     "add_batches": "Batches they came in",
+    "copies": "Of these, entries that replication has brought: the histograms leave them out",
     "adds_refused": "Runs of adds that were refused: fenced, read-only, a wrong key",
     "reads": "Read requests",
     "read_bytes": "Bytes of entries that were read",
@@ -89,6 +90,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                 len(bookie.service.connections))  # fmt: skip
     yield gauge("quire_bookie_long_polls", "Tailing readers that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
+    yield from _damage(bookie)
     if not bookie.recovered:
         return
     stats = bookie.store.stats()
@@ -100,12 +102,38 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
         elif isinstance(value, int):
             text = NOW.get(field.name) or field.name.replace("_", " ").capitalize()
             yield gauge(f"quire_storage_{field.name}", f"{text}.", value)
+    held = bookie.store.compaction_suspended
+    yield labelled("quire_storage_compaction_suspended", "gauge",
+                   "1: an operator has suspended compactions of this kind.", "kind",
+                   [("minor", float(held is not None and held.minor)),
+                    ("major", float(held is not None and held.major))])  # fmt: skip
+    yield gauge("quire_storage_compaction_suspended_since_seconds",
+                "Since when, by the calendar; 0: none is.",
+                held.since_ms / 1000 if held is not None else 0)  # fmt: skip
     space = bookie.spaces()
     for name, text, which in (("free", "not used", 2), ("total", "there are", 1)):
         values = [(one[0], float(one[which])) for one in space]
         yield labelled(f"quire_directory_{name}_bytes", "gauge",
                        f"Bytes that {text} on the file system of a data directory.",
                        "directory", values)  # fmt: skip
+
+
+def _damage(bookie: Bookie) -> Iterator[Metric]:
+    reports = bookie.damage_reports
+    if reports is None:
+        return
+    yield counter("quire_bookie_damage_marked_total",
+                  "Ledgers that were marked for what is damaged or lost here.",
+                  reports.marked)  # fmt: skip
+    yield counter("quire_bookie_metadata_unreadable_total",
+                  "Times that the metadata of such a ledger made no sense.",
+                  reports.unreadable)  # fmt: skip
+    yield counter("quire_bookie_losses_healed_total",
+                  "Times that all that the log had lost was there once more.",
+                  reports.healed)  # fmt: skip
+    yield gauge("quire_bookie_ledgers_not_whole",
+                "While something is lost: ledgers that lacked entries in the last round over the "
+                "cluster, or of which that was not known.", reports.wanting or 0)  # fmt: skip
 
 
 def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:

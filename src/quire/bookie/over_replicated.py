@@ -27,6 +27,7 @@ from quire.errors import (
     KeyExistsError,
     NoSuchKeyError,
     NoSuchLedgerError,
+    UnreadableMetadataError,
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore
@@ -110,13 +111,14 @@ class OverReplicated:
 
     async def _superfluous(self, ledger_id: int) -> tuple[int, Copies] | None:
         """What there is of a ledger that is closed and does not name this bookie; None of others.
-        One that is gone is the affair of the other collection."""
+        One that is gone is the affair of the other collection; one whose metadata makes no sense
+        may want what is here."""
         copies = self._copies(ledger_id)
         if copies is None:
             return None
         try:
             stored = await self._metadata.read_ledger(ledger_id)
-        except NoSuchLedgerError:
+        except (NoSuchLedgerError, UnreadableMetadataError):
             return None
         value = stored.value
         if not value.closed or any(self._bookie_id in one.ensemble for one in value.segments):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from operator import eq
 from typing import TYPE_CHECKING
 
 from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
@@ -21,7 +22,6 @@ from quire.codec.frames import (
     LAST_ENTRY,
     MAX_VERSION,
     READ_REQUEST,
-    RESPONSE,
     Buffer,
     Code,
     Flag,
@@ -29,6 +29,7 @@ from quire.codec.frames import (
     add_columns,
     add_response,
     add_responses,
+    add_responses_each,
     add_responses_of,
     auth_frame,
     auth_message,
@@ -121,20 +122,34 @@ class RequestsV2:
         ):
             self._take(word, key, ledger, range(first, first + count), at, size)
             return
-        flags, take_each = word & 0xFFFF, self._intake.take_each
+        if 2 * sum(map(eq, ledgers[1:], ledgers)) < count:
+            self._take_each(word, key, ledgers, entries, lacs, at, size)
+            return
         while row < count:
-            ledger = ledgers[row]
-            if row + 1 < count and ledgers[row + 1] != ledger:
-                taken = take_each(flags, key, ledgers, entries, lacs, row, size)
-                if taken:
-                    self._accept(at + row * size, at + (row + taken) * size)
-                    row += taken
-                    continue
-            start = row
+            ledger, start = ledgers[row], row
             row += 1
             while row < count and ledgers[row] == ledger and entries[row] > entries[row - 1]:
                 row += 1
             self._take(word, key, ledger, entries[start:row], at + start * size, size)
+
+    def _take_each(
+        self,
+        word: int,
+        key: bytes,
+        ledgers: Sequence[int],
+        entries: Sequence[int],
+        lacs: Sequence[int],
+        at: int,
+        size: int,
+    ) -> None:
+        """Adds to ledgers in turn."""
+        refused = self._intake.take_each(word & 0xFFFF, key, ledgers, entries, lacs, size)
+        start = 0
+        for row, code in refused:
+            self._connection.out.append(add_response(code, ledgers[row], entries[row]))
+            self._accept(at + start * size, at + row * size)
+            start = row + 1
+        self._accept(at + start * size, at + len(ledgers) * size)
 
     def _take(
         self, word: int, key: bytes, ledger: int, entries: Sequence[int], at: int, size: int
@@ -153,7 +168,7 @@ class RequestsV2:
         spans = self._spans
         if spans and spans[-1][1] == at:
             spans[-1] = (spans[-1][0], stop)
-        else:
+        elif stop > at:
             spans.append((at, stop))
 
     def _short_add(self, version: int, flags: int, at: int, size: int) -> None:
@@ -172,7 +187,7 @@ class RequestsV2:
 
     def submit(self, version: int = 2) -> None:
         """Hand what was accepted so far to the store."""
-        if not self._intake.runs:
+        if self._intake.empty:
             return
         view = self._view
         buffers = [view[start:stop] for start, stop in self._spans]
@@ -189,11 +204,12 @@ class RequestsV2:
 
     def _synced(self, batch: Batch, error: StorageError | None) -> None:
         """The batch is durable (or failed): its answers, in one write."""
+        if batch.singles is not None and error is None:
+            self._connection.write(add_responses_each(*batch.singles[:2]))
+            return
         parts: list[bytes] = []
         for run in batch.runs:
-            if error is None and run.count == 1:
-                parts.append(RESPONSE.pack(24, ADD_WORD, 0, run.ledger_id, run.first))
-            elif error is not None:
+            if error is not None:
                 code = self._service.code_of(error)
                 entries = run.ids or range(run.first, run.first + run.count)
                 parts.append(add_responses_of(run.ledger_id, entries, code))

@@ -228,7 +228,7 @@ class RequestsV3:
 
     def submit(self) -> None:
         """Hand what was accepted so far to the store."""
-        if not self._intake.runs:
+        if self._intake.empty:
             return
         pieces, self._pieces = self._pieces, []
         answers, self._answers = self._answers, AddAnswers(self._connection)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass
+from typing import cast
 
 from quire.bookie.connection import Connection
 from quire.bookie.damage import DamageReports
 from quire.bookie.directories import Found, check_directories, look_at
+from quire.bookie.early_store import EarlyStore
 from quire.bookie.garbage import Doubts, collect_garbage
 from quire.bookie.identity import remembered_id
+from quire.bookie.opening import open_store
 from quire.bookie.orders import Orders, forget_predecessor
 from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.security import check_security
@@ -24,19 +27,26 @@ from quire.errors import CookieError, KeyExistsError, QuireError, StartError, St
 from quire.metadata.base import BookieAddress, MetadataStore, Registration
 from quire.net.network import Network, Port
 from quire.storage.compactor import Compaction
-from quire.storage.config import StorageConfig
 from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
 from quire.storage.quarantine_record import SegmentDamage
 from quire.storage.recovery import RecoveryReport
 from quire.storage.seams import Disk, Worker
 from quire.storage.stats import DirectoryState
-from quire.storage.store import BlockingReader, LedgerStore
+from quire.storage.store import BlockingReader
 from quire.storage.times import StorageTimes
 from quire.tasks import TaskSet
 
 ANNOUNCE_AGAIN_S = 1.0
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""
+LOADING_SHOWN_S = 0.25
+"""How often a bar does."""
+SERVE_EARLY_AFTER_S = 1.0
+"""A start that takes longer serves reads meanwhile. Most do not, and are not worth telling the
+whole cluster that there is one bookie more to read from, and then that it takes adds, too."""
+
+LoadingBar = Callable[[], AbstractContextManager[Callable[[int], None]]]
+"""Shown while the log is loaded: it is told the per cent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,9 +81,11 @@ class Bookie:
         random_bytes: Callable[[int], bytes],
         reader: BlockingReader | None = None,
         more_directories: Sequence[DataDirectory] = (),
+        loading_bar: LoadingBar | None = None,
     ) -> None:
-        """`disk`, workers and `reader` are those of the first data directory. `TlsConfigError` if
-        certificates are configured that cannot be used."""
+        """`disk`, workers and `reader` are those of the first data directory. `loading_bar` is
+        shown in place of lines in the log. `TlsConfigError` if certificates are configured that
+        cannot be used."""
         check_security(config)
         self.config = config
         self.metadata = metadata
@@ -87,12 +99,14 @@ class Bookie:
         self._random_bytes = random_bytes
         self._log = log
         self.log_times = StorageTimes(clock.monotonic)
-        self.store = _open_store((first, *more_directories), config, clock, self.log_times)
+        self.store = open_store((first, *more_directories), config, clock, self.log_times)
         self.service = BookieService(self.store, config, clock, network, log)
         self._port: Port | None = None
         self._registration: Registration | None = None
         self._instance_id = ""
         self._reader = reader
+        self._loading_bar = loading_bar
+        self._early: EarlyStore | None = None
         self._recovered = False
         self._serving = False
         self.held_readonly = False
@@ -103,7 +117,7 @@ class Bookie:
         self._doubts = Doubts()
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
-        self._damage: DamageReports | None = None
+        self.damage_reports: DamageReports | None = None
         self._tasks = TaskSet()
 
     @property
@@ -129,7 +143,7 @@ class Bookie:
 
     @property
     def serving(self) -> bool:
-        """Whether it is registered and listens."""
+        """Whether it is registered, listens, and has loaded its log."""
         return self._serving
 
     @property
@@ -156,7 +170,8 @@ class Bookie:
         return found
 
     async def start(self) -> None:
-        """Check the directory, recover its log, register, then listen.
+        """Check the directory, recover its log, register, then listen. A long recovery is not
+        waited for: meanwhile it is registered as read-only, and serves what it has loaded.
 
         On return the bookie is registered and serves. Raises StartError, CookieError, StorageError,
         metadata errors; then nothing is left running and nothing stored was changed.
@@ -190,7 +205,7 @@ class Bookie:
         self._over_replicated = OverReplicated(
             self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
         )
-        self._damage = DamageReports(
+        self.damage_reports = DamageReports(
             self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
         )
         report = await self._recover()
@@ -206,35 +221,48 @@ class Bookie:
         self.store.on_damage = self._on_damage
         self.store.start()
         writable = self._tell_service()
+        if self._early is not None:
+            self._end_early(self._early)
+            self._announce_soon()
+        else:
+            await self._register(self._port, writable=writable)
+            if self.writable != writable:  # meanwhile, when nobody could be told
+                self._announce_soon()
+            await self._listen(self._port)
+        self._begin_periods()
+        self._serving = True
+        self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+
+    async def _register(self, port: Port, *, writable: bool) -> None:
         self._registration = await self.metadata.register_bookie(
             BookieAddress(
                 self.bookie_id,
                 self.address.advertise,
-                port,
+                port.number,
                 tls=self.config.tls is not None,
                 others=self.others,
             ),
             readonly=not writable,
         )
-        if self.writable != writable:  # meanwhile, when nobody could be told
-            self._announce_soon()
         self._registration.lost.add_done_callback(self._on_registration_lost)
-        await self._listen(self._port)
-        self._begin_periods()
-        self._serving = True
-        self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
     async def _recover(self) -> RecoveryReport:
         """On a thread, where there is one: a large index takes its time, and whoever asks is told
         how far it is."""
         if self._reader is None:
             return self.store.recover()
-        telling = self._tasks.start(self._every(LOADING_TOLD_S, self._tell_loading))
+        telling = self._tasks.start(self._tell_loading())
         work = asyncio.ensure_future(self._reader.run(self.store.recover))
         try:
+            await asyncio.wait([work], timeout=SERVE_EARLY_AFTER_S)
+            if not work.done():
+                await self._serve_early()
             return await asyncio.shield(work)
-        except asyncio.CancelledError:
-            # It goes on, and writes: the directories are not given back before its end.
+        except BaseException:
+            # It may be writing: the directories are not given back before its end.
+            self.store.stop_loading()
+            if not work.done():
+                self._log("loading_stopped", bookie=self.bookie_id, percent=self.loading_percent)
             while not work.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([work])
@@ -245,7 +273,31 @@ class Bookie:
             telling.cancel()
 
     async def _tell_loading(self) -> None:
-        self._log("loading", bookie=self.bookie_id, percent=self.loading_percent)
+        if self._loading_bar is None:
+            while True:
+                await asyncio.sleep(LOADING_TOLD_S)
+                self._log("loading", bookie=self.bookie_id, percent=self.loading_percent)
+        await asyncio.sleep(LOADING_SHOWN_S)
+        with self._loading_bar() as show:
+            while True:
+                show(self.loading_percent)
+                await asyncio.sleep(LOADING_SHOWN_S)
+
+    async def _serve_early(self) -> None:
+        """What is loaded already. It takes no adds before it knows what is fenced."""
+        assert self._port is not None
+        early = EarlyStore(self.store)
+        # Of a store it has what the service asks for while it is `loading`.
+        self.service.store, self.service.loading = cast(Store, early), True
+        await self._listen(self._port)
+        await self._register(self._port, writable=False)
+        self._early = early
+        self._log("serving_early", bookie=self.bookie_id, percent=self.loading_percent)
+
+    def _end_early(self, early: EarlyStore) -> None:
+        self.service.store, self.service.loading = self.store, False
+        early.end()
+        self.store.end_early()
 
     def _begin_periods(self) -> None:
         config = self.config
@@ -267,6 +319,7 @@ class Bookie:
         if self._orders is not None:
             self._orders.close()
         await self._tasks.close()
+        self.store.end_early()
         if self._registration is not None:
             registration, self._registration = self._registration, None
             try:
@@ -302,11 +355,11 @@ class Bookie:
             self._log("over_replicated_skipped", error=str(error))
 
     async def report_damage(self) -> None:
-        """One pass now: ledgers with entries that are damaged here are marked as lacking replicas.
-        An error is logged, and the next pass tries again."""
-        assert self._damage is not None
+        """One pass now: ledgers with entries that are damaged or lost here are marked as lacking
+        replicas. An error is logged, and the next pass tries again."""
+        assert self.damage_reports is not None
         try:
-            await self._damage.report(self._log)
+            await self.damage_reports.report(self._log)
         except (QuireError, CookieError) as error:
             self._log("damage_report_failed", error=str(error))
 
@@ -445,43 +498,3 @@ class Bookie:
                     await asyncio.sleep(ANNOUNCE_AGAIN_S)
         finally:
             self._announcing = False
-
-
-def _open_store(
-    directories: Sequence[DataDirectory], config: BookieConfig, clock: Clock, times: StorageTimes
-) -> Store:
-    schedule = asyncio.get_running_loop().call_later
-    # What is bounded for the bookie is shared by its directories.
-    each = storage_config(config)
-    share = replace(
-        each,
-        max_queued_bytes=max(1, each.max_queued_bytes // len(directories)),
-        footer_cache_bytes=each.footer_cache_bytes // len(directories),
-        max_open_files=max(1, each.max_open_files // len(directories)),
-    )
-    stores = [
-        LedgerStore(
-            one.disk, one.log_worker, one.maintenance_worker, share, clock,
-            schedule=schedule, reader=one.reader, times=times,
-        )
-        for one in directories
-    ]  # fmt: skip
-    return stores[0] if len(stores) == 1 else LedgerDirectories(stores)
-
-
-def storage_config(config: BookieConfig) -> StorageConfig:
-    return replace(
-        StorageConfig(),
-        segment_bytes=config.segment_bytes,
-        max_queued_bytes=config.max_queued_bytes,
-        min_free_bytes=config.min_free_bytes,
-        seal_idle_ms=config.seal_idle_ms,
-        compact_minor_ratio=config.compact_minor_ratio,
-        compact_minor_interval_s=config.compact_minor_interval_s,
-        compact_major_ratio=config.compact_major_ratio,
-        compact_major_interval_s=config.compact_major_interval_s,
-        compact_bytes_per_s=config.compact_bytes_per_s,
-        compact_reserve_bytes=config.compact_reserve_bytes,
-        scrub_interval_s=config.scrub_interval_s,
-        scrub_bytes_per_s=config.scrub_bytes_per_s,
-    )

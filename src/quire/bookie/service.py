@@ -71,6 +71,8 @@ class Counters:
     adds: int = 0
     add_bytes: int = 0
     add_batches: int = 0
+    copies: int = 0
+    """Of these, entries that whoever replicates a ledger has brought."""
     adds_refused: int = 0
     reads: int = 0
     reads_from_disk: int = 0
@@ -129,6 +131,9 @@ class BookieService:
         self.security = Security(config, network, clock, log, self.counters)
         self.writable = True
         """Whether plain adds are taken to whatever ledger."""
+        self.loading = False
+        """Whether the log is still being loaded, so that `store` is an `EarlyStore`: nothing is
+        taken, nothing is fenced, and what is not found may be here all the same."""
         self.partly_writable = False
         """Where they are not: whether some directories take them, so that the store is to be asked
         of each ledger."""
@@ -200,7 +205,9 @@ class BookieService:
         ledger known to the store, or the code of the refusal."""
         store = self.store
         code: int = Code.OK
-        if store.failed is not None or store.is_lost(ledger_id):
+        if self.loading:
+            code = Code.READ_ONLY
+        elif store.failed is not None or store.is_lost(ledger_id):
             code = Code.IO_ERROR
         elif not flags & HIGH_PRIORITY and not self._takes(ledger_id):
             code = Code.READ_ONLY
@@ -241,7 +248,7 @@ class BookieService:
     def count_adds(self, batch: Batch) -> None:
         counters = self.counters
         counters.add_batches += 1
-        batch.entries = entries = sum([run.count for run in batch.runs])
+        batch.entries = entries = batch.entry_count
         counters.adds += entries
         counters.add_bytes += batch.size_bytes
 
@@ -255,6 +262,8 @@ class BookieService:
         once is a refusal, and nothing was fenced. An unknown ledger is created, fenced, so that a
         late first add fails (replication spec, 13)."""
         store = self.store
+        if self.loading:
+            return Code.TOO_MANY_REQUESTS
         if store.failed is not None or store.is_lost(ledger_id):
             return Code.IO_ERROR
         code = self._open(
@@ -280,6 +289,8 @@ class BookieService:
         """Keep an explicit LAC, and call `answer` once it is durable. A code returned at once is a
         refusal. Fenced ledgers take it, unknown ones are created (wire-protocol spec, 6.1, 6.3)."""
         store = self.store
+        if self.loading:
+            return Code.READ_ONLY
         if store.failed is not None or store.is_lost(ledger_id):
             return Code.IO_ERROR
         if not self._takes(ledger_id):
@@ -323,7 +334,7 @@ class BookieService:
         be so large that adds should not wait for all of it."""
         self.counters.reads += 1
         small = request.max_count == 1 or self._budget(request) <= SLICE_BYTES
-        if small or request.entry_id < 0:
+        if (small and not self.loading) or request.entry_id < 0:
             try:
                 return self._look_up(request)
             except WouldBlock:
@@ -390,7 +401,7 @@ class BookieService:
             self.counters.reads_failed += 1
             self.log("read_failed", error=str(error))
             return Code.IO_ERROR
-        if self.store.is_lost(ledger_id):
+        if self.loading or self.store.is_lost(ledger_id):
             self.counters.reads_failed += 1
         else:
             self.counters.reads_missing += 1
@@ -398,7 +409,9 @@ class BookieService:
 
     def code_of_missing(self, error: Exception, ledger_id: int) -> int:
         """The answer for what is not here: "no", or "unknown" while that cannot be known. What may
-        be in a directory that failed is not missing."""
+        be in a directory that failed is not missing, nor what may not be loaded yet."""
+        if self.loading:
+            return Code.TOO_MANY_REQUESTS
         if self.store.is_lost(ledger_id):
             return Code.IO_ERROR
         if self.store.absence_unknown(ledger_id):

@@ -13,6 +13,10 @@ from typing import overload
 
 from quire.codec.frames import FRAME_HEADER_BYTES, LENGTH, Buffer, pack_entries
 
+FRAMES_AT_ONCE = 64
+"""Unpacked by one call: an object for each entry is what packing costs, and these are not there
+for longer than their part of the answer takes to be made."""
+
 
 class FrameRun:
     """The entries of frames that lie back to back and have been checked."""
@@ -28,46 +32,59 @@ class FrameRun:
         self.frame_bytes = len(frames)
         self._sizes = sizes
         self._frames = frames
-        self._packed: bytes | None = None
+        self._packed: list[bytes] | None = None
 
     @property
     def size_bytes(self) -> int:
         """Of the entries, without anything before them."""
         return self.frame_bytes - FRAME_HEADER_BYTES * self.count
 
-    def pack(self) -> bytes:
-        """A length (4 bytes) before each entry. Done once; the frames are then let go."""
+    def pack(self) -> list[bytes]:
+        """Parts which joined have a length (4 bytes) before each entry. Done once; the frames are
+        then let go."""
         if self._packed is None:
             self._packed = self._pack()
             self._frames = memoryview(b"")
         return self._packed
 
-    def _pack(self) -> bytes:
-        if self.frame_size:
-            length = LENGTH.pack(self.frame_size - FRAME_HEADER_BYTES)
-            bodies = [body for (body,) in _bodies_of(self.frame_size).iter_unpack(self._frames)]
-            return length.join((b"", *bodies))  # see pack_entries
-        return pack_entries(list(self.entries()))
+    def _pack(self) -> list[bytes]:
+        if not self.frame_size:
+            return [pack_entries(list(self.entries()))]
+        size, frames = self.frame_size, self._frames
+        length = LENGTH.pack(size - FRAME_HEADER_BYTES)
+        end = self.count // FRAMES_AT_ONCE * FRAMES_AT_ONCE * size
+        parts = [
+            length.join((b"", *bodies))  # see pack_entries
+            for bodies in _bodies_of(size, FRAMES_AT_ONCE).iter_unpack(frames[:end])
+        ]
+        if end < len(frames):
+            rest = [body for (body,) in _bodies_of(size, 1).iter_unpack(frames[end:])]
+            parts.append(length.join((b"", *rest)))
+        return parts
 
     def entries(self) -> Iterator[memoryview]:
         """Each, not copied."""
-        skip = FRAME_HEADER_BYTES if self._packed is None else LENGTH.size
-        whole = self._frames if self._packed is None else memoryview(self._packed)
-        at = 0
-        for index in range(self.count):
-            size = (self.frame_size or self._sizes[index]) - FRAME_HEADER_BYTES
-            at += skip
-            yield whole[at : at + size]
-            at += size
+        skip, parts = FRAME_HEADER_BYTES, [self._frames]
+        if self._packed is not None:
+            skip, parts = LENGTH.size, [memoryview(part) for part in self._packed]
+        index = 0
+        for part in parts:
+            at = 0
+            while at < len(part):
+                size = (self.frame_size or self._sizes[index]) - FRAME_HEADER_BYTES
+                at += skip
+                yield part[at : at + size]
+                at += size
+                index += 1
 
     def first(self) -> memoryview:
         return next(self.entries())
 
 
 @lru_cache(maxsize=256)
-def _bodies_of(size: int) -> struct.Struct:
-    """The entry bytes of a frame."""
-    return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s")
+def _bodies_of(size: int, frames: int) -> struct.Struct:
+    """The entry bytes of so many frames."""
+    return struct.Struct(f"{FRAME_HEADER_BYTES}x{size - FRAME_HEADER_BYTES}s" * frames)
 
 
 class Entries(Sequence[Buffer]):
@@ -113,5 +130,5 @@ def entry_bytes(entries: Sequence[Buffer]) -> int:
 def packed(entries: Sequence[Buffer]) -> list[bytes]:
     """Parts which joined have a length (4 bytes) before each entry."""
     if isinstance(entries, Entries):
-        return [run.pack() for run in entries.runs]
+        return [part for run in entries.runs for part in run.pack()]
     return [pack_entries(entries)]

@@ -21,6 +21,7 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 from sys import byteorder
 
 Buffer = bytes | bytearray | memoryview
@@ -203,6 +204,12 @@ def add_responses_of(ledger_id: int, entry_ids: Iterable[int], code: int = 0) ->
     """Answers with one code to any adds of one ledger."""
     pack = RESPONSE.pack
     return b"".join([pack(24, ADD_WORD, code, ledger_id, entry) for entry in entry_ids])
+
+
+def add_responses_each(ledger_ids: Iterable[int], entry_ids: Iterable[int]) -> bytes:
+    """The OK answers to adds of ledgers in turn, as one bytes object."""
+    words = repeat(24), repeat(ADD_WORD), repeat(0)
+    return b"".join(map(RESPONSE.pack, *words, ledger_ids, entry_ids))
 
 
 def read_response(

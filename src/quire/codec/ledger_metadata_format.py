@@ -31,7 +31,7 @@ from quire.codec._protobuf_wire import (
 )
 from quire.codec.digest import DigestType
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Segment
-from quire.errors import MetadataError, UsageError
+from quire.errors import UnreadableMetadataError, UsageError
 
 _HEADER = b"BookieMetadataFormatVersion\t"
 _VERSION_DIGITS_MAX = 9
@@ -88,7 +88,7 @@ def encode(metadata: LedgerMetadata) -> bytes:
 
 def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
     """The value of stored bytes; `node_ctime_ms` is the creation time of the node they are from,
-    used where they hold none. `MetadataError` if they cannot be understood."""
+    used where they hold none. `UnreadableMetadataError` if they cannot be understood."""
     version, body = _split_header(data)
     try:
         if version == 1:
@@ -96,21 +96,25 @@ def decode(data: bytes, node_ctime_ms: int = -1) -> LedgerMetadata:
         raw = _parse_v2(body) if version == 2 else _parse_v3(body)
         return raw.to_metadata(version, node_ctime_ms)
     except ValueError as error:
-        raise MetadataError(f"ledger metadata (format {version}) is damaged: {error}") from None
+        raise UnreadableMetadataError(
+            f"ledger metadata (format {version}) is damaged: {error}"
+        ) from None
 
 
 def _split_header(data: bytes) -> tuple[int, bytes]:
     if not data.startswith(_HEADER):
-        raise MetadataError("ledger metadata is damaged: its header is missing")
+        raise UnreadableMetadataError("ledger metadata is damaged: its header is missing")
     end = data.find(b"\n", len(_HEADER), len(_HEADER) + _VERSION_DIGITS_MAX + 1)
     if end < 0:
-        raise MetadataError("ledger metadata is damaged: its format version does not end")
+        raise UnreadableMetadataError("ledger metadata is damaged: its format version does not end")
     digits = data[len(_HEADER) : end]
     if not digits.isdigit():
-        raise MetadataError(f"ledger metadata is damaged: its format version is {digits!r}")
+        raise UnreadableMetadataError(
+            f"ledger metadata is damaged: its format version is {digits!r}"
+        )
     version = int(digits)
     if version not in (1, 2, 3):
-        raise MetadataError(f"ledger metadata has format {version}; known are 1, 2 and 3")
+        raise UnreadableMetadataError(f"ledger metadata has format {version}; known are 1, 2 and 3")
     return version, data[end + 1 :]
 
 

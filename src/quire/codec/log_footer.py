@@ -160,6 +160,15 @@ def _plain_rows(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}q{count}q{count}I{count}I{count}I{count}II")
 
 
+@lru_cache(maxsize=4 * PLAIN_ROWS_MAX)
+def _rest_of_singles(rows: int, frame_size: int) -> bytes:
+    """What stands behind the offsets, of rows with one entry each."""
+    counts, sizes, no_ids = (1,) * rows, (frame_size,) * rows, (CONSECUTIVE,) * rows
+    return _plain_rows(rows).pack(*bytes(2 * rows), *counts, *sizes, *bytes(rows), *no_ids, 0)[
+        16 * rows :
+    ]
+
+
 def encode_ledger_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:
     """`runs` sorted as the format demands; `offsets` of their first frames in the file."""
     count = len(runs)
@@ -167,11 +176,26 @@ def encode_ledger_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes
         frame_sizes = [run.frame_size for run in runs if run.ids is None]
         if len(frame_sizes) == count and 0 not in frame_sizes:
             firsts, counts = [run.first for run in runs], [run.count for run in runs]
-            ids_at = (CONSECUTIVE,) * count
-            return _plain_rows(count).pack(
-                *firsts, *offsets, *counts, *frame_sizes, *bytes(count), *ids_at, 0
-            )
+            return encode_plain_rows(firsts, offsets, counts, frame_sizes)
     return _encode_any_rows(runs, offsets)
+
+
+def encode_plain_rows(
+    firsts: Sequence[int],
+    offsets: Sequence[int],
+    counts: Sequence[int],
+    frame_sizes: Sequence[int],
+) -> bytes:
+    """`encode_ledger_rows` of at most `PLAIN_ROWS_MAX` runs of consecutive ids, each with frames of
+    one size."""
+    rows, frame_size = len(firsts), frame_sizes[0]
+    if counts.count(1) == frame_sizes.count(frame_size) == rows:
+        columns = little(array("q", firsts)) + little(array("q", offsets))
+        return columns + _rest_of_singles(rows, frame_size)
+    no_ids = (CONSECUTIVE,) * rows
+    return _plain_rows(rows).pack(
+        *firsts, *offsets, *counts, *frame_sizes, *bytes(rows), *no_ids, 0
+    )
 
 
 def _encode_any_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:

@@ -65,6 +65,7 @@ import struct
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from quire.codec.digest import crc32c
@@ -72,12 +73,13 @@ from quire.codec.log_parts import (
     BLOCK_BYTES,
     Buffer,
     FormatError,
+    Singles,
     StateRecord,
     VersionError,
     aligned,
     block_checksums,
     decode_records,
-    encode_records,
+    encode_record,
     from_little,
     little,
 )
@@ -293,13 +295,13 @@ class GroupEncoder:
         self._rows: list[bytes] = []
         self._sizes: list[bytes] = []
         self._ids: list[bytes] = []
-        self._records: list[StateRecord] = []
+        self._records: list[bytes] = []
         self._payload: list[Buffer] = []
         self.payload_bytes = 0
 
     def add(
         self,
-        runs: Iterable[RunLike],
+        runs: Iterable[RunLike] | Singles,
         buffers: Iterable[Buffer],
         size_bytes: int,
         records: Iterable[StateRecord] = (),
@@ -309,10 +311,16 @@ class GroupEncoder:
         base = self.payload_bytes
         rows = self._rows
         for record in records:
-            at = len(rows) + record.run_index
-            self._records.append(StateRecord(record.kind, record.ledger_id, record.value, at))
+            self._records.append(encode_record(record, len(rows) + record.run_index))
         pack = RUN_ROW.pack
         add_row = rows.append
+        if isinstance(runs, Singles):
+            ledger_ids, entry_ids, size = runs
+            offsets = range(base, base + size * len(ledger_ids), size)
+            rows.extend(
+                map(pack, ledger_ids, entry_ids, repeat(1), repeat(size), offsets, repeat(0))
+            )
+            runs = ()
         for run in runs:
             size, ids, count = run.frame_size, run.ids, run.count
             if size and ids is None:
@@ -332,7 +340,7 @@ class GroupEncoder:
         return base
 
     def finish(self, flags: int = 0) -> EncodedGroup:
-        fixed = b"".join((*self._rows, *self._sizes, *self._ids, encode_records(self._records)))
+        fixed = b"".join((*self._rows, *self._sizes, *self._ids, *self._records))
         # The number of checksums depends on where the table ends, and that on their number: one
         # may be left over, and is 0.
         room = self.payload_bytes // BLOCK_BYTES + 1

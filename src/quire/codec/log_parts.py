@@ -18,10 +18,11 @@ import enum
 import struct
 import sys
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
-from quire.codec.digest import crc32c
+from quire.codec.digest import crc32c_of
 
 Buffer = bytes | bytearray | memoryview
 
@@ -119,14 +120,21 @@ def decode_segment_value(value: Buffer) -> int:
     return int.from_bytes(value, "little")
 
 
+class Singles(NamedTuple):
+    """Frames of one size, back to back, each of which is a run: entries of ledgers in turn."""
+
+    ledger_ids: Sequence[int]
+    entry_ids: Sequence[int]
+    frame_size: int
+
+
 def encode_records(records: Iterable[StateRecord]) -> bytes:
-    parts = []
-    for record in records:
-        parts.append(
-            _RECORD.pack(record.kind, len(record.value), record.run_index, record.ledger_id)
-        )
-        parts.append(record.value)
-    return b"".join(parts)
+    return b"".join([encode_record(record, record.run_index) for record in records])
+
+
+def encode_record(record: StateRecord, run_index: int) -> bytes:
+    value = record.value
+    return _RECORD.pack(record.kind, len(value), run_index, record.ledger_id) + value
 
 
 def decode_records(data: Buffer, at: int, count: int) -> tuple[list[StateRecord], int]:
@@ -175,16 +183,16 @@ def block_checksums(buffers: Iterable[Buffer]) -> array[int]:
     for buffer in buffers:
         size = len(buffer)
         if size < room:
-            crc = crc32c(buffer, crc)
+            crc = crc32c_of(buffer, crc)
             room -= size
             continue
         view = memoryview(buffer)
-        found.append(crc32c(view[:room], crc))
-        at = room
-        while at + BLOCK_BYTES <= size:
-            found.append(crc32c(view[at : at + BLOCK_BYTES]))
-            at += BLOCK_BYTES
-        crc, room = crc32c(view[at:]), BLOCK_BYTES - (size - at)
+        found.append(crc32c_of(view[:room], crc))
+        end = size - (size - room) % BLOCK_BYTES
+        found.extend(
+            [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(room, end, BLOCK_BYTES)]
+        )
+        crc, room = crc32c_of(view[end:]), BLOCK_BYTES - (size - end)
     if room != BLOCK_BYTES:
         found.append(crc)
     return found

@@ -6,7 +6,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.codec.underreplication import Underreplicated, mark_path
-from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError, VersionConflictError
+from quire.errors import (
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    UnreadableMetadataError,
+    VersionConflictError,
+)
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Put
 from quire.metadata.uri import replication_root
@@ -45,8 +51,8 @@ async def mark_ledger(
 
 
 def decoded_mark(path: str, value: bytes) -> Underreplicated:
-    """MetadataError where it is none."""
+    """UnreadableMetadataError where it is none."""
     try:
         return Underreplicated.decode(value)
     except ValueError as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
+        raise UnreadableMetadataError(f"{path} cannot be understood: {error}") from None

@@ -6,7 +6,8 @@ Of the bookies that a mark names,
 - those that are not registered, or do not answer, are replaced (`ledger.take_out_locked`); whether
   they are back is asked again before each copy;
 - those that live are asked for every entry that they should hold, and what they lack is written
-  back to them (`repair`).
+  back to them (`repair`). One that has lost something cannot say where an open ledger ends: like
+  one that is gone, it costs a writer that does nothing in its grace period the ledger.
 
 Bookies that the mark does not name are left alone: whether they are lost is for the auditor to say.
 The mark goes when nothing that it names is missing any more.
@@ -17,15 +18,15 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Collection, Iterable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
 from quire.client import Client
 from quire.clock import Clock
 from quire.codec.underreplication import Underreplicated
-from quire.core.fragments import Fragment, members
-from quire.core.replicas import Finding
-from quire.errors import MetadataError, NoSuchLedgerError
+from quire.core.fragments import Fragment, members, next_stored
+from quire.core.replicas import Bad, Finding, Kind
+from quire.errors import LedgerError, MetadataError, NoSuchLedgerError
 from quire.metadata.base import Bookies, Versioned
 from quire.replication.auditor import Log
 from quire.replication.budget import Budget
@@ -35,6 +36,7 @@ from quire.replication.ledger import (
     LedgerWork,
     Seen,
     Work,
+    fence_and_close,
     take_out_locked,
 )
 from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
@@ -42,7 +44,7 @@ from quire.replication.marks import Marks
 from quire.replication.misplaced import put_right
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.repair import repair_locked
-from quire.replication.replica_reader import answers
+from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
 from quire.replication.scan import scan
 from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.status import (
@@ -55,6 +57,8 @@ from quire.replication.status import (
 
 RESTING_MAX = 100_000
 """Ledgers that wait for their next attempt, in memory. Beyond it some are tried sooner."""
+NEVER_WRITTEN = 2**62
+"""No ledger gets so many entries."""
 FRESH_S = 1.0
 """What was said of bookies counts for so long."""
 
@@ -308,6 +312,13 @@ class Worker:
                 result = await self._look_at(ledger, looked_at, whole, result)
                 if result.work is not Work.DONE:
                     return result
+                if await self._cannot_tell(ledger, looked_at):
+                    now_seen = Seen(ledger.stored.version, ledger.last_add_confirmed)
+                    if seen != now_seen:
+                        return replace(result, work=Work.OPEN, seen=now_seen)
+                    await fence_and_close(self._client, ledger)
+                    result = replace(result, recovered=True)
+                    continue
                 now = await self._store.read_ledger(lock.ledger_id)
                 if now.version == ledger.stored.version:
                     await self._locks.replicated(lock)
@@ -316,8 +327,31 @@ class Worker:
         except NoSuchLedgerError:
             await self._locks.replicated(lock)
             return replace(result, work=Work.GONE)
+        except LedgerError as error:  # of the closing
+            return replace(result, work=Work.FAILED, reason=str(error)[:REASON_CHARS_MAX])
         reason = f"others changed the ledger {CONFLICTS_MAX} times while it was looked at"
         return replace(result, work=Work.FAILED, reason=reason)
+
+    async def _cannot_tell(self, ledger: OpenedLedger, bookies: Iterable[str]) -> bool:
+        """Whether one of these takes entries of the open ledger and has lost something: of an entry
+        that nobody ever wrote it cannot say that there is none. What it had behind the last entry
+        that is known nobody can give back before it is known where the ledger ends."""
+        newest = ledger.fragments()[-1]
+        if newest.closed:
+            return False
+        for index in members(newest, bookies):
+            reader = ReplicaReader(
+                self._client, ledger.ledger_id, ledger.metadata, ledger.codec,
+                newest.ensemble[index],
+            )  # fmt: skip
+            entry = next_stored(ledger.metadata, index, NEVER_WRITTEN)
+            with suppress(Unreachable):
+                if any(
+                    isinstance(part, Bad) and part.kind is Kind.DAMAGED
+                    for part in await reader.read((entry,))
+                ):
+                    return True
+        return False
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerWork) -> LedgerWork:
         """Move what the placement policy wants elsewhere."""

@@ -27,6 +27,11 @@ MAX_NOTE_BYTES = 256 * 1024
 
 STATE_SHARE = 4
 """One byte of so many of the reserve is for state records alone."""
+PATIENCE_S = 0.01
+"""So long at most a patient batch waits for others to share their sync."""
+PATIENT_BYTES_MAX = 512 * 1024
+"""Of batches that wait so: with this they are written by themselves. What they join takes longer by
+no more than it takes to write them."""
 
 
 class Handle(Protocol):
@@ -63,6 +68,12 @@ class Appender:
         self._pending: list[StateRecord] = []
         """To be written with the next batch."""
         self._barriers: deque[tuple[int, Done]] = deque()
+        self._resting: list[Batch] = []
+        """Patient batches that the log's worker does not know of yet: the newest of all."""
+        self._resting_bytes = 0
+        self._patience: Handle | None = None
+        self._in_company = False
+        """An add of a writer came after the last time that a patient batch waited in vain."""
         self._timer: Handle | None = None
         self._idle_sequence = -1
         self._unmarked = False
@@ -112,9 +123,9 @@ class Appender:
         batch.cost_bytes = cost = batch.cost()
         segment = self.current
         assert segment is not None
-        runs = segment.run_count + len(batch.runs)
+        runs = segment.run_count + batch.run_count
         try:
-            if batch.runs and not self._spares.space:
+            if batch.run_count and not self._spares.space:
                 self._check_share(segment, cost)
             if not segment.fits(cost) or runs > self._config.max_runs_per_segment:
                 segment = self._roll(segment, cost)
@@ -165,17 +176,47 @@ class Appender:
     # -- submission -------------------------------------------------------------------------------
 
     def submit(self, batch: Batch) -> None:
-        """`admit` has accepted it, and its runs are indexed."""
+        """`admit` has accepted it, and its runs are indexed.
+
+        A patient batch waits for the next one that is not, and they are written and synced
+        together; so copies cost a disk that is written to anyway no syncs of their own, and nobody
+        waits behind a sync that is theirs alone. None comes, or many bytes wait: they go by
+        themselves, and so do those that follow until one comes. The order of batches stays what it
+        is."""
         segment = batch.segment
         segment.in_flight += 1
         segment.reserved += batch.cost_bytes
-        segment.run_count += len(batch.runs)
+        segment.run_count += batch.run_count
         segment.payload_bytes += batch.size_bytes
         segment.live_bytes += batch.size_bytes
         self.queued_bytes += batch.size_bytes
         if self.queued_bytes >= self._config.max_queued_bytes:
             self._was_full = True
+        if not batch.patient:
+            self._in_company = self._in_company or batch.run_count > 0
+        elif self._in_company and self._resting_bytes + batch.size_bytes < PATIENT_BYTES_MAX:
+            self._resting.append(batch)
+            self._resting_bytes += batch.size_bytes
+            if self._patience is None:
+                self._patience = self._schedule(PATIENCE_S, self._on_patience)
+            return
+        if self._resting:
+            self._hand_over()
         self._writer.submit(batch)
+
+    def _on_patience(self) -> None:
+        """Nobody has come."""
+        self._in_company = False
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """What has rested goes ahead of what comes now."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        resting, self._resting, self._resting_bytes = self._resting, [], 0
+        for batch in resting:
+            self._writer.submit(batch)
 
     def note(self, records: Sequence[StateRecord], done: Done) -> None:
         """Log state records, in order; `done` when all are durable. They may use the reserve."""
@@ -220,6 +261,7 @@ class Appender:
         if self.failed is not None or self._completed == self._sequence:
             done(self.failed)
         else:
+            self._hand_over()
             self._barriers.append((self._sequence, done))
 
     # -- completion -------------------------------------------------------------------------------
@@ -249,8 +291,7 @@ class Appender:
             if done is not None:
                 batch.done = None
                 done(batch, None)
-            # Runs name their batch: a ring that nothing but a look at all objects would free.
-            batch.runs = ()
+            batch.forget_runs()
         self._times.on_written(group)
         self._completed = group.batches[-1].sequence
         self._release_barriers(None)
@@ -285,6 +326,7 @@ class Appender:
         """Final: what was queued may or may not be stored, and nothing more is taken."""
         self.failed = error
         self._cancel_timer()
+        self._hand_over()
         for batch in (*batches, *self._writer.take_waiting()):
             self.queued_bytes -= batch.size_bytes
             done = batch.done
@@ -332,6 +374,7 @@ class Appender:
                 self._submit_records((), None)
             except StorageError:
                 pass  # No room. The start will find no clean stop, and look.
+        self._hand_over()
         self.closing = True
         self._cancel_timer()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from quire.codec.frames import FRAME_HEADER_BYTES
 from quire.codec.log_format import GROUP_HEADER_BYTES, RUN_ROW
-from quire.codec.log_parts import BLOCK_BYTES, Buffer, StateRecord
+from quire.codec.log_parts import BLOCK_BYTES, Buffer, Singles, StateRecord
 from quire.errors import StorageError
 
 if TYPE_CHECKING:
@@ -62,6 +62,16 @@ class Run:
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
+def runs_of(singles: Singles, offset: int = 0) -> list[Run]:
+    """Each of them as a run, the first of which begins at `offset`."""
+    ledger_ids, entry_ids, size = singles
+    offsets = range(offset, offset + size * len(ledger_ids), size)
+    return [
+        Run(ledger_id, entry_id, 1, at, size)
+        for ledger_id, entry_id, at in zip(ledger_ids, entry_ids, offsets)
+    ]
+
+
 class Batch:
     """One received chunk: complete ADD frames back to back, and what they are.
 
@@ -70,8 +80,8 @@ class Batch:
     """
 
     __slots__ = (
-        "buffers", "cost_bytes", "done", "entries", "file_offset", "partial", "received_s",
-        "records", "runs", "segment", "sequence", "size_bytes",
+        "_runs", "buffers", "cost_bytes", "done", "entries", "file_offset", "partial", "patient",
+        "received_s", "records", "segment", "sequence", "singles", "size_bytes",
     )  # fmt: skip
 
     segment: Segment
@@ -84,11 +94,13 @@ class Batch:
     def __init__(
         self,
         buffers: Sequence[Buffer],
-        runs: Sequence[Run],
+        runs: Sequence[Run] | Singles,
         records: Sequence[StateRecord] = (),
     ) -> None:
         self.buffers: Sequence[Buffer] | None = buffers
-        self.runs = runs
+        self.singles = runs if isinstance(runs, Singles) else None
+        """Instead of runs: entries of ledgers in turn."""
+        self._runs: Sequence[Run] = () if isinstance(runs, Singles) else runs
         self.records = records
         self.size_bytes = sum(map(len, buffers))
         self.file_offset = _IN_MEMORY
@@ -100,6 +112,28 @@ class Batch:
         """When its chunk came, by the store's monotonic clock."""
         self.partial = False
         """A part of what was handed in: the rest went to another directory."""
+        self.patient = False
+        """No writer or reader waits for it: see `Appender.submit`."""
+
+    @property
+    def runs(self) -> Sequence[Run]:
+        """Made anew at each call where there are `singles`."""
+        return self._runs if self.singles is None else runs_of(self.singles)
+
+    @property
+    def run_count(self) -> int:
+        return len(self._runs if self.singles is None else self.singles.ledger_ids)
+
+    @property
+    def entry_count(self) -> int:
+        if self.singles is not None:
+            return len(self.singles.ledger_ids)
+        return sum([run.count for run in self._runs])
+
+    def forget_runs(self) -> None:
+        """Those of the index name their batch: a ring that nothing but a look at all objects would
+        free."""
+        self._runs, self.singles = (), None
 
     def cost(self) -> int:
         """The most that it can take in a segment: as a group of its own, with sizes and ids.
@@ -107,7 +141,7 @@ class Batch:
         An entry takes 52 bytes at least, its size and its id in the table 12: a quarter will do.
         """
         size = self.size_bytes
-        table = len(self.runs) * RUN_ROW.size + size // 4 + size // 1024 + 8
+        table = self.run_count * RUN_ROW.size + size // 4 + size // 1024 + 8
         for record in self.records:
             table += record.size_bytes
         return -(-(GROUP_HEADER_BYTES + table + size) // BLOCK_BYTES) * BLOCK_BYTES

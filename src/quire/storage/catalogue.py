@@ -9,11 +9,11 @@ import struct
 from collections.abc import Iterable
 
 from quire.codec.index_cache_format import CachedLedger
-from quire.codec.log_footer import DISJOINT, Summary
+from quire.codec.log_footer import Summary
 from quire.codec.log_parts import Deleted, RecordKind, StateRecord, decode_segment_value
 from quire.storage import sealed_rows
-from quire.storage.batch import Run
-from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.batch import Batch, Run
+from quire.storage.segment import ROW_BITS, LedgerInfo, Part, Segment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
 """How long a ledger that was fenced and then deleted stays refused."""
@@ -51,18 +51,37 @@ class Catalogue:
         part = info.tail
         if part is None or part.segment is not segment:
             part = self.new_part(info, segment, run.first)
-        last = run.last
-        if run.first > part.last:
-            part.runs.append(run)
-            part.last = last
-            if part.span != DISJOINT:
-                part.span = max(part.span, last - run.first)
-        else:
-            part.insert(run)
-        info.last_entry_id = max(info.last_entry_id, last)
+        part.add(run)
+        info.last_entry_id = max(info.last_entry_id, run.last)
+
+    def index_batch(self, batch: Batch, segment: Segment) -> None:
+        """All of a batch of adds. `KeyError`: it names a ledger that is not here; what stands
+        before that is indexed."""
+        singles, ledgers = batch.singles, self.ledgers
+        if singles is None:
+            for run in batch.runs:
+                run.batch = batch
+                self.index(run, segment, ledgers[run.ledger_id])
+            return
+        first_row = len(segment.chunks) << ROW_BITS
+        segment.chunks.append((batch, singles.frame_size))
+        rows = range(first_row, first_row + len(singles.ledger_ids))
+        infos = map(ledgers.__getitem__, singles.ledger_ids)
+        for info, entry, row in zip(infos, singles.entry_ids, rows):
+            part = info.tail
+            if part is None or part.segment is not segment:
+                part = self.new_part(info, segment, entry)
+            if entry > part.last and part.listed is None:
+                part.rows.append(row)
+                part.entries.append(entry)
+                part.last = entry
+            else:
+                part.add(part.run_of(entry, row))
+            if entry > info.last_entry_id:
+                info.last_entry_id = entry
 
     def new_part(self, info: LedgerInfo, segment: Segment, first: int) -> Part:
-        part = Part(segment, first)
+        part = Part(segment, info.ledger_id, first)
         segment.parts[info.ledger_id] = part
         segment.live_ledgers += 1
         info.open_parts += (part,)
@@ -123,6 +142,7 @@ class Catalogue:
     @staticmethod
     def _forget_part(ledger_id: int, part: Part) -> None:
         del part.segment.parts[ledger_id]
+        part.segment.forgotten.add(ledger_id)
         part.segment.live_ledgers -= 1
         part.segment.live_bytes -= part.size_bytes
 

@@ -36,6 +36,7 @@ from quire.storage.rewrite import BadSegmentError, Result, Rewrite, Source
 from quire.storage.salvage import Salvage, is_original_deletion
 from quire.storage.segment import LedgerInfo, Segment, SegmentState
 from quire.storage.spares import may_pass
+from quire.storage.suspension import Suspension, read_note, resumed, suspended, write_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,32 @@ class Compactor(PacedChore):
         self.freed_bytes = 0
         self.error: str = ""
         """Why the last one that failed did."""
+        self.suspended: Suspension | None = None
+        """By an operator. What is under way goes on to its end."""
+
+    # -- suspended by an operator -----------------------------------------------------------------
+
+    def load(self) -> None:
+        """A suspension ends with the process that it was told to. `OSError`."""
+        if read_note(self._disk) is not None:
+            write_note(self._disk, None)
+
+    def suspend(self, *, minor: bool, major: bool, by: str) -> None:
+        """Begin none of these kinds from now on, not on a full disk either. Where there is no room
+        for the note, there is none."""
+        now_ms = self._now_ms()
+        self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
+
+    def resume(self, *, minor: bool, major: bool) -> None:
+        self._hold(resumed(self.suspended, minor=minor, major=major))
+        self.tick()
+
+    def _hold(self, one: Suspension | None) -> None:
+        if one == self.suspended or self.closed:
+            return
+        self.suspended = one
+        noted = partial(write_note, self._disk, one)
+        self._maintenance.run(noted, lambda _, error: self._look_at(error))
 
     # -- when and which ---------------------------------------------------------------------------
 
@@ -140,10 +167,12 @@ class Compactor(PacedChore):
 
     def _due(self) -> float:
         """Segments below this live ratio are to be compacted now; 0: none."""
-        now = self._monotonic()
-        if self._short or now >= self._next_major_s:
+        now, held = self._monotonic(), self.suspended
+        if (self._short or now >= self._next_major_s) and not (held and held.major):
             return self._config.compact_major_ratio
-        return self._config.compact_minor_ratio if now >= self._next_minor_s else 0.0
+        if (self._short or now >= self._next_minor_s) and not (held and held.minor):
+            return self._config.compact_minor_ratio
+        return 0.0
 
     def _room(self) -> int:
         room = max(self._reserve.size_bytes, self._spares.free_bytes)
@@ -193,6 +222,8 @@ class Compactor(PacedChore):
         if not self._collector.deletions_logged:
             return "deletions wait to be logged"
         minor = facts.live_ratio < config.compact_minor_ratio
+        if self.suspended is not None and self.suspended.stops(minor=minor):
+            return self.suspended.describe()
         wait_s = min(self._next_major_s, self._next_minor_s if minor else self._next_major_s) - now
         if wait_s > 0 and not self._short:
             return f"it waits for the next compaction, in {wait_s:.0f} s"

@@ -19,6 +19,7 @@ from quire.storage.stats import (
     collect_stats,
     collect_usage,
 )
+from quire.storage.suspension import Suspension
 from quire.storage.upkeep import Upkeep
 
 
@@ -46,6 +47,11 @@ class StoreFacts:
             and self._appender.failed is None
             and not self._catalogue.negatives_unknown
         )
+
+    @property
+    def log_lossy(self) -> bool:
+        """Whether something of the log is lost, and `mark_repaired` would end that."""
+        return self._catalogue.negatives_unknown
 
     @property
     def path(self) -> str:
@@ -104,6 +110,11 @@ class StoreFacts:
         elif not self._spares.space:
             state, reason = "read-only", self._spares.error
         return [DirectoryState(self.path, state, reason, self.room_bytes, len(self.ledgers))]
+
+    @property
+    def compaction_suspended(self) -> Suspension | None:
+        """By an operator."""
+        return self._upkeep.compactor.suspended
 
     def usage(self) -> list[SegmentUsage]:
         """Each segment, oldest first."""

@@ -12,7 +12,21 @@ from quire.codec.log_parts import Buffer
 FRAME_IDS = struct.Struct(">I24xqq")  # length, (header word, key), ledger, entry
 LEDGER_AT, ENTRY_AT, ID_BYTES = 28, 36, 8
 _LENGTH = struct.Struct(">I")
-_ID = struct.Struct(">q")
+_IDS = struct.Struct(">qq")
+_LOW_BYTES = 2
+"""Of an entry id that differ between the entries of one run, mostly."""
+_LOW_IDS = 1 << 8 * _LOW_BYTES
+
+
+def _low_bytes() -> bytes:
+    """Of consecutive ids, as they are stored."""
+    low = array("H", range(_LOW_IDS))
+    if sys.byteorder == "little":
+        low.byteswap()
+    return low.tobytes()
+
+
+_LOW = _low_bytes()
 
 
 def frames_are(
@@ -40,21 +54,29 @@ def equal_frames_are(
     """`frames_are`, of frames of one size from `at` on.
 
     Each byte of the heads is compared in all frames at once, as a slice with a step: three times as
-    fast as unpacking them."""
+    fast as unpacking them, and eight times where the ids are a range."""
     count = len(ids)
     end = at + frame_size * count
     if end > len(data):
         return False
-    same = _LENGTH.pack(frame_size - 4), _ID.pack(ledger_id)
-    for start, expected in zip((at, at + LEDGER_AT), same):
+    if not count:
+        return True
+    first = ids[0]
+    length, known = _LENGTH.pack(frame_size - 4), _IDS.pack(ledger_id, first)
+    listed = not isinstance(ids, range) or ids.step != 1
+    if listed or (first ^ ids[-1]) >> 8 * _LOW_BYTES:
+        numbers = array("q", ids)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        changing, size = numbers.tobytes(), ID_BYTES
+    else:
+        low = _LOW_BYTES * (first % _LOW_IDS)
+        changing, size = _LOW[low : low + _LOW_BYTES * count], _LOW_BYTES
+    for start, expected in ((at, length), (at + LEDGER_AT, known[:-size])):
         for offset, byte in enumerate(expected, start):
             if data[offset:end:frame_size].count(byte) != count:
                 return False
-    numbers = array("q", ids)
-    if sys.byteorder == "little":
-        numbers.byteswap()
-    entries = numbers.tobytes()
+    entries_at = at + ENTRY_AT + ID_BYTES - size
     return all(
-        data[at + ENTRY_AT + byte : end : frame_size] == entries[byte::ID_BYTES]
-        for byte in range(ID_BYTES)
+        data[entries_at + byte : end : frame_size] == changing[byte::size] for byte in range(size)
     )

@@ -11,7 +11,7 @@ footers are read instead, and it is written anew.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from quire.codec import index_cache_format as fmt
@@ -86,16 +86,22 @@ class CachedIndex:
             raise StaleCacheError(f"segment {min(gone):x} is gone, which it covers")
 
     def restore(
-        self, catalogue: Catalogue, trailers: Mapping[int, Trailer], end_group: int
+        self,
+        catalogue: Catalogue,
+        trailers: Mapping[int, Trailer],
+        end_group: int,
+        go_on: Callable[[], None],
     ) -> None:
         """Fill a catalogue that is empty. `end_group`: the group behind the last of the log.
-        `FormatError` or `OSError`, and it is half full."""
+        `go_on` is called now and then, and may raise. `FormatError` or `OSError`, and it is half
+        full."""
         for number, one in self.segments.items():
             catalogue.segments[number] = _restored(one, trailers[number])
         catalogue.repaired_before = self.head.repaired_before
         catalogue.tombstones.update(fmt.decode_dead(*self._block(fmt.DEAD)))
         ledgers = 0
         while True:
+            go_on()
             header = fmt.decode_block_header(read(self._file, self._at, fmt.BLOCK_HEADER_BYTES))
             if header.kind == fmt.END:
                 break

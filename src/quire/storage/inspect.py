@@ -27,6 +27,7 @@ from quire.storage import extents
 from quire.storage.disk import LOCK_NAME
 from quire.storage.extents import Extent
 from quire.storage.looking import identity_of, with_log
+from quire.storage.quarantine_record import SUFFIX as DAMAGED_SUFFIX
 from quire.storage.recovery import Recovered
 from quire.storage.scan import ScannedGroup, each_group, has_groups, read_segment_header
 from quire.storage.scrub import SegmentScrub, Target
@@ -68,6 +69,27 @@ class FileFacts:
 
 # -- files ------------------------------------------------------------------------------------
 
+_KINDS = {
+    "current/VERSION": "cookie",
+    "current/DIRECTORY": "the directory's own id",
+    "current/SCRUB": "how far the scrub is",
+    "log/CLEAN": "mark of a clean stop",
+    "log/SUSPENDED": "note that compaction is suspended",
+    "log/INDEX": "index cache",
+    "log/INDEX.new": "index cache that is being written",
+    "log/compaction.spare": "room for a compaction",
+    LOCK_NAME: "lock of the bookie that runs",
+}
+
+
+def kind_of(name: str) -> str:
+    """What a file of a data directory is for."""
+    if number_of(name) is not None:
+        return "segment"
+    if name.startswith(f"{LOG_DIRECTORY}/") and name.endswith(DAMAGED_SUFFIX):
+        return "what is known of damage"
+    return _KINDS.get(name, "other")
+
 
 def list_files(disk: Disk) -> Iterator[FileFacts]:
     """The files in the directory and in the directories there, by name. `StorageError`, `OSError`.
@@ -85,6 +107,27 @@ def list_files(disk: Disk) -> Iterator[FileFacts]:
         try:
             facts = None if number is None else segment_facts(file, own_id, number)
             yield FileFacts(name, file.size(), facts)
+        finally:
+            file.close()
+
+
+def file_sizes(disk: Disk) -> Iterator[tuple[str, int]]:
+    """Every file below the directory, whosever it is, however deep: its name, and its size with
+    what is preallocated. One that went meanwhile is left out. `OSError`."""
+    waiting = list(disk.list())
+    while waiting:
+        name = waiting.pop()
+        try:
+            waiting += [f"{name}/{one}" for one in disk.list(name)]
+            continue
+        except NotADirectoryError:
+            pass
+        try:
+            file = disk.open(name)
+        except FileNotFoundError:
+            continue
+        try:
+            yield name, file.size()
         finally:
             file.close()
 

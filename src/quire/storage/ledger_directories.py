@@ -23,7 +23,9 @@ from quire.storage.appender import Done
 from quire.storage.batch import Batch, Run
 from quire.storage.blocking import BlockingReader
 from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
+from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
+from quire.storage.loading import LoadStopped
 from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.recovery import RecoveryReport
 from quire.storage.seams import Disk, Worker
@@ -31,6 +33,7 @@ from quire.storage.segment import LedgerInfo
 from quire.storage.signals import NoLedger
 from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
 from quire.storage.store import LedgerStore
+from quire.storage.suspension import Suspension
 
 MAX_DIRECTORIES = 64
 """Of one bookie: what is asked of each in turn must stay short."""
@@ -79,7 +82,8 @@ class LedgerDirectories(StoreEvents):
                 self._put_aside(place, error)
 
     def recover(self) -> RecoveryReport:
-        """Each directory; one that cannot be read is put aside. `StorageError`: none is left."""
+        """Each directory; one that cannot be read is put aside. `StorageError`: none is left.
+        `LoadStopped`: see `stop_loading`."""
         reports = []
         for place in list(self._serving):
             try:
@@ -89,10 +93,27 @@ class LedgerDirectories(StoreEvents):
                 reports.append(replace(report, problems=problems))
             except StorageError as error:
                 self._put_aside(place, error)
+            except LoadStopped:
+                for other in self._places:
+                    if other.read:
+                        other.store.give_up()
+                raise
         if not self._serving:
             raise self._first_error()
         self._look_for_disputes()
         return joined(reports, self._problems())
+
+    def stop_loading(self) -> None:
+        for place in self._places:
+            place.store.stop_loading()
+
+    @property
+    def early(self) -> list[EarlyReads]:
+        return [one for place in self._places for one in place.store.early]
+
+    def end_early(self) -> None:
+        for place in self._places:
+            place.store.end_early()
 
     @property
     def loading_percent(self) -> int:
@@ -216,6 +237,12 @@ class LedgerDirectories(StoreEvents):
             or any(place.store.negatives_unknown for place in self._serving)
         )
 
+    @property
+    def log_lossy(self) -> bool:
+        """Whether something of the log of a directory that serves is lost, and `mark_repaired`
+        would end that."""
+        return any(place.store.log_lossy for place in self._serving)
+
     def takes(self, ledger_id: int) -> bool:
         """Whether plain adds to this ledger should be taken."""
         if ledger_id not in self._ledgers.disputed:
@@ -329,6 +356,7 @@ class LedgerDirectories(StoreEvents):
         whole = memoryview(buffers[0] if len(buffers) == 1 else b"".join(buffers))
         for store, runs in parts.items():
             part = cut(whole, runs, batch.received_s)
+            part.patient = batch.patient
             try:
                 store.append(part, done, reserve=reserve)
             except StorageError as error:
@@ -436,6 +464,21 @@ class LedgerDirectories(StoreEvents):
 
     def usage(self) -> list[SegmentUsage]:
         return [one for place in self._serving for one in place.store.usage()]
+
+    # -- compaction -------------------------------------------------------------------------------
+
+    def suspend_compaction(self, *, minor: bool, major: bool, by: str) -> None:
+        for place in self._serving:
+            place.store.suspend_compaction(minor=minor, major=major, by=by)
+
+    def resume_compaction(self, *, minor: bool, major: bool) -> None:
+        for place in self._serving:
+            place.store.resume_compaction(minor=minor, major=major)
+
+    @property
+    def compaction_suspended(self) -> Suspension | None:
+        """The same in all that serve."""
+        return next((place.store.compaction_suspended for place in self._serving), None)
 
 
 Store = LedgerStore | LedgerDirectories

@@ -125,7 +125,9 @@ class LogWriter:
             self._begin(segment)
         encoder = GroupEncoder(self._directory_id, segment.number, self.next_group, self._end)
         bases = [
-            encoder.add(batch.runs, batch.buffers or (), batch.size_bytes, batch.records)
+            encoder.add(
+                batch.singles or batch.runs, batch.buffers or (), batch.size_bytes, batch.records
+            )
             for batch in batches
         ]
         group = encoder.finish()

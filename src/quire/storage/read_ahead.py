@@ -28,7 +28,10 @@ STEPS_BEFORE = 2
 
 
 class _Follow:
-    __slots__ = ("busy", "end", "next_entry", "segment", "steps", "stop", "until", "waited_in")
+    __slots__ = (
+        "beyond", "beyond_until", "busy", "end", "looked_beyond", "next_entry", "segment", "steps",
+        "stop", "until", "waited_in",
+    )  # fmt: skip
 
     def __init__(self, next_entry: int) -> None:
         self.next_entry = next_entry
@@ -43,6 +46,11 @@ class _Follow:
         self.busy = False
         self.waited_in: Segment | None = None
         """Where a read had to wait: what is in the cache need not be brought there."""
+        self.looked_beyond = False
+        """Whether it is known where the ledger goes on behind `segment`."""
+        self.beyond: Segment | None = None
+        self.beyond_until = 0
+        """The same as `segment` and `until`, of the segment that comes next."""
 
 
 class ReadAhead:
@@ -72,7 +80,7 @@ class ReadAhead:
 
     def is_followed(self, ledger_id: int, segment: Segment) -> bool:
         follow = self._follows.get(ledger_id)
-        return follow is not None and (follow.waited_in is segment)
+        return follow is not None and (follow.waited_in is segment or follow.beyond is segment)
 
     def has_read(
         self, ledger_id: int, entry_id: int, count: int, segment: Segment, end: int, stop: int
@@ -87,7 +95,12 @@ class ReadAhead:
         follow.steps = follow.steps + 1 if goes_on else 0
         follow.next_entry = entry_id + count
         if follow.segment is not segment or not goes_on:
-            follow.segment, follow.until = segment, end
+            if follow.beyond is segment:
+                follow.waited_in, end_ahead = segment, max(end, follow.beyond_until)
+            else:
+                end_ahead = end
+            follow.segment, follow.until = segment, end_ahead
+            follow.beyond, follow.looked_beyond = None, False
         follow.end, follow.stop = end, stop
         self._advance(follow)
 
@@ -102,6 +115,40 @@ class ReadAhead:
         size = stop - start
         if size <= 0 or (size < STEP_BYTES and stop < follow.stop):
             return
+        follow.until = stop  # Before it is asked for: that may be done at once.
+        self._bring(follow, segment, start, size)
+
+    def wants_beyond(self, ledger_id: int, segment: Segment) -> bool:
+        """Whether a reader comes to the end of what the ledger has here, so that it is time to look
+        where it goes on."""
+        follow = self._follows.get(ledger_id)
+        return (
+            follow is not None
+            and follow.segment is segment
+            and follow.steps >= STEPS_BEFORE
+            and follow.until >= follow.stop
+            and not (follow.looked_beyond or follow.busy or self.closed)
+            and self.calls < CALLS_MAX
+        )
+
+    def bring_index(self, ledger_id: int, segment: Segment, at: int, size: int) -> None:
+        """Of the segment in which the ledger goes on: ask again once it is there."""
+        self._bring(self._follows[ledger_id], segment, at, size)
+
+    def has_looked_beyond(
+        self, ledger_id: int, segment: Segment | None, start: int = 0, stop: int = 0
+    ) -> None:
+        """The ledger goes on in this segment, which is not cached, from `start` on. None: it does
+        not, or nothing need be brought."""
+        follow = self._follows[ledger_id]
+        follow.looked_beyond = True
+        if segment is None:
+            return
+        until = min(start + AHEAD_BYTES, stop)
+        follow.beyond, follow.beyond_until = segment, until
+        self._bring(follow, segment, start, until - start)
+
+    def _bring(self, follow: _Follow, segment: Segment, start: int, size: int) -> None:
         if segment.state is not SegmentState.SEALED:
             return
         try:
@@ -109,7 +156,6 @@ class ReadAhead:
         except OSError:
             return  # Whoever reads it next is told.
         follow.busy = True
-        follow.until = stop
         self.calls += 1
         self.asked_bytes += size
         self._blocking.ahead(

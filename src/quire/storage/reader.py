@@ -164,7 +164,7 @@ class Reader:
                 view, at, good = self._frames(place, count, have)
                 run = _checked(view, at, good, info.ledger_id, entry_id, place, count)
                 if self._ahead.is_followed(info.ledger_id, place.segment):
-                    self._look_ahead(info.ledger_id, entry_id, run, place)
+                    self._look_ahead(info, entry_id, run, place)
                 return run
             except WouldBlock as missing:
                 if have is None:
@@ -178,16 +178,47 @@ class Reader:
             raise problem
         return None
 
-    def _look_ahead(self, ledger_id: int, entry_id: int, run: FrameRun, place: Place) -> None:
+    def _look_ahead(self, info: LedgerInfo, entry_id: int, run: FrameRun, place: Place) -> None:
         """The reader may go on: what it wants next then need not be waited for."""
+        ledger_id = info.ledger_id
         found = self._cache.get(_rows_key(place.segment, ledger_id))
         if found is None:
             return
-        offsets = found[0].offsets
-        dense = 2 * found[2] >= offsets[-1] - offsets[0]
+        dense, _, stop = _stretch(found)
         end = place.start + run.frame_bytes
-        stop = max(offsets[-1], place.start + place.size_bytes) if dense else end
+        stop = max(stop, place.start + place.size_bytes) if dense else end
         self._ahead.has_read(ledger_id, entry_id, run.count, place.segment, end, stop)
+        if dense and info.ordered and self._ahead.wants_beyond(ledger_id, place.segment):
+            self._look_beyond(info, place.segment)
+
+    def _look_beyond(self, info: LedgerInfo, segment: Segment) -> None:
+        """The same across the end of a segment, behind which an index and the first entries were to
+        be waited for, one behind the other. Called again until it is known where they are."""
+        beyond = self.next_sealed(info, segment.number)
+        if beyond is None or beyond.trailer is None:
+            self._ahead.has_looked_beyond(info.ledger_id, None)
+            return
+        trailer = beyond.trailer
+        try:
+            self._checksums(beyond, beyond.groups_at, beyond.groups_at, None)
+            found = self._ledger_rows(beyond, info.ledger_id, None)
+        except WouldBlock:
+            size = trailer.file_bytes - trailer.footer_at
+            self._ahead.bring_index(info.ledger_id, beyond, trailer.footer_at, size)
+            return
+        except DamagedError:
+            found = None  # Whoever reads it is told.
+        if found is None:
+            self._ahead.has_looked_beyond(info.ledger_id, None)
+            return
+        dense, start, stop = _stretch(found)
+        try:
+            self._fetch(beyond, start, 1, None)
+            self._ahead.has_looked_beyond(info.ledger_id, None)
+        except WouldBlock:
+            self._ahead.has_looked_beyond(info.ledger_id, beyond if dense else None, start, stop)
+        except DamagedError:
+            self._ahead.has_looked_beyond(info.ledger_id, None)
 
     def next_sealed(self, info: LedgerInfo, number: int) -> Segment | None:
         """The oldest sealed segment behind `number` that holds entries of the ledger."""
@@ -348,6 +379,14 @@ class Reader:
                 break
             good += BLOCK_BYTES
         return view, start - low, good
+
+
+def _stretch(found: tuple[LedgerRows, int, int]) -> tuple[bool, int, int]:
+    """Of what a segment has of a ledger: whether that is most of what lies between its first and
+    its last run, and these bounds."""
+    rows, _, size_bytes = found
+    start, stop = rows.offsets[0], rows.offsets[-1] + rows.frame_sizes[-1] * rows.counts[-1]
+    return 2 * size_bytes >= rows.offsets[-1] - start, start, stop
 
 
 def _rows_key(segment: Segment, ledger_id: int) -> Hashable:

@@ -163,7 +163,7 @@ def _write(
             if known is None:
                 continue  # It was deleted before the segment was sealed.
             confirmed = known.last_add_confirmed
-        ledgers.append((ledger_id, part.runs, part.span, confirmed))
+        ledgers.append((ledger_id, part, confirmed))
     found.file.truncate(segment.end)
     found.file.sync()
     write_footer(SealInput(own_id, segment, ledgers, segment.records))

@@ -88,6 +88,8 @@ class Recovered:
     index_cache: str
     cached: dict[int, Trailer]
     """Of the segments that came from the index cache."""
+    emptied: Unsealed | None
+    """The newest segment, one of the stale, where nothing of it counts. Its file is closed."""
 
     @property
     def rewritten_group(self) -> int | None:
@@ -137,7 +139,7 @@ class Recovery:
         self._mark: CleanMark | None = None
 
     def run(self) -> Recovered:
-        """`StorageError`, `OSError`."""
+        """`StorageError`, `OSError`, `LoadStopped`."""
         if self._use_cache:
             try:
                 self._cache = open_cache(self._disk, self._id)
@@ -200,7 +202,9 @@ class Recovery:
                 unsealed.file.close()
         for number in [number for number in live if number not in cached]:
             if number in self._trailers:
-                replayer.sealed(number, self._load(number))
+                loaded = self._load(number)
+                self._progress.index(number, loaded.trailer)
+                replayer.sealed(number, loaded)
             else:
                 replayer.unsealed(self._unsealed[number], chain.kept[number], chain.lost[number])
             self._progress.advance()
@@ -212,13 +216,17 @@ class Recovery:
             clean and not missing,
             sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
             chain.torn_group, [*self._problems, *replayer.problems], self._cache_state, cached,
+            None if chain.emptied is None else self._unsealed[chain.emptied],
         )  # fmt: skip
 
     def _restore(self, cache: CachedIndex, live: Sequence[int], chain: Chain) -> dict[int, Trailer]:
         """The catalogue as it was behind the segments that the cache covers."""
         cache.check(set(live))
         cached = {number: self._trailers[number] for number in cache.segments}
-        cache.restore(self._catalogue, cached, chain.next_group + (chain.tail is not None))
+        for number, trailer in cached.items():
+            self._progress.index(number, trailer)
+        end_group = chain.next_group + (chain.tail is not None)
+        cache.restore(self._catalogue, cached, end_group, self._progress.check)
         self._progress.advance(len(cached))
         self._cache_state = f"used for {len(cached)} of {len(live)} segments"
         return cached

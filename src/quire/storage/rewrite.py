@@ -44,7 +44,7 @@ from quire.storage.salvage import Salvage, healthy_extents, read_groups
 from quire.storage.scan import read_segment_header
 from quire.storage.sealing import Sealed, SealInput, read, write_footer
 from quire.storage.seams import Disk, File
-from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
+from quire.storage.segment import LOG_DIRECTORY, Part, Segment, segment_name
 
 SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
 GROUP_BYTES = 1024 * 1024
@@ -213,10 +213,10 @@ class Rewrite:
         """The footer, and the rename; on return the output is durable in its place. `OSError`."""
         output, file = self._output, self._file
         assert file is not None
-        ledgers = [
-            (ledger_id, runs, self._spans[ledger_id], last_add_confirmed.get(ledger_id, -1))
-            for ledger_id, runs in self._runs.items()
-        ]
+        ledgers = []
+        for ledger_id, runs in self._runs.items():
+            part = Part.of(output, ledger_id, runs, self._spans[ledger_id])
+            ledgers.append((ledger_id, part, last_add_confirmed.get(ledger_id, -1)))
         sealed = write_footer(SealInput(self._directory_id, output, ledgers, self._records))
         self.close()
         self._disk.rename(SPARE_NAME, output.name)

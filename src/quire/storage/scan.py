@@ -174,3 +174,14 @@ def _is_used(file: File, at: int, size: int) -> bool:
             return True
         at += len(data)
     return False
+
+
+def used_end(file: File, at: int) -> int:
+    """Behind the last byte from `at` on that is not zero; `at` where there is none."""
+    end = file.size()
+    while end > at:
+        start = max(at, end - SCAN_BYTES)
+        if left := len(read(file, start, end - start).rstrip(b"\0")):
+            return start + left
+        end = start
+    return at

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 
 from quire.codec.log_footer import LedgerSummary
-from quire.storage.batch import Run
+from quire.codec.log_parts import Deleted, RecordKind, StateRecord
 from quire.storage.chore import Chore, Tools
 from quire.storage.sealing import Sealed, SealInput, write_footer
 from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
@@ -17,6 +17,8 @@ from quire.storage.spares import is_full
 LEDGERS_PER_SLICE = 500
 """Taken over in one turn of the event loop, in about a millisecond: a segment may have entries of
 tens of thousands, and adds must not wait for all of them."""
+NO_SEGMENT_BEFORE = 1
+"""The number of the first segment: a deletion up to here deletes nothing."""
 
 
 class Sealer(Chore):
@@ -34,13 +36,20 @@ class Sealer(Chore):
 
     def seal(self, segment: Segment) -> None:
         """All groups of the segment are synced, and it takes no more. Where groups of it were lost
-        nothing is written over what may be left of them."""
-        if segment.lost_groups:
+        nothing is written over what may be left of them, as long as they are missed."""
+        if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
             return
         described = _described(list(segment.parts.items()), self._catalogue.ledgers)
-        job = SealInput(self._directory_id, segment, described, list(segment.records))
+        records = [*segment.records, *_mentions(segment)]
+        job = SealInput(self._directory_id, segment, described, records)
         self.waiting += 1
         self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
+
+    def seal_repaired(self) -> None:
+        """What these have lost is not missed any more, and that is durable."""
+        for segment in list(self._catalogue.segments.values()):
+            if segment.lost_groups and segment.state is SegmentState.CLOSED:
+                self.seal(segment)
 
     def retry(self) -> None:
         """There may be space again."""
@@ -88,22 +97,35 @@ class Sealer(Chore):
         for ledger_id, empty in segment.parts.items():
             infos[ledger_id].drop_part(empty)
             segment.live_ledgers -= 1
-        segment.parts = {}
+        segment.parts, segment.chunks = {}, []
         segment.records = []
+        segment.forgotten = set()
         segment.checksums = array("I")
         segment.run_count = 0
+        segment.lost_groups = 0
         segment.state = SegmentState.SEALED
         if segment.file is not None:
             self._files.get(segment)
         self._sealed()
 
 
+def _mentions(segment: Segment) -> Iterator[StateRecord]:
+    """Of ledgers that were dropped when the segment took no more, so that no record of it tells of
+    them. Should its index be lost, a start finds their runs in its groups: with these it speaks of
+    them, and the records of their deletion are kept. They say nothing else: whether that deletion
+    is durable yet is not known here."""
+    known = {record.ledger_id for record in segment.records}
+    value = Deleted(0, False, NO_SEGMENT_BEFORE).encode()
+    for ledger_id in sorted(segment.forgotten - known):
+        yield StateRecord(RecordKind.DELETED, ledger_id, value)
+
+
 def _described(
     parts: list[tuple[int, Part]], ledgers: Mapping[int, LedgerInfo]
-) -> Iterator[tuple[int, Sequence[Run], int, int]]:
+) -> Iterator[tuple[int, Part, int]]:
     """What a footer says of each ledger, put together on the maintenance thread: the parts do not
     change any more, and any LAC that was once known is a lower bound."""
     parts.sort()
     for ledger_id, part in parts:
         info = ledgers.get(ledger_id)
-        yield ledger_id, part.runs, part.span, -1 if info is None else info.last_add_confirmed
+        yield ledger_id, part, -1 if info is None else info.last_add_confirmed

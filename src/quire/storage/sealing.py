@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from operator import add, eq, mul
 
 from quire.codec.digest import crc32c
 from quire.codec.log_footer import (
     DISJOINT,
+    PLAIN_ROWS_MAX,
     TRAILER_BYTES,
     FooterParts,
     LedgerSummary,
@@ -17,12 +19,13 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_trailer,
     encode_ledger_rows,
+    encode_plain_rows,
 )
 from quire.codec.log_parts import StateRecord
 from quire.storage.batch import Run
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import File
-from quire.storage.segment import Segment
+from quire.storage.segment import Part, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +35,8 @@ class SealInput:
 
     directory_id: bytes
     segment: Segment
-    ledgers: Iterable[tuple[int, Sequence[Run], int, int]]
-    """(ledger id, its runs sorted by first id, span, greatest LAC known), sorted by ledger id."""
+    ledgers: Iterable[tuple[int, Part, int]]
+    """(ledger id, its runs, greatest LAC known), sorted by ledger id."""
     records: Sequence[StateRecord]
 
 
@@ -74,6 +77,41 @@ def _arrived(run: Run) -> tuple[int, int]:
     return run.first, run.batch.file_offset + run.offset
 
 
+_Rows = tuple[bytes, int, int, int, int, int]
+"""Of one ledger: its rows encoded, first and last entry, bytes of frames, span, number of rows."""
+
+
+def _any(part: Part) -> _Rows | None:
+    runs, span = part.runs, part.span
+    if not runs:
+        return None
+    size = sum([run.size_bytes for run in runs])
+    if span == DISJOINT:
+        joined, offsets = _joined(runs)
+        last = joined[-1].last
+    else:
+        joined = sorted(runs, key=_arrived)
+        offsets = [run.batch.file_offset + run.offset for run in joined]
+        span = max(run.last - run.first for run in joined)
+        last = max(run.last for run in joined)
+    encoded = encode_ledger_rows(joined, offsets)
+    return encoded, joined[0].first, last, size, span, len(joined)
+
+
+def _plain(part: Part) -> _Rows | None:
+    """The same, as columns, of a ledger that got its entries in turn with others; None where it is
+    not that simple. A segment may have tens of thousands of these."""
+    rows = part.plain_rows()
+    if rows is None or not 0 < len(rows[0]) <= PLAIN_ROWS_MAX:
+        return None
+    firsts, offsets, counts, frame_sizes = rows
+    sizes = tuple(map(mul, counts, frame_sizes))
+    if True in map(eq, map(add, offsets, sizes), offsets[1:]):
+        return None  # one goes on where another ends, and they may become one
+    last = firsts[-1] + counts[-1] - 1
+    return encode_plain_rows(*rows), firsts[0], last, sum(sizes), DISJOINT, len(firsts)
+
+
 def write_footer(seal: SealInput) -> Sealed:
     """Write the footer, cut the file to its true size and sync it. Durable on return.
 
@@ -84,24 +122,14 @@ def write_footer(seal: SealInput) -> Sealed:
     rows: list[bytes] = []
     ledgers: list[LedgerSummary] = []
     rows_at = 0
-    for ledger_id, runs, span, last_add_confirmed in seal.ledgers:
-        if not runs:
+    for ledger_id, part, last_add_confirmed in seal.ledgers:
+        described = _plain(part) or _any(part)
+        if described is None:
             continue
-        size = sum([run.size_bytes for run in runs])
-        if span == DISJOINT:
-            joined, offsets = _joined(runs)
-        else:
-            joined = sorted(runs, key=_arrived)
-            offsets = [run.batch.file_offset + run.offset for run in joined]
-        encoded = encode_ledger_rows(joined, offsets)
-        if span == DISJOINT:
-            last = joined[-1].last
-        else:
-            span = max(run.last - run.first for run in joined)
-            last = max(run.last for run in joined)
+        encoded, first, last, size, span, count = described
         summary = LedgerSummary(
-            ledger_id, joined[0].first, last, last_add_confirmed, size, span, rows_at,
-            len(encoded), len(joined), crc32c(encoded),
+            ledger_id, first, last, last_add_confirmed, size, span, rows_at, len(encoded), count,
+            crc32c(encoded),
         )  # fmt: skip
         ledgers.append(summary)
         rows.append(encoded)
@@ -109,7 +137,8 @@ def write_footer(seal: SealInput) -> Sealed:
     footer = FooterParts(
         seal.directory_id, segment.number, segment.first_group, segment.end_group,
         segment.groups_at, segment.end, rows, ledgers,
-        [replace(record, run_index=0) for record in seal.records], segment.checksums,
+        [replace(one, run_index=0) if one.run_index else one for one in seal.records],
+        segment.checksums,
     )  # fmt: skip
     pieces, trailer = footer.encode()
     assert segment.file is not None

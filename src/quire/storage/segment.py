@@ -13,6 +13,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import add, attrgetter
 
 from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
@@ -55,22 +56,73 @@ class Place:
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
+ROW_BITS = 24
+ROW_MASK = (1 << ROW_BITS) - 1
+PlainRows = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
+"""Columns: first entry ids, offsets in the file, counts, frame sizes."""
+_COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.file_offset")
+
+
 class Part:
-    """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id."""
+    """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id.
 
-    __slots__ = ("first", "last", "runs", "segment", "span")
+    As long as they are entries that came in turn with those of other ledgers (`Singles`), each
+    behind the one before, they are two numbers each, and no objects: where ten thousand ledgers are
+    written to, making these and keeping them would be most of what an add costs."""
 
-    def __init__(self, segment: Segment, first: int) -> None:
+    __slots__ = (
+        "chunks", "entries", "first", "last", "ledger_id", "listed", "rows", "segment", "span",
+    )  # fmt: skip
+
+    def __init__(self, segment: Segment, ledger_id: int, first: int) -> None:
         self.segment = segment
-        self.runs: list[Run] = []
+        self.ledger_id = ledger_id
+        self.chunks = segment.chunks
+        self.entries = array("q")
+        self.rows = array("Q")
+        """Where each lies: number in `chunks` and row in the batch's columns."""
+        self.listed: list[Run] | None = None
+        """Instead of these, once there is another kind of run."""
         self.first = first
         self.last = -1
         self.span = DISJOINT
         """Where runs overlap: the greatest last - first of any."""
 
-    def insert(self, run: Run) -> None:
+    @classmethod
+    def of(cls, segment: Segment, ledger_id: int, runs: list[Run], span: int) -> Part:
+        """Of runs that are sorted already."""
+        part = cls(segment, ledger_id, runs[0].first)
+        part.listed, part.span = runs, span
+        part.last = max(run.last for run in runs)
+        return part
+
+    @property
+    def runs(self) -> list[Run]:
+        """To be looked at. Also on another thread: the runs that were there at some moment."""
+        if self.listed is not None:
+            return self.listed
+        # `rows` grows first, so that each entry has one.
+        return [self.run_of(entry, row) for entry, row in zip(self.entries[:], self.rows)]
+
+    def run_of(self, entry_id: int, row: int) -> Run:
+        batch, size = self.chunks[row >> ROW_BITS]
+        run = Run(self.ledger_id, entry_id, 1, (row & ROW_MASK) * size, size)
+        run.batch = batch
+        return run
+
+    def add(self, run: Run) -> None:
+        """A run whose batch is set, behind all that came before."""
+        if self.listed is None:
+            self.listed = self.runs
+        if run.first > self.last and self.span == DISJOINT:
+            self.listed.append(run)
+            self.last = run.last
+        else:
+            self._insert(self.listed, run)
+
+    def _insert(self, runs: list[Run], run: Run) -> None:
         """A run that does not simply come behind all others."""
-        runs, last = self.runs, run.last
+        last = run.last
         at = bisect_right(runs, run.first, key=first_of)
         runs.insert(at, run)
         if self.span == DISJOINT and (
@@ -86,15 +138,45 @@ class Part:
     @property
     def size_bytes(self) -> int:
         """Of all frames."""
-        return sum(run.size_bytes for run in self.runs)
+        if self.listed is not None:
+            return sum(run.size_bytes for run in self.listed)
+        return sum(self.chunks[row >> ROW_BITS][1] for row in self.rows)
 
     def remove_batch(self, batch: Batch) -> None:
         """Take back runs that were not written. The bounds stay as wide as they were."""
-        self.runs = [run for run in self.runs if run.batch is not batch]
+        self.listed = [run for run in self.runs if run.batch is not batch]
+
+    def plain_rows(self) -> PlainRows | None:
+        """The runs, all written, as columns: where all have consecutive ids and frames of one size,
+        and none overlap."""
+        if self.span != DISJOINT:
+            return None
+        if self.listed is None:
+            offsets: list[int] = []
+            frame_sizes: list[int] = []
+            for row in self.rows:
+                batch, size = self.chunks[row >> ROW_BITS]
+                offsets.append(batch.file_offset + (row & ROW_MASK) * size)
+                frame_sizes.append(size)
+            return self.entries, offsets, (1,) * len(offsets), frame_sizes
+        if not self.listed:
+            return None
+        firsts, counts, sizes, ids, places, bases = zip(*map(_COLUMNS, self.listed))
+        if 0 in sizes or ids.count(None) != len(ids):
+            return None
+        return firsts, tuple(map(add, places, bases)), counts, sizes
 
     def places(self, entry_id: int, stop: int) -> Iterator[Place]:
         """Where the entry lies, newest first; entries from `stop` on are not wanted."""
-        runs = self.runs
+        if self.listed is None:
+            at = bisect_left(self.entries, entry_id)
+            known = at < len(self.entries) and self.entries[at] == entry_id
+            if known and (
+                place := self._place(self.run_of(entry_id, self.rows[at]), entry_id, stop)
+            ):
+                yield place
+            return
+        runs = self.listed
         at = bisect_right(runs, entry_id, key=first_of)
         if self.span == DISJOINT:
             if at and (place := self._place(runs[at - 1], entry_id, stop)):
@@ -186,8 +268,8 @@ class Segment:
     """See the module. Used on the event loop, but for what its comments say."""
 
     __slots__ = (
-        "capacity", "checksums", "compacting", "damage", "end", "end_group", "file",
-        "first_group", "generation", "groups_at", "in_flight", "live", "live_bytes",
+        "capacity", "checksums", "chunks", "compacting", "damage", "end", "end_group", "file",
+        "first_group", "forgotten", "generation", "groups_at", "in_flight", "live", "live_bytes",
         "live_ledgers", "lost_groups", "mentions", "number", "parts", "payload_bytes", "previous",
         "readers", "records", "reserved", "run_count", "state", "trailer",
     )  # fmt: skip
@@ -222,7 +304,11 @@ class Segment:
         """Frames of ledgers that are not deleted."""
         self.live_ledgers = 0
         """Ledgers that have entries here and are not deleted."""
+        self.chunks: list[tuple[Batch, int]] = []
+        """Batches of `Singles` with the size of their frames: what the rows of parts name."""
         self.parts: dict[int, Part] = {}
+        self.forgotten: set[int] = set()
+        """Ledgers that were dropped and have runs here, until sealed: a start finds these again."""
         self.records: list[StateRecord] = []
         self.checksums = array("I")
         """Of each block from `groups_at` on, until sealed."""
@@ -260,8 +346,15 @@ class Segment:
         return self.end + self.reserved + cost <= self.capacity
 
     def mentions_ledger(self, ledger_id: int) -> bool:
+        """Whether a start may find anything of it here. Of groups that are lost nobody knows, and
+        what could not be read once may be readable again."""
         if self.trailer is None:
-            return ledger_id in self.parts or any(r.ledger_id == ledger_id for r in self.records)
+            return (
+                self.lost_groups > 0
+                or ledger_id in self.parts
+                or ledger_id in self.forgotten
+                or any(r.ledger_id == ledger_id for r in self.records)
+            )
         return ledger_id in self.mentions
 
 
@@ -339,7 +432,11 @@ class LedgerInfo:
 
     def drop_part(self, part: Part) -> None:
         """It is sealed, or dead."""
-        self.open_parts = tuple(one for one in self.open_parts if one is not part)
+        parts = self.open_parts
+        if parts and parts[0] is part:  # the oldest, but for a drop
+            self.open_parts = parts[1:]
+        else:
+            self.open_parts = tuple(one for one in parts if one is not part)
         if self.tail is part:
             self.tail = None
 

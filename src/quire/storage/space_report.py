@@ -6,7 +6,7 @@ and a file that goes while it is looked at makes the whole look begin again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from quire.codec.digest import crc32c
@@ -16,13 +16,15 @@ from quire.core.compaction import why_not
 from quire.core.ranges import count
 from quire.storage.compactor import facts_of
 from quire.storage.config import StorageConfig
+from quire.storage.inspect import file_sizes, kind_of, number_of
 from quire.storage.looking import with_log
 from quire.storage.quarantine_record import stored_records
 from quire.storage.recovery import Recovered
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.sealing import Loaded, load_footer, read
 from quire.storage.seams import Disk
-from quire.storage.segment import LOG_DIRECTORY, LedgerInfo, Segment, SegmentState, segment_name
+from quire.storage.segment import LedgerInfo, Segment, SegmentState, segment_name
+from quire.storage.suspension import read_note
 
 COPIES_ENTRIES_MAX = 2_000_000
 """Of one ledger, whose entry ids are held in memory to find copies."""
@@ -60,6 +62,15 @@ class SegmentSpace:
 
 
 @dataclass(frozen=True, slots=True)
+class FileSpace:
+    """Of a file that is no segment of the log."""
+
+    name: str
+    file_bytes: int
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class LedgerSpace:
     ledger_id: int
     live_bytes: int
@@ -77,9 +88,20 @@ class SpaceReport:
     reserve_bytes: int
     """Preallocated for a compaction."""
     segments: tuple[SegmentSpace, ...]
+    files: tuple[FileSpace, ...]
+    """All others, also those that are not a bookie's."""
     ledgers: tuple[LedgerSpace, ...]
     """The largest first."""
     problems: tuple[str, ...]
+    absence_unknown: bool
+    """Something of the log is lost and nobody knows what: a bookie takes no new ledgers then."""
+
+    @property
+    def file_bytes(self) -> int:
+        """Of all files below the directory, preallocated parts included."""
+        return sum(one.file_bytes for one in self.segments) + sum(
+            one.file_bytes for one in self.files
+        )
 
 
 def look(disk: Disk, config: StorageConfig) -> SpaceReport:
@@ -97,6 +119,7 @@ class _Look:
         self._recovered = recovered
         self._catalogue = recovered.replayer.catalogue
         self._damage = dict(stored_records(disk))
+        self._suspended = read_note(disk)
         self._copies: dict[int, int] = {}
         """By segment."""
         self._ledger_copies: dict[int, int] = {}
@@ -109,7 +132,13 @@ class _Look:
             self._with_damage(self._segment(one))
             for _, one in sorted(self._catalogue.segments.items())
         ]
-        segments += self._others()
+        sizes = dict(file_sizes(self._disk))
+        segments += self._others(sizes)
+        files = [
+            FileSpace(name, size, kind_of(name))
+            for name, size in sorted(sizes.items())
+            if number_of(name) is None
+        ]
         ledgers = sorted(
             (
                 LedgerSpace(
@@ -122,16 +151,15 @@ class _Look:
         )  # fmt: skip
         return SpaceReport(
             self._disk.path, self._disk.total_bytes(), self._disk.free_bytes(),
-            self._size(SPARE_NAME) if self._disk.exists(SPARE_NAME) else 0,
-            tuple(segments), tuple(ledgers), tuple(self._recovered.problems),
+            sizes.get(SPARE_NAME, 0), tuple(segments), tuple(files), tuple(ledgers),
+            self._problems(), self._catalogue.negatives_unknown,
         )  # fmt: skip
 
-    def _size(self, name: str) -> int:
-        file = self._disk.open(name)
-        try:
-            return file.size()
-        finally:
-            file.close()
+    def _problems(self) -> tuple[str, ...]:
+        """What a start finds, but for segments that are missed no more."""
+        before = self._catalogue.repaired_before
+        repaired = {f"{segment_name(n)} is missing" for n in self._catalogue.missing if n < before}
+        return tuple(one for one in self._recovered.problems if one not in repaired)
 
     def _segment(self, segment: Segment) -> SegmentSpace:
         number = segment.number
@@ -181,26 +209,26 @@ class _Look:
         reason = why_not(facts, below_ratio=ratio, room_bytes=self._config.segment_bytes)
         if reason:
             return reason
-        if facts.live_ratio < self._config.compact_minor_ratio:
+        minor = facts.live_ratio < self._config.compact_minor_ratio
+        if self._suspended is not None and self._suspended.stops(minor=minor):
+            return self._suspended.describe()
+        if minor:
             return "it is compacted at the next minor interval"
         return "it is compacted at the next major interval, or when the disk is full"
 
-    def _others(self) -> Iterator[SegmentSpace]:
+    def _others(self, sizes: Mapping[str, int]) -> Iterator[SegmentSpace]:
         """Files that are prepared for the log, or that the log does not name any more."""
         newest = max(self._catalogue.segments, default=0)
-        for name in self._disk.list(LOG_DIRECTORY):
-            stem, _, suffix = name.partition(".")
-            try:
-                number = int(stem, 16)
-            except ValueError:
-                continue
-            if suffix != "seg" or number in self._catalogue.segments:
+        for name, size in sorted(sizes.items()):
+            number = number_of(name)
+            if number is None or number in self._catalogue.segments:
                 continue
             state, why = "prepared", "adds go to it when the one before is full"
             if number < newest:
                 state, why = "dropped", "the next start removes it"
-            size = self._size(segment_name(number))
-            yield SegmentSpace(number, segment_name(number), state, size, 0, 0, 0, 0, 0, 0, 0, why)
+            elif size < self._config.segment_bytes:
+                why = "kept for fences, deletions and the adds of recoveries when the disk is full"
+            yield SegmentSpace(number, name, state, size, 0, 0, 0, 0, 0, 0, 0, why)
 
     # -- copies -----------------------------------------------------------------------------------
 

@@ -23,8 +23,9 @@ from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
 from quire.storage.reader import Fetched, Piece, Reader
 from quire.storage.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
-from quire.storage.replay import Tail, runs_of
+from quire.storage.replay import Tail, Unsealed, runs_of
 from quire.storage.rewrite import SPARE_NAME
+from quire.storage.scan import used_end
 from quire.storage.seams import Disk
 from quire.storage.segment import (
     LOG_DIRECTORY,
@@ -147,12 +148,27 @@ def _remove_cache(disk: Disk, recovered: Recovered) -> None:
 
 def _cut_preallocated(disk: Disk, recovered: Recovered) -> None:
     """Behind the last group of segments that are not sealed, but for their footers. Only zeros: how
-    the next start judges that group must not change."""
+    the next start judges that group must not change. A start that lost power on a full disk leaves
+    one with nothing in it that counts, in which all room there was may be."""
     for found in recovered.unsealed:
-        end = aligned(found.scan.end + found.scan.end // FOOTER_SHARE) + BLOCK_BYTES
-        if not found.scan.tail_used and found.file.size() > end:
-            found.file.truncate(end)
-            found.file.sync()
+        _cut(found)
+    emptied = recovered.emptied
+    if emptied is not None:
+        emptied.file = disk.open(segment_name(emptied.number))
+        try:
+            _cut(emptied)
+        finally:
+            emptied.file.close()
+
+
+def _cut(found: Unsealed) -> None:
+    used = found.scan.end
+    if found.scan.tail_used:  # by a group, or an index, that was not written to its end
+        used = used_end(found.file, used)
+    end = aligned(used + used // FOOTER_SHARE) + BLOCK_BYTES
+    if found.file.size() > end:
+        found.file.truncate(end)
+        found.file.sync()
 
 
 def _remove_spare(disk: Disk, recovered: Recovered) -> None:

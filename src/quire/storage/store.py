@@ -27,6 +27,7 @@ from quire.storage.chore import Tools
 from quire.storage.cold_reads import ColdReads
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
+from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
 from quire.storage.facts import StoreFacts
 from quire.storage.loading import LoadProgress
@@ -98,6 +99,8 @@ class LedgerStore(StoreEvents, StoreFacts):
         self._started = False
         self._was_writable = True
         self._loading = LoadProgress()
+        self.early = [EarlyReads(disk, config, self._blocking, self.ledgers, self._loading)]
+        """Reads while `recover` runs on another thread; none after `end_early`."""
 
     # -- life -------------------------------------------------------------------------------------
 
@@ -105,7 +108,8 @@ class LedgerStore(StoreEvents, StoreFacts):
         """Read the log, decide what is torn or damaged, make all that counts durable. Blocks; call
         it once, on any thread, before anything is served. On return the log has a fresh segment.
 
-        `StorageError`: not formatted, or the disk fails. `DiskFullError`: no room to begin."""
+        `StorageError`: not formatted, or the disk fails. `DiskFullError`: no room to begin.
+        `LoadStopped`: see `stop_loading`."""
         try:
             identity = read_identity(self._disk)
             if identity is None:
@@ -161,6 +165,22 @@ class LedgerStore(StoreEvents, StoreFacts):
         self._appender.resume(started.segment, started.sequence, found)
         self._first_number = started.segment.number
         return started.report
+
+    def stop_loading(self) -> None:
+        """From any thread: `recover` ends with the segment that it is at, by `LoadStopped`. One
+        that has loaded all comes to its end."""
+        self._loading.stop()
+
+    def end_early(self) -> None:
+        """`early` is not used any more."""
+        for one in self.early:
+            one.close()
+        self.early = []
+        self._loading.sealed = {}
+
+    def give_up(self) -> None:
+        """One that was recovered is not to be started: its files are closed."""
+        self._close_files()
 
     def start(self) -> None:
         """Start the workers: from here on what is appended becomes durable."""
@@ -313,23 +333,8 @@ class LedgerStore(StoreEvents, StoreFacts):
             return
         segment = appender.admit(batch, reserve=reserve)
         batch.done = done
-        ledgers = self.ledgers
         try:
-            for run in batch.runs:
-                info = ledgers[run.ledger_id]
-                part = info.tail
-                first, ids = run.first, run.ids
-                last = first + run.count - 1 if ids is None else ids[-1]
-                run.batch = batch
-                if part is None or part.segment is not segment:
-                    part = self._catalogue.new_part(info, segment, first)
-                if first > part.last and part.span < 0:
-                    part.runs.append(run)
-                    part.last = last
-                else:
-                    part.insert(run)
-                if last > info.last_entry_id:
-                    info.last_entry_id = last
+            self._catalogue.index_batch(batch, segment)
         except KeyError as error:
             self._take_back(batch)
             raise UsageError(f"ledger {error} is not in the store: create it first") from None
@@ -344,7 +349,8 @@ class LedgerStore(StoreEvents, StoreFacts):
                 break
             if info.tail is not None:
                 info.tail.remove_batch(batch)
-        batch.runs, batch.buffers, batch.size_bytes, batch.done = (), (), 0, None
+        batch.forget_runs()
+        batch.buffers, batch.size_bytes, batch.done = (), 0, None
         self._appender.submit(batch)
 
     @property
@@ -377,6 +383,16 @@ class LedgerStore(StoreEvents, StoreFacts):
         if self._started:
             self._spares.check()
             self._upkeep.tick()
+
+    def suspend_compaction(self, *, minor: bool, major: bool, by: str) -> None:
+        """Begin none of these kinds until `resume_compaction` or the next start: space of deleted
+        ledgers comes back as whole segments only, on a full disk too. One that is under way goes
+        on to its end."""
+        self._upkeep.compactor.suspend(minor=minor, major=major, by=by)
+
+    def resume_compaction(self, *, minor: bool, major: bool) -> None:
+        """One that is due begins at once."""
+        self._upkeep.compactor.resume(minor=minor, major=major)
 
     def _disk_failed(self, error: Exception) -> None:
         """Not in the log itself, but a disk that fails anywhere is not trusted with more."""
@@ -459,9 +475,15 @@ class LedgerStore(StoreEvents, StoreFacts):
     def mark_repaired(self, done: Done) -> None:
         """What the start found lost has been replicated again from elsewhere: absence counts from
         now on. Fences may have been lost as well: the caller has closed every ledger that was open
-        with this bookie in it. `done(error)` when that is durable; `negatives_unknown` falls at
-        once."""
+        with this bookie in it, and fenced here those that name it. `done(error)` when that is
+        durable; `negatives_unknown` falls at once."""
         self._catalogue.repaired_before = self._first_number
+
+        def durable(error: StorageError | None) -> None:
+            if error is None:
+                self._upkeep.sealer.seal_repaired()
+            done(error)
+
         value = segment_value(self._first_number)
-        self._appender.note([StateRecord(RecordKind.REPAIRED, value=value)], done)
+        self._appender.note([StateRecord(RecordKind.REPAIRED, value=value)], durable)
         self._space_changed()

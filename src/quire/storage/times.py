@@ -9,7 +9,8 @@ from quire.storage.log import WrittenGroup
 
 
 class StorageTimes:
-    """Observed once for each group, however much is in it."""
+    """Observed once for each group, however much is in it. Patient batches wait on purpose, and
+    are not in what is said of entries."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
         self._monotonic = monotonic
@@ -31,7 +32,7 @@ class StorageTimes:
         self.synced.observe(synced_s - written_s)
         oldest_s, entries = 0.0, 0
         for batch in group.batches:
-            if batch.entries:
+            if batch.entries and not batch.patient:
                 oldest_s = oldest_s or batch.received_s
                 entries += batch.entries
         if entries:

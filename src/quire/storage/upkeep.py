@@ -44,6 +44,7 @@ class Upkeep:
 
     def load(self, *, damaged: bool) -> None:
         """Take up what earlier starts, and this one (`damaged`), have found damaged. `OSError`."""
+        self.compactor.load()
         self.scrubber.load()
         for number in self.quarantine.load():
             self.scrubber.suspect(number)

@@ -79,15 +79,12 @@ def a_ledger_that_is_not_known_is_not_fenced(patch: pytest.MonkeyPatch) -> None:
 )
 def an_add_slips_past_the_fence(patch: pytest.MonkeyPatch) -> None:
     """Whether the ledger is fenced is looked at, and then the add waits its turn."""
-    real = Intake.submit
+    real = Intake._hand_over
 
-    def submit(self: Any, buffers: Any, done: Any) -> None:
-        later = Intake(self._service)
-        later.runs, later._batch_bytes, later._urgent = self.runs, self._batch_bytes, self._urgent
-        self.runs, self._batch_bytes, self._urgent = [], 0, False
-        asyncio.get_running_loop().call_later(0.02, real, later, buffers, done)
+    def hand_over(self: Any, *add: Any) -> None:
+        asyncio.get_running_loop().call_later(0.02, real, self, *add)
 
-    patch.setattr(Intake, "submit", submit)
+    patch.setattr(Intake, "_hand_over", hand_over)
 
 
 @mutant(

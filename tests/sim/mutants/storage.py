@@ -141,17 +141,16 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     seeds=50,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
-    real = Intake.submit
+    real = Intake._hand_over
 
-    def submit(self: Any, buffers: Any, done: Any) -> None:
-        runs, ledgers = self.runs, self._service.store.ledgers
-        if any(run.last > ledgers[run.ledger_id].last_entry_id for run in runs):
-            real(self, buffers, done)
-            return
-        self.runs, self._batch_bytes, self._urgent = [], 0, False
-        done(Batch(buffers, runs), None)
+    def hand_over(self: Any, batch: Batch, urgent: bool, done: Any) -> None:
+        ledgers = self._service.store.ledgers
+        if any(run.last > ledgers[run.ledger_id].last_entry_id for run in batch.runs):
+            real(self, batch, urgent, done)
+        else:
+            done(batch, None)
 
-    patch.setattr(Intake, "submit", submit)
+    patch.setattr(Intake, "_hand_over", hand_over)
 
 
 @mutant(
@@ -205,7 +204,7 @@ def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     rule="rule 34",
 )
 def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Sealer, "seal", ("list(segment.records)", "[]"))
+    edit(patch, Sealer, "seal", ("[*segment.records, *_mentions(segment)]", "[]"))
 
 
 @mutant(

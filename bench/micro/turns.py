@@ -1,0 +1,155 @@
+"""What an add costs a bookie whose chunks hold entries of as many ledgers, beside one ledger alone.
+
+    python bench/micro/turns.py [--disk DIRECTORY] [--rounds N] [--profile]
+
+From a chunk's bytes to its answers, groups of the log, footers and the first add of each ledger
+included; without sockets, and without a disk unless one is given. Microseconds of CPU an entry, of
+all threads, with the stage it is spent in. Each round is a fresh bookie, the shapes take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import cProfile
+import gc
+import os
+import pstats
+import random
+import statistics
+import tempfile
+import time
+from chunk import Transport
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from storage import InlineWorker, NoTimer, NullDisk, frame
+
+from quire.bookie.connection import Connection
+from quire.bookie.service import BookieService
+from quire.clock import SystemClock
+from quire.config import BookieConfig
+from quire.heap import collect_on_demand, keep_heap
+from quire.net.network import AsyncioNetwork
+from quire.storage.config import StorageConfig
+from quire.storage.directory import ensure_directory
+from quire.storage.disk import RealDisk
+from quire.storage.store import LedgerStore
+
+SHAPES = {
+    "10,000 ledgers in turn, 20 entries each": (10_000, 200_000),
+    "one ledger": (1, 200_000),
+}
+PAYLOAD_BYTES = 1024
+CHUNK_ENTRIES = (10, 125)
+"""What a bookie receives at once of a writer with 1,000 entries outstanding."""
+TOGETHER = 4
+"""Chunks in a group of the log."""
+STAGES = ("intake", "log", "completion", "maintenance")
+
+
+def make_chunks(ledgers: int, entries: int) -> Iterator[bytes]:
+    rng = random.Random(1)
+    at = 0
+    while at < entries:
+        numbers = range(at, min(entries, at + rng.randint(*CHUNK_ENTRIES)))
+        yield b"".join(frame(1 + n % ledgers, n // ledgers, PAYLOAD_BYTES) for n in numbers)
+        at = numbers.stop
+
+
+class Stages:
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+
+    @contextmanager
+    def __call__(self, name: str) -> Iterator[None]:
+        began = time.process_time()
+        yield
+        self.seconds[name] += time.process_time() - began
+
+
+async def measure(
+    ledgers: int, entries: int, where: str | None, profile: cProfile.Profile | None
+) -> dict[str, float]:
+    with tempfile.TemporaryDirectory(dir=where) as path:
+        disk = RealDisk(path) if where else NullDisk(path)
+        ensure_directory(disk, os.urandom)
+        log, maintenance = InlineWorker(), InlineWorker()
+        clock = SystemClock()
+        store = LedgerStore(
+            disk, log, maintenance, StorageConfig(), clock,
+            schedule=lambda delay, callback: scheduled.append(callback) or NoTimer(),
+        )  # fmt: skip
+        scheduled: list = []
+        store.recover()
+        store.start()
+        maintenance.run()
+        service = BookieService(
+            store, BookieConfig(), clock, AsyncioNetwork(), lambda event, **fields: None
+        )
+        peer, transport = Connection(service), Transport()
+        peer.connection_made(transport)  # type: ignore[arg-type]
+        stages = Stages()
+        chunks = make_chunks(ledgers, entries)
+        gc.collect()
+        gc.freeze()
+        more = True
+        while more:
+            # Made outside of what is measured, and few at a time: what comes from a socket is warm.
+            together = [chunk for _, chunk in zip(range(TOGETHER), chunks)]
+            more = bool(together)
+            if profile:
+                profile.enable()
+            with stages("intake"):
+                for chunk in together:
+                    peer.data_received(chunk)
+            with stages("log"):
+                log.step()
+            with stages("completion"):
+                posted, log.posted = log.posted, []
+                for callback in posted:
+                    callback()
+                peer._send_out()
+            with stages("maintenance"):
+                maintenance.run()
+                while scheduled and (ready := scheduled.pop(0)):
+                    if getattr(ready, "func", None) is not None:  # the sealer's slices
+                        ready()
+            if profile:
+                profile.disable()
+            del together
+        assert transport.answered_bytes == entries * 28
+        assert store.ledgers[ledgers].last_entry_id == (entries - 1) // ledgers
+        gc.unfreeze()
+        disk.close()
+        return {name: seconds * 1e6 / entries for name, seconds in stages.seconds.items()}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--disk", help="a directory: the log is written there, and synced")
+    arguments.add_argument("--rounds", type=int, default=3)
+    arguments.add_argument("--profile", action="store_true")
+    given = arguments.parse_args()
+    keep_heap()
+    collect_on_demand()
+    profile = cProfile.Profile() if given.profile else None
+    found: dict[str, list[dict[str, float]]] = {name: [] for name in SHAPES}
+    for _ in range(given.rounds):
+        for name, (ledgers, entries) in SHAPES.items():
+            found[name].append(asyncio.run(measure(ledgers, entries, given.disk, profile)))
+        if profile:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(35)
+    for name, rounds in found.items():
+        totals = sorted(sum(one.values()) for one in rounds)
+        stages = "  ".join(
+            f"{stage} {statistics.median(one[stage] for one in rounds):.2f}" for stage in STAGES
+        )
+        print(
+            f"{name}: {statistics.median(totals):.2f} us an entry "
+            f"({totals[0]:.2f}-{totals[-1]:.2f}): {stages}"
+        )
+
+
+if __name__ == "__main__":
+    main()

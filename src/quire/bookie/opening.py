@@ -1,0 +1,56 @@
+"""The store of a bookie, from its configuration."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+from quire.clock import Clock
+from quire.config import BookieConfig
+from quire.storage.config import StorageConfig
+from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
+from quire.storage.store import LedgerStore
+from quire.storage.times import StorageTimes
+
+
+def open_store(
+    directories: Sequence[DataDirectory], config: BookieConfig, clock: Clock, times: StorageTimes
+) -> Store:
+    schedule = asyncio.get_running_loop().call_later
+    # What is bounded for the bookie is shared by its directories.
+    each = storage_config(config)
+    share = replace(
+        each,
+        max_queued_bytes=max(1, each.max_queued_bytes // len(directories)),
+        footer_cache_bytes=each.footer_cache_bytes // len(directories),
+        max_open_files=max(1, each.max_open_files // len(directories)),
+    )
+    stores = [
+        LedgerStore(
+            one.disk, one.log_worker, one.maintenance_worker, share, clock,
+            schedule=schedule, reader=one.reader, times=times,
+        )
+        for one in directories
+    ]  # fmt: skip
+    return stores[0] if len(stores) == 1 else LedgerDirectories(stores)
+
+
+def storage_config(config: BookieConfig) -> StorageConfig:
+    return replace(
+        StorageConfig(),
+        segment_bytes=config.segment_bytes,
+        max_queued_bytes=config.max_queued_bytes,
+        min_free_bytes=config.min_free_bytes,
+        seal_idle_ms=config.seal_idle_ms,
+        compact_minor_ratio=config.compact_minor_ratio,
+        compact_minor_interval_s=config.compact_minor_interval_s,
+        compact_major_ratio=config.compact_major_ratio,
+        compact_major_interval_s=config.compact_major_interval_s,
+        compact_bytes_per_s=config.compact_bytes_per_s,
+        compact_reserve_bytes=config.compact_reserve_bytes,
+        scrub_interval_s=config.scrub_interval_s,
+        scrub_bytes_per_s=config.scrub_bytes_per_s,
+        index_cache_interval_s=config.index_cache_interval_s,
+        index_cache_segments=config.index_cache_segments,
+    )

@@ -1,0 +1,326 @@
+"""Adds to ledgers in turn: columns from the chunk to the footer, and the same as one by one."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import struct
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from quire.bookie.connection import Connection
+from quire.bookie.service import BookieService
+from quire.codec.frames import RESPONSE, Code, Flag, add_request
+from quire.codec.log_parts import Singles
+from quire.config import BookieConfig
+from quire.errors import UsageError
+from quire.net.network import AsyncioNetwork
+from quire.storage.batch import Batch, Run, runs_of
+from quire.storage.segment import SegmentState
+from quire.storage.signals import NoEntry, NoLedger
+from quire.testing.disk import SimDisk
+from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry
+
+LEDGERS = range(1, 5)
+Add = tuple[int, int]
+
+
+def store_on(seed: int = 1) -> StoreOnDisk:
+    box = StoreOnDisk(SimDisk(random.Random(seed), "bookie"), SMALL)
+    box.open()
+    for ledger_id in LEDGERS:
+        box.store.create_ledger(ledger_id, key_of(ledger_id))
+    return box
+
+
+def adds_of(rows: Sequence[Add], size: int) -> list[tuple[int, int, bytes]]:
+    return [(ledger, entry, bytes([ledger, entry]) * (size // 2)) for ledger, entry in rows]
+
+
+def frames_of(rows: Sequence[Add], size: int) -> bytes:
+    return b"".join(
+        add_request(key_of(ledger), make_entry(ledger, entry, payload))
+        for ledger, entry, payload in adds_of(rows, size)
+    )
+
+
+def singles_batch(rows: Sequence[Add], size: int) -> Batch:
+    data = frames_of(rows, size)
+    ledgers, entries = zip(*rows)
+    return Batch([data], Singles(ledgers, entries, len(data) // len(rows)))
+
+
+def listed(batch: Batch) -> Batch:
+    """The same batch, with a run for each entry."""
+    assert batch.singles is not None
+    return Batch(batch.buffers or (), runs_of(batch.singles))
+
+
+def seen(box: StoreOnDisk) -> dict[int, Any]:
+    """All that the store says of its ledgers."""
+    told = {}
+    for ledger_id, info in box.store.ledgers.items():
+        parts = [
+            (part.segment.number, part.first, part.last, part.span, part.size_bytes,
+             [(run.first, run.count, run.offset, run.frame_size, run.ledger_id,
+               run.batch.sequence, run.batch.file_offset) for run in part.runs])
+            for part in info.open_parts
+        ]  # fmt: skip
+        entries: dict[int, Any] = {}
+        for entry in range(info.last_entry_id + 1):
+            try:
+                entries[entry] = box.read(ledger_id, entry, 1)
+            except NoEntry:
+                entries[entry] = None
+        told[ledger_id] = info.last_entry_id, info.sealed, parts, entries
+    return told
+
+
+turns = st.lists(st.tuples(st.sampled_from(LEDGERS), st.integers(0, 12)), min_size=1, max_size=12)
+batches = st.lists(
+    st.tuples(turns, st.sampled_from([20, 20, 20, 40]), st.sampled_from("sssr")),
+    min_size=1,
+    max_size=25,
+)
+
+
+@settings(max_examples=60)
+@given(batches, st.sampled_from([1, 3]))
+def test_columns_and_runs_are_the_same_log_and_the_same_index(steps: Any, pumped: int) -> None:
+    """Ids go up, come again, come late, in batches of every kind; a segment takes a few of them."""
+    boxes = store_on(), store_on()
+    for number, (rows, size, kind) in enumerate(steps):
+        for box, as_runs in zip(boxes, (False, True)):
+            made = singles_batch(rows, size)
+            if kind == "r":
+                made = make_batch(adds_of(rows, size))
+                made = listed(made) if made.singles else made
+            box.store.append(listed(made) if made.singles and as_runs else made, lambda *_: None)
+            if number % pumped == 0:
+                box.pump()
+    assert seen(boxes[0]) == seen(boxes[1])
+    for box in boxes:
+        box.idle()
+    assert seen(boxes[0]) == seen(boxes[1])
+    for box in boxes:
+        box.close()
+        box.open()
+    assert seen(boxes[0]) == seen(boxes[1])
+    logs = [
+        {name: bytes(box.disk.open(name).read(0, 1 << 20) or b"") for name in names}
+        for box in boxes
+        for names in [[f"log/{name}" for name in box.disk.list("log") if name.endswith(".seg")]]
+    ]
+    assert logs[0] == logs[1]
+
+
+def test_a_sealed_segment_keeps_no_columns() -> None:
+    box = store_on()
+    for entry in range(120):
+        box.store.append(
+            singles_batch([(ledger, entry) for ledger in LEDGERS], 40), lambda *_: None
+        )
+        box.pump()
+    box.idle()
+    states = {True: 0, False: 0}
+    for segment in box.store._catalogue.segments.values():
+        sealed = segment.state is SegmentState.SEALED
+        states[sealed] += 1
+        assert not (sealed and (segment.chunks or segment.parts))
+    assert states[True] >= 2
+    assert seen(box)[2][0] == 119
+
+
+def test_an_unknown_ledger_in_the_middle_of_columns_stores_nothing() -> None:
+    box = store_on()
+    box.store.append(singles_batch([(1, 0), (2, 0)], 20), lambda *_: None)
+    batch = singles_batch([(1, 1), (9, 0), (2, 1)], 20)
+    with pytest.raises(UsageError, match="ledger 9 is not in the store"):
+        box.store.append(batch, lambda *_: None)
+    box.store.append(singles_batch([(2, 1), (3, 0)], 20), lambda *_: None)
+    box.pump()
+    with pytest.raises(NoEntry):
+        box.read(1, 1)
+    assert len(box.read(2, 0, 2)) == 2
+    box.close()
+    box.open()
+    with pytest.raises(NoEntry):
+        box.read(1, 1)
+    assert len(box.read(2, 0, 2)) == 2
+
+
+# -- through a connection ---------------------------------------------------------------------
+
+KEY = b"k" * 20
+SIZE = 30
+
+
+def add(ledger: int, entry: int, key: bytes = KEY, flags: int = 0) -> bytes:
+    head = struct.pack(">qqqq", ledger, entry, max(entry, 0) - 1, SIZE)
+    return add_request(key, head + bytes([ledger, entry % 256]) * (SIZE // 2), flags)
+
+
+class Bookie:
+    """A connection to the real service over a store on a simulated disk."""
+
+    def __init__(self) -> None:
+        self.box = StoreOnDisk(SimDisk(random.Random(1), "bookie"), SMALL)
+        self.box.open()
+        self.service = BookieService(
+            self.box.store, BookieConfig(), self.box.clock, AsyncioNetwork(), lambda *_, **__: None
+        )
+        self.connection = Connection(self.service)
+        self.sent: list[bytes] = []
+        transport = self
+        self.connection.connection_made(cast(Any, transport))
+        for ledger in range(1, 9):
+            self.box.store.create_ledger(ledger, KEY)
+        self.box.fence(4)
+        self.box.fence(8)
+        self.box.pump()
+        self.box.drop([8])
+        self.box.idle()
+
+    def write(self, data: bytes) -> None:
+        self.sent.append(bytes(data))
+
+    def get_extra_info(self, name: str) -> None: ...
+
+    def set_write_buffer_limits(self, high: int) -> None: ...
+
+    def receive(self, *chunks: bytes) -> list[tuple[int, int, int]]:
+        """(ledger, entry, code) of all answers, sorted: refusals come before what has to wait."""
+        for chunk in chunks:
+            self.connection.data_received(chunk)
+        self.box.pump()
+        self.connection._send_out()
+        answers = RESPONSE.iter_unpack(b"".join(self.sent))
+        return sorted((ledger, entry, code) for _, _, code, ledger, entry in answers)
+
+    def stored(self) -> dict[Any, Any]:
+        told: dict[Any, Any] = {}
+        for ledger in range(1, 12):
+            for entry in range(12):
+                try:
+                    told[ledger, entry] = self.box.read(ledger, entry)
+                except (NoEntry, NoLedger) as error:
+                    told[ledger, entry] = type(error)
+        infos = self.box.store.ledgers.values()
+        told[0] = {one.ledger_id: (one.last_entry_id, one.last_add_confirmed) for one in infos}
+        return told
+
+
+SPECIAL = [
+    add(4, 3),  # fenced
+    add(4, 3, flags=Flag.RECOVERY_ADD | Flag.HIGH_PRIORITY),
+    add(3, 6, key=b"x" * 20),  # a wrong key
+    add(8, 0),  # fenced and then deleted
+    add(9, 0),  # not known yet
+    add(10, 2, key=b"y" * 20),  # not known yet, with another key
+    add(2, -1),  # no entry id
+    add(11, -1),
+    add(1, 5),  # once more
+    add(1, 2),  # late
+]
+WANTED = {
+    (3, 6): Code.UNAUTHORIZED,
+    (8, 0): Code.FENCED,
+    (2, -1): Code.BAD_REQUEST,
+    (11, -1): Code.BAD_REQUEST,
+}
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(SPECIAL),
+            st.builds(add, st.sampled_from([1, 2, 3, 5, 6, 7, 9]), st.integers(0, 11)),
+        ),
+        min_size=1,
+        max_size=30,
+    )
+)
+def test_a_chunk_is_what_its_frames_are_one_by_one(sent: list[bytes]) -> None:
+    async def run() -> None:
+        whole, single = Bookie(), Bookie()
+        answers = whole.receive(b"".join(sent))
+        assert answers == single.receive(*sent)
+        assert len(answers) == len(sent)
+        assert whole.stored() == single.stored()
+        for bookie in whole, single:
+            bookie.box.idle()
+            await bookie.box.store.close()
+            bookie.box.open()
+        assert whole.stored() == single.stored()
+
+    asyncio.run(run())
+
+
+def test_refusals_in_the_middle_of_a_chunk_over_many_ledgers() -> None:
+    """The others around them are stored, in one batch, and nothing of the refused ones is."""
+
+    async def run() -> None:
+        bookie = Bookie()
+        good = [add(ledger, 5) for ledger in (1, 2, 3, 5, 6, 7)]
+        sent = [*good[:3], *SPECIAL, *good[3:]]
+        batches = bookie.service.counters.add_batches
+        refused = bookie.service.counters.adds_refused
+        answers = bookie.receive(b"".join(sent))
+        assert len(answers) == len(sent)
+        for ledger, entry, code in answers:
+            if (ledger, entry) == (4, 3):
+                assert code in (Code.OK, Code.FENCED)
+            else:
+                assert code == WANTED.get((ledger, entry), Code.OK), (ledger, entry)
+        assert [code for *row, code in answers if row == [4, 3]] == [Code.OK, Code.FENCED]
+        assert bookie.service.counters.add_batches == batches + 1
+        assert bookie.service.counters.adds_refused == refused + 3
+        for ledger in (1, 2, 3, 5, 6, 7):
+            assert bookie.box.read(ledger, 5)[0][32:] == bytes([ledger, 5]) * (SIZE // 2)
+        assert bookie.box.read(4, 3)[0][32:] == bytes([4, 3]) * (SIZE // 2)
+        assert bookie.box.store.ledgers[10].master_key == b"y" * 20
+        assert bookie.box.store.ledgers[4].last_add_confirmed == 2
+
+    asyncio.run(run())
+
+
+def test_a_wrong_key_is_refused_for_each_ledger_that_it_is_not_of() -> None:
+    async def run() -> None:
+        bookie = Bookie()
+        wrong = [add(ledger, 5, key=b"x" * 20) for ledger in (1, 2, 9, 3, 5)]
+        answers = bookie.receive(b"".join([add(6, 5), *wrong, add(7, 5)]))
+        stored = {6: Code.OK, 7: Code.OK, 9: Code.OK}  # 9 is not known yet: it is theirs now
+        assert answers == [
+            (ledger, 5, stored.get(ledger, Code.UNAUTHORIZED)) for ledger in (1, 2, 3, 5, 6, 7, 9)
+        ]
+        here = {key[0] for key, found in bookie.stored().items() if key and isinstance(found, list)}
+        assert here == {6, 7, 9}
+
+    asyncio.run(run())
+
+
+def test_answers_of_a_batch_that_failed_name_every_add() -> None:
+    async def run() -> None:
+        bookie = Bookie()
+        cast(SimDisk, bookie.box.disk).fail_sync_once()
+        sent = [add(ledger, 5) for ledger in (1, 2, 3, 5, 6, 7)]
+        answers = bookie.receive(b"".join(sent))
+        assert answers == [(ledger, 5, Code.IO_ERROR) for ledger in (1, 2, 3, 5, 6, 7)]
+
+    asyncio.run(run())
+
+
+def test_columns_of_a_batch_as_runs() -> None:
+    batch = singles_batch([(3, 7), (1, 0)], 20)
+    assert batch.run_count == batch.entry_count == 2
+    first, second = batch.runs
+    assert isinstance(first, Run)
+    assert (first.ledger_id, first.first, first.count, first.offset) == (3, 7, 1, 0)
+    assert second.offset == first.frame_size == first.size_bytes
+    batch.forget_runs()
+    assert (batch.runs, batch.run_count) == ((), 0)
