@@ -20,13 +20,14 @@ from quire.storage.copies import Newer
 from quire.storage.quarantine import Quarantine
 from quire.storage.quarantine_record import SUFFIX
 from quire.storage.reader import Reader
-from quire.storage.scrub import Findings, SegmentScrub
+from quire.storage.scrub import Findings
 from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.storage.signals import NoEntry
 from quire.testing.clock import SimClock
 from quire.testing.simulation import simulate
 from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
+from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
 from tests.support.storage import lacks
 
 SCRUBBING = replace(
@@ -217,27 +218,12 @@ def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> 
 # -- defects that the scenario must notice ------------------------------------------------------
 
 
-def the_scrub_skips_the_last_block(patch: pytest.MonkeyPatch) -> None:
-    edit(
-        patch,
-        SegmentScrub,
-        "_blocks",
-        ("found = block_checksums((data,))",
-         "found = block_checksums((data,))[: self._target.end // 4096 - 1 - number]"),
-        ("found.tolist() != list(expected)", "True"),
-    )  # fmt: skip
-
-
 def damage_is_not_reported(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, DamageReports, "_mark", ("if names(", "if False and names("))
+    edit(patch, DamageReports, "_tell", ("return names(", "return False and names("))
 
 
 def damage_is_forgotten_on_restart(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Quarantine, "load", ("self._put(segment, record)", "pass"))
-
-
-def damage_is_not_written_down(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Quarantine, "_save", ("or not self._unsaved", "or True"))
 
 
 def what_is_damaged_counts_as_absent(patch: pytest.MonkeyPatch) -> None:

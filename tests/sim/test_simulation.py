@@ -17,6 +17,7 @@ from quire.testing import SimDisk
 from quire.testing.simulation import WORKLOADS, Plan, run_plan, simulate
 from quire.testing.simulation.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
 from quire.testing.simulation.plans import CROWD, HUGE_SCALE, SHAPES
+from tests.sim.runs import plain_run
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
 DIGEST_OF = "from quire.testing.simulation import simulate; r = simulate({}); print(r.trace_digest)"
@@ -47,7 +48,7 @@ def test_a_preparation_that_failed_leaves_no_gap() -> None:
 @pytest.mark.parametrize("workload", [name for name in WORKLOADS if name != "all"])
 def test_the_laws_hold_in_each_workload(workload: str) -> None:
     for seed in range(max(1, SEEDS // 10)):
-        result = simulate(seed, workload)
+        result = plain_run(seed, workload)
         assert result.failure is None, (seed, workload, result.failure)
 
 

@@ -99,6 +99,8 @@ class SimNetwork:
         """The same for single routes."""
         self.cut_probability = CUT_PROBABILITY
         self.blocked: set[Route] = set()
+        self.accepted: Callable[[Route], None] = lambda route: None
+        """Told of each connection: who made it, and to whom."""
         self.mangle: Callable[[Route, bytes], bytes] | None = None
         """Given what is written somewhere, says what is sent instead."""
         self._rng = rng
@@ -122,6 +124,14 @@ class SimNetwork:
     def knows(self, name: str) -> bool:
         """Whether there is, or was, a node of this name."""
         return name in self._hosts
+
+    def known(self, beginning: str) -> list[str]:
+        """The nodes that there are, or were, whose names begin so."""
+        return [name for name in self._hosts if name.startswith(beginning)]
+
+    def latency_of(self, name: str, other: str) -> tuple[float, float]:
+        """The least and the greatest delay on the way from one to the other."""
+        return self.route_latency_s.get((name, other), self.latency_s)
 
     def kill(self, name: str) -> None:
         """End the node at once. Its peers learn of it by a reset, behind what they get of the
@@ -184,9 +194,7 @@ class SimNetwork:
             self.trace.record(route[1], event, peer=route[0], **fields)
 
     def delay(self, route: Route | None = None) -> float:
-        low, high = self.latency_s
-        if route in self.route_latency_s:
-            low, high = self.route_latency_s[route]
+        low, high = self.latency_s if route is None else self.latency_of(*route)
         # The cube makes most delays short and some long, as networks are.
         return float(low + (high - low) * self._draw() ** 3)
 
@@ -252,6 +260,7 @@ class SimNetwork:
         theirs.out = ours.back = Pipe(self, theirs, ours)
         self._ends[ours] = self._ends[theirs] = None
         self.record((client.name, target), "accepted", port=port)
+        self.accepted((client.name, target))
         bound.host.node.call_soon(ours.open, bound.factory)
         self.carry(back, lambda: client.node.call_soon(theirs.open, factory, opened))
 

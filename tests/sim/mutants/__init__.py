@@ -6,6 +6,7 @@ from tests.sim.mutants import (
     autorecovery,
     bookie,
     directories,
+    index_cache,
     jobs,
     liars,
     metadata,
@@ -13,6 +14,7 @@ from tests.sim.mutants import (
     racks,
     reader,
     recovery,
+    scrub,
     space,
     storage,
     streams,
@@ -21,8 +23,8 @@ from tests.sim.mutants import (
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
-    writer, recovery, reader, quorum, bookie, storage, space, directories, metadata, autorecovery,
-    jobs, liars, racks, streams,
+    writer, recovery, reader, quorum, bookie, storage, space, index_cache, scrub,
+    directories, metadata, autorecovery, jobs, liars, racks, streams,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

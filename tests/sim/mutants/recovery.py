@@ -35,8 +35,8 @@ def recovery_does_not_fence(patch: pytest.MonkeyPatch) -> None:
 @mutant(
     lost="an append that a bookie without a fence completes is acknowledged, and cut off",
     laws=("acknowledged_is_kept", "nothing_acknowledged_beyond_the_close"),
-    workload="fences",
-    seeds=720,
+    workload="resets",
+    seeds=40,
     rule="bk#2614, rule 1",
 )
 def only_the_lac_read_fences(patch: pytest.MonkeyPatch) -> None:

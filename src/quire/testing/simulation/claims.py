@@ -28,6 +28,8 @@ class Claims:
 
     reports: dict[str, RecoveryReport]
     """What each bookie found at its last start."""
+    known: dict[str, frozenset[int]]
+    """Which ledgers each bookie had at its last start."""
     served: Callable[[str, int, int, Sequence[Buffer]], None]
     """Told what a bookie gives out: bookie id, ledger, first entry, entries."""
 
@@ -35,7 +37,7 @@ class Claims:
     """Told which ledger a bookie forgets, before it does."""
 
     def __init__(self) -> None:
-        self.reports = {}
+        self.reports, self.known = {}, {}
         self.served = lambda me, ledger_id, first, entries: None
         self.dropped = lambda me, ledger_id: None
         self._entries: dict[int, dict[str, set[int]]] = {}
@@ -77,6 +79,7 @@ class Claims:
 
         def noted_recover() -> RecoveryReport:
             self.reports[bookie_id] = report = recover()
+            self.known[bookie_id] = frozenset(store.ledgers)
             # What was written before an unclean stop, and confirmed to nobody, is durable now.
             for ledger_id, info in store.ledgers.items():
                 for part in info.open_parts:

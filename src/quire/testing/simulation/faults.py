@@ -61,11 +61,15 @@ BOOKIE_KINDS = (
     "clock jumps",
 )
 MEMBER_KINDS = ("crash member", "crash member in write", "crash fastest member")
+RESET_KINDS = ("reset recovery",)
+"""Of those who recover a ledger, to one bookie of its last ensemble."""
 ISLAND_KINDS = ("cut off",)
 """Clients that lose all bookies at once: a switch between them restarts."""
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
+INDEX_KINDS = ("lose index", "old index", "rot index")
+"""Of a bookie that is down: its index cache."""
 DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 """Of bookies with several data directories: one of them."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
@@ -152,6 +156,8 @@ def _target(
         return chance.choice([name for name in clients if name.startswith("healer-")])
     if kind in (*CLIENT_KINDS, *ISLAND_KINDS) or (kind in BETWEEN_TWO and chance.random() < 0.5):
         return chance.choice(clients)
+    if kind in RESET_KINDS:
+        return f"ledger-{chance.randrange(ledgers)}"
     if kind in (*MEMBER_KINDS, *WRITER_KINDS) and ledgers + streams:
         number = chance.randrange(ledgers + streams)
         if number >= ledgers:

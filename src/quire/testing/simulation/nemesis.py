@@ -15,9 +15,18 @@ from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory import MemoryStore
 from quire.storage.segment import LOG_DIRECTORY
 from quire.testing.disk import SimDisk
-from quire.testing.simulation.faults import BETWEEN_TWO, LIES, MEMBER_KINDS, Fault
+from quire.testing.simulation.faults import (
+    BETWEEN_TWO,
+    INDEX_KINDS,
+    LIES,
+    MEMBER_KINDS,
+    RESET_KINDS,
+    Fault,
+)
 from quire.testing.simulation.flips import Flips
+from quire.testing.simulation.rotten import rot
 from quire.testing.simulation.world import ObservedCluster, World, bookie_id
+from quire.testing.transport import Route
 
 START_ATTEMPTS_MAX = 20
 START_RETRY_S = 0.5
@@ -38,6 +47,8 @@ ROOM_LEFT_BYTES = 1 << 18
 LIES_TOLD = (0.3, 1.0)
 """How often a lie is told, of the answers that it fits."""
 LASTING = 0.5
+CLEANLY = 0.3
+"""How often a bookie whose index cache is changed has been stopped before, and not lost power."""
 CLOCK_JUMP_MS = 600_000
 
 
@@ -67,6 +78,8 @@ class Nemesis:
         while True:
             await asyncio.sleep(1.0)
             for name in self.world.disks:
+                for disk in self.world.disks_of(name):
+                    self.world.index_caches.look(disk)
                 if name not in self.world.bookies and not self._taken[name].locked():
                     async with self._taken[name]:
                         await self.bring_back(name)
@@ -75,7 +88,8 @@ class Nemesis:
         world = self.world
         if fault.kind in MEMBER_KINDS:
             fault = replace(fault, target=self._member(fault))
-        if fault.target and not world.network.knows(fault.target):
+        known = fault.kind in RESET_KINDS or world.network.knows(fault.target)
+        if fault.target and not known:
             return  # of a ledger, or with a bookie, that was left out of the plan
         world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
         self.applied += 1
@@ -86,6 +100,28 @@ class Nemesis:
             async with lock:
                 if fault.target in world.bookies:
                     await self._bookie(fault)
+
+    def _reset_recovery(self, fault: Fault) -> None:
+        """The next connection of a recoverer of this ledger to the bookie that gets the writer's
+        entries last breaks, with what is sent first."""
+        network, loop = self.world.network, self.world.loop
+        recoverers, before = fault.target.replace("ledger", "recoverer") + ".", network.accepted
+
+        def accepted(route: Route) -> None:
+            before(route)
+            if not armed or not route[0].startswith(recoverers):
+                return
+            if route[1] == self._member(fault):
+                armed.clear()
+                way_s = network.latency_of(*route)[0] + network.latency_of(*route[::-1])[0]
+                context = loop.main.context.copy()
+                loop.call_later(fault.amount * way_s, self._reset, route, context=context)
+
+        armed, network.accepted = [True], accepted
+
+    def _reset(self, route: Route) -> None:
+        self.world.network.partition(*route, reset=True)
+        self.world.network.heal_routes({route, route[::-1]})
 
     def _member(self, fault: Fault) -> str:
         """A bookie of the last ensemble of this ledger, or of this stream's newest one; "" where
@@ -101,6 +137,10 @@ class Nemesis:
         if fault.kind == "crash fastest member":
             claimed = self.world.claims.of(ledger_id)
             return max(ensemble, key=lambda b: len(claimed.get(b, ()))).partition(":")[0]
+        if fault.kind in RESET_KINDS:
+            names = [bookie.partition(":")[0] for bookie in ensemble]
+            latency_of, writer = self.world.network.latency_of, f"writer-{number}"
+            return max(names, key=lambda name: latency_of(writer, name))
         return ensemble[int(fault.amount * len(ensemble))].partition(":")[0]
 
     # -- one bookie ---------------------------------------------------------------------------
@@ -140,6 +180,8 @@ class Nemesis:
                 world.kill(name)
                 world.crash_in_write(name, 1 + int(fault.amount * START_OPERATIONS_MAX))
                 await self.bring_back(name)
+            case kind if kind in INDEX_KINDS:
+                await self._index(fault, disk)
             case "rot, crash":
                 self._rot(fault)
                 world.crash(name)
@@ -196,6 +238,23 @@ class Nemesis:
             self.world.crash(name)
             await self.bring_back(name)
 
+    async def _index(self, fault: Fault, disk: SimDisk) -> None:
+        """Something befalls the index cache while the bookie is down."""
+        world, chance = self.world, self.world.loop.derive(f"index {fault}")
+        world.index_caches.look(disk)
+        if chance.random() < CLEANLY:
+            await world.stop(fault.target)
+        if fault.target in world.bookies:
+            world.crash(fault.target)
+        match fault.kind:
+            case "lose index":
+                world.index_caches.lose(disk)
+            case "rot index":
+                world.index_caches.rot(disk, chance)
+            case "old index":
+                world.put_back_index(disk, chance)
+        await self.bring_back(fault.target)
+
     async def _foreign_store(self, name: str) -> None:
         """For a look for garbage, the address of the metadata store leads to an empty one."""
         world, bookie = self.world, self.world.bookies[name]
@@ -216,7 +275,8 @@ class Nemesis:
         names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
         begun = [name for name in names if disk.written_bytes(name) > BLOCK_BYTES]
         name = chance.choice(begun or names)
-        disk.rot(name, ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))])
+        spacing_bytes = ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))]
+        self.world.rotten.setdefault(fault.target, []).append(rot(disk, name, spacing_bytes))
 
     async def bring_back(self, name: str) -> None:
         """Start the bookie unless it runs. A start that fails is tried again, as an operator
@@ -279,6 +339,8 @@ class Nemesis:
                 wait = self._lose_rack(fault)
             case "relocate":
                 world.relocate(fault.amount)
+            case "reset recovery":
+                self._reset_recovery(fault)
         if wait is not None:
             await wait
         else:

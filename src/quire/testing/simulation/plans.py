@@ -51,6 +51,9 @@ COMPACT_RATIOS = (0.5, 0.95)
 COMPACT_INTERVALS_S = (0.3, 1.0)
 COMPACT_BYTES_PER_S = (0, 200_000)
 SCRUB_INTERVALS_S = (0.5, 3.0)
+INDEX_INTERVALS_S = (0.0, 1.0)
+INDEX_SEGMENTS = (1, 1, 3)
+SELDOM_S = 300.0
 UNFORGEABLE = 0.4
 DIGESTS = ("crc32c", "crc32c", "crc32", "hmac")
 
@@ -161,6 +164,8 @@ class Plan:
     compact_bytes_per_s: int
     scrub_interval_s: float
     """Between two looks through all that a bookie has; 0: where reads found damage only."""
+    index_cache_interval_s: float
+    index_cache_segments: int
     schedule: tuple[Fault, ...]
 
     @classmethod
@@ -172,6 +177,7 @@ class Plan:
         forgery = random.Random(f"{seed}/forgery {workload}")
         ledgers = _ledgers(chance, forgery, mix, bookies, span_s, tight=tight)
         space = random.Random(f"{seed}/space {workload}")
+        index = random.Random(f"{seed}/index {workload}")
         publishers = _publishers(random.Random(f"{seed}/publishers {workload}"), mix, span_s)
         streams = make_streams(seed, workload, mix, bookies, span_s)
         jobs = _jobs(random.Random(f"{seed}/jobs {workload}"), mix, bookies, span_s)
@@ -219,6 +225,8 @@ class Plan:
             compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
             directories=mix.directories,
             scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.rotten else 0.0,
+            index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
+            index_cache_segments=index.choice(INDEX_SEGMENTS),
             schedule=schedule,
         )
 
@@ -253,6 +261,8 @@ class Plan:
             compact_bytes_per_s=self.compact_bytes_per_s,
             compact_reserve_bytes=self.segment_bytes,
             scrub_interval_s=self.scrub_interval_s,
+            index_cache_interval_s=self.index_cache_interval_s,
+            index_cache_segments=self.index_cache_segments,
         )
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire.testing.loop import SimulationError
-from quire.testing.simulation import healers, liars, operators, publishers, racks, space
+from quire.testing.simulation import healers, liars, operators, publishers, racks, rotten, space
 from quire.testing.simulation.actors import Actors
 from quire.testing.simulation.checker import Checker, LawError
 from quire.testing.simulation.faults import Fault
@@ -172,6 +172,8 @@ async def _scenes(stage: Stage) -> None:
     await _garbage(world, checker)
     if plan.compact_ratio:
         await space.judge(stage)
+    if plan.scrub_interval_s:
+        await rotten.judge(stage)
     await operators.collect_copies(stage)
     checker.check_all()
     await checker.replicated()

@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable
 
 from quire.testing.simulation.stage import Stage
-from quire.testing.simulation.world import World
+from quire.testing.simulation.workloads import WORKLOADS
+from quire.testing.simulation.world import World, bookie_id
 
 ROUNDS_MAX = 60
 ROUND_S = 1.0
 PARTS = 3
 """One part of the ledgers is deleted, then another with the disks full; the third is kept."""
 ROOM_BYTES = 1 << 30
+STARTS = 3
+"""Of a bookie that writes index caches all the time."""
 
 
 async def judge(stage: Stage) -> None:
@@ -20,7 +23,7 @@ async def judge(stage: Stage) -> None:
     deleted: it comes to its end again. What was fenced and deleted stays refused throughout."""
     world, checker = stage.world, stage.checker
     await _delete(stage, 1)
-    await _again(stage)
+    await _again(stage, 1)
     await _settle(stage, "")
     await _until(lambda: _without_reserve(world))
     for disk in world.disks.values():
@@ -28,7 +31,7 @@ async def judge(stage: Stage) -> None:
     await _delete(stage, 2)
     await _settle(stage, "from full disks: ")
     refused = {name: _refused(stage, name) for name in world.bookies}
-    await _again(stage)
+    await _again(stage, 2)
     for name in world.bookies:
         forgotten = refused[name] - _refused(stage, name)
         if forgotten:
@@ -55,16 +58,27 @@ async def _settle(stage: Stage, when: str) -> None:
         stage.checker.fail("space_comes_back", when + "; ".join(left))
 
 
-async def _again(stage: Stage) -> None:
-    """All bookies lose their power, once what they have dropped is durable, and start."""
-    world = stage.world
+async def _again(stage: Stage, turn: int) -> None:
+    """All bookies lose their power, once what they have dropped is durable, and start: where they
+    write index caches all the time, more than once, each time beside one that they had before."""
+    world, chance = stage.world, stage.world.loop.derive(f"again {turn}")
+    starts = STARTS if WORKLOADS[stage.plan.workload].caching else 1
     for name, bookie in list(world.bookies.items()):
         durable = world.loop.create_future()
         bookie.store.barrier(durable.set_result)
         await durable
-        world.crash(name)
+        gone = {n for n, facts in stage.checker.ledgers.items() if facts.deleted}
+        gone -= bookie.store.ledgers.keys()
         world.disks[name].capacity_bytes += ROOM_BYTES
-        await world.start(name, stage.plan.bookie_config)
+        for _ in range(starts):
+            world.crash(name)
+            if starts > 1:
+                world.put_back_index(world.disks[name], chance)
+            await world.start(name, stage.plan.bookie_config)
+            back = gone & world.claims.known[bookie_id(name)]
+            if back:
+                what = f"{name} has ledgers {sorted(back)} again, which it had dropped"
+                stage.checker.fail("what_is_dropped_stays_gone", what)
 
 
 def _refused(stage: Stage, name: str) -> set[int]:

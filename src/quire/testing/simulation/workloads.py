@@ -11,10 +11,12 @@ from quire.testing.simulation.faults import (
     CLIENT_KINDS,
     DIRECTORY_KINDS,
     HEALER_KINDS,
+    INDEX_KINDS,
     ISLAND_KINDS,
     JOB_KINDS,
     LIES,
     RACK_KINDS,
+    RESET_KINDS,
     WRITER_KINDS,
 )
 
@@ -75,6 +77,8 @@ class Mix:
     """Autorecovery runs."""
     compacting: bool = False
     """Bookies compact their logs, of small segments that many ledgers share."""
+    caching: bool = False
+    """Bookies write their index caches all the time, and not at clean stops alone."""
     lying: bool = False
     """bookie-0 lies, and clients assume that one bookie does."""
     directories: int = 1
@@ -234,6 +238,25 @@ WORKLOADS: dict[str, Mix] = {
         uneven=1.0,
         shapes=((2, 2, 2), (2, 2, 2), (3, 3, 3), (3, 3, 2), (3, 2, 2)),
     ),
+    "resets": Mix(
+        (*RESET_KINDS, *RESET_KINDS, *RESET_KINDS, "cut and reset"),
+        (20, 40),
+        ledgers=(8, 14),
+        takeover=1.0,
+        recoverers=(1, 1, 2),
+        tail=0.0,
+        readers=(0, 0),
+        delete=0,
+        deferred=0.0,
+        own_ids=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        busy=True,
+        uneven=1.0,
+        tight=0.0,
+        shapes=((2, 2, 2),),
+    ),
     "torn": Mix(
         ("crash in write", "crash member in write", "crash member in write", "crash in start",
          "fsync fails, crash", "kill, start, crash"),
@@ -346,6 +369,22 @@ WORKLOADS: dict[str, Mix] = {
         idle=0.4,
         tight=0.5,
         compacting=True,
+    ),
+    "index": Mix(
+        (*INDEX_KINDS, *INDEX_KINDS, *INDEX_KINDS, "crash", "crash in write", "kill",
+         "kill, start, crash", "crash in start", "restart", "disk full", "fsync fails, crash"),
+        (5, 12),
+        ledgers=(5, 8),
+        takeover=0.8,
+        delete=0.6,
+        tail=0.1,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.3,
+        tight=0.5,
+        compacting=True,
+        caching=True,
     ),
     "directories": Mix(
         (*DIRECTORY_KINDS, *DIRECTORY_KINDS, "crash", "crash in write", "kill",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -23,6 +24,8 @@ from quire.testing.loop import SimulatedLoop
 from quire.testing.network import SimHost, SimNetwork
 from quire.testing.node import Node
 from quire.testing.simulation.claims import Claims
+from quire.testing.simulation.index_caches import IndexCaches
+from quire.testing.simulation.rotten import Rotten
 from quire.testing.trace import Trace
 from quire.testing.worker import SimWorker
 
@@ -115,6 +118,8 @@ class World:
     """Called when a bookie stands in another rack."""
     rack_lost: Callable[[str], None] = lambda rack: None
     """Called before all bookies of a rack lose their power."""
+    rotten: dict[str, list[Rotten]] = field(default_factory=dict)
+    """What turned on whose disk."""
     wiped: set[str] = field(default_factory=set)
     """Bookies whose disks are empty now, which must not start."""
     formatted: set[str] = field(default_factory=set)
@@ -125,6 +130,7 @@ class World:
     """Each route between a client and a bookie has a delay of its own."""
     starts: int = 0
     claims: Claims = field(default_factory=Claims)
+    index_caches: IndexCaches = field(default_factory=IndexCaches)
     sessions: dict[str, MemoryStore] = field(default_factory=dict)
     """Of clients that keep something ephemeral: it goes when they die."""
     started: Callable[[str, Bookie], Awaitable[None]] = _nothing
@@ -247,6 +253,13 @@ class World:
     def disks_of(self, name: str) -> list[SimDisk]:
         """Of all data directories."""
         return [self.disks[name], *self.more_disks.get(name, ())]
+
+    def put_back_index(self, disk: SimDisk, chance: random.Random) -> None:
+        """Of a bookie that is down, the index cache is one that it had before, if there is room."""
+        try:
+            self.index_caches.put_back(disk, chance)
+        except OSError as error:
+            self.trace.record("nemesis", "no index put back", disk=disk.path, error=str(error))
 
     def misses_a_directory(self, name: str) -> bool:
         """Whether this bookie runs without one of its data directories."""

@@ -1,0 +1,89 @@
+"""Bits that turned on a disk, and whether the bookie has found them when all is quiet."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from quire.codec.log_footer import Trailer
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.errors import StorageError
+from quire.storage.inspect import number_of, open_segment
+from quire.storage.quarantine_record import SegmentDamage, stored_records
+from quire.testing.disk import SimDisk
+
+if TYPE_CHECKING:
+    from quire.testing.simulation.stage import Stage
+
+ROUNDS_MAX = 60
+ROUND_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Rotten:
+    """What befell one file."""
+
+    name: str
+    places: dict[int, int]
+    """Offset -> the byte that is there since."""
+
+
+def rot(disk: SimDisk, name: str, spacing_bytes: int) -> Rotten:
+    before = _contents(disk, name)
+    disk.rot(name, spacing_bytes)
+    after = _contents(disk, name)
+    return Rotten(name, {at: after[at] for at in range(len(after)) if after[at] != before[at]})
+
+
+def _contents(disk: SimDisk, name: str) -> bytes:
+    file = disk.open(name)
+    try:
+        return file.read(0, file.size()) or b""
+    finally:
+        file.close()
+
+
+async def judge(stage: Stage) -> None:
+    """Every bookie has written down which blocks of its sealed segments are damaged, and none that
+    are not."""
+    for name in [name for name in stage.world.bookies if name not in stage.world.destroyed]:
+        for number, _ in stored_records(stage.world.disks[name]):
+            what = f"{name} believes that its segment {number} is damaged"
+            stage.checker.fail("a_good_disk_is_not_called_damaged", what)
+    for _ in range(ROUNDS_MAX):
+        unknown = list(_unknown(stage))
+        if not unknown:
+            return
+        await asyncio.sleep(ROUND_S)
+    stage.checker.fail("damage_is_found", unknown[0])
+
+
+def _unknown(stage: Stage) -> Iterator[str]:
+    for name in stage.world.bookies:
+        disk = stage.world.disks[name]
+        known = dict(stored_records(disk))
+        for rotten in stage.world.rotten.get(name, ()):
+            number = number_of(rotten.name)
+            if number is None:
+                continue
+            try:
+                with open_segment(disk, number) as segment:
+                    trailer = segment.facts.trailer
+            except (FileNotFoundError, StorageError):
+                continue
+            if trailer is not None:
+                yield from _unknown_blocks(name, disk, rotten, trailer, known.get(number))
+
+
+def _unknown_blocks(
+    name: str, disk: SimDisk, rotten: Rotten, trailer: Trailer, known: SegmentDamage | None
+) -> Iterator[str]:
+    data = _contents(disk, rotten.name)
+    for at, value in rotten.places.items():
+        block = at // BLOCK_BYTES
+        if not trailer.groups_at <= at < trailer.footer_at or data[at : at + 1] != bytes([value]):
+            continue  # not of the groups, or mended since
+        if known is None or not any(first <= block <= last for first, last in known.blocks):
+            yield f"{name} does not know that block {block} of {rotten.name} is damaged"

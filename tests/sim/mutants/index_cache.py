@@ -1,0 +1,97 @@
+"""Defects of the index cache: what it holds, when it counts, which segments it may stand for."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.codec import index_cache_format
+from quire.storage import index_cache
+from quire.storage.index_cache import CachedIndex, Snapshot
+from quire.storage.recovery import Recovery
+from tests.sim.mutants.mutant import edit, mutant
+from tests.sim.mutants.storage import LOST_IN_A_CRASH
+
+LOST_WITH_A_CACHE = (*LOST_IN_A_CRASH, "no_false_absence", "nothing_acknowledged_beyond_the_close")
+
+
+@mutant(
+    lost="all that was sealed since the index cache was written, when a bookie starts from it",
+    laws=LOST_WITH_A_CACHE,
+    workload="index",
+    seeds=20,
+)
+def an_older_cache_is_all_there_is(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_run",
+        (
+            "for number in live if number not in cached]",
+            "for number in live if number not in cached\n"
+            "                       and (not cached or number in self._unsealed)]",
+        ),
+    )
+
+
+@mutant(
+    lost="deleted ledgers come back with the index cache, without their segments",
+    laws=("what_is_dropped_stays_gone", *LOST_WITH_A_CACHE),
+    workload="index",
+    seeds=40,
+)
+def a_cache_of_segments_that_are_gone_counts(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_restore",
+        ("cache.check(set(live))", "pass"),
+        ("for number in cache.segments}", "for number in cache.segments if number in live}"),
+    )
+    edit(
+        patch,
+        CachedIndex,
+        "restore",
+        (
+            "for number, one in self.segments.items():",
+            "for number, one in self.segments.items():\n"
+            "        if number not in trailers:\n"
+            "            continue",
+        ),
+    )
+
+
+@mutant(
+    lost="the fence of a ledger, when its bookie starts from an index cache: two writers",
+    laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
+    workload="index",
+    seeds=20,
+    rule="rule 34",
+)
+def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        index_cache,
+        "_cached",
+        ("info.fenced, info.fence_durable,", "False, False,"),
+    )
+
+
+@mutant(
+    lost="an append to a ledger that was closed and deleted is acknowledged",
+    laws=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
+    workload="index",
+    seeds=40,
+    rule="bk#4462, rule 36",
+)
+def a_cache_forgets_the_deleted(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Snapshot, "blocks", ("fmt.encode_dead(self._tombstones)", "fmt.encode_dead({})"))
+
+
+@mutant(
+    lost="what a wrong bit in the index cache says: a fence, a place, the end of a ledger",
+    laws=("the_run_comes_to_its_end", *LOST_WITH_A_CACHE),
+    workload="index",
+    seeds=90,
+)
+def a_cache_is_not_checked(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, index_cache_format, "check_block", ("or crc != header.crc", "or False"))

@@ -1,0 +1,73 @@
+"""The simulator's bookies start beside index caches of every kind, and keep every law."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from quire.storage.index_cache import CACHE_NAME
+from quire.storage.recovery import Recovered, Recovery
+from quire.storage.segment import LOG_DIRECTORY
+from quire.testing import SimDisk
+from quire.testing.simulation import simulate
+from quire.testing.simulation.index_caches import KEPT_MAX, IndexCaches
+
+SEEDS = (100, 101)
+WANTED = ("used for", "is gone, which it covers", "does not match its checksum")
+"""What becomes of them, in words of a start's report."""
+
+
+def test_every_kind_of_index_cache_is_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    met: list[str] = []
+    run = Recovery.run
+
+    def noted(self: Recovery) -> Recovered:
+        recovered = run(self)
+        met.append(recovered.index_cache)
+        return recovered
+
+    monkeypatch.setattr(Recovery, "run", noted)
+    for seed in SEEDS:
+        result = simulate(seed, "index")
+        assert result.failure is None, (seed, result.failure)
+    assert "" in met
+    for words in WANTED:
+        assert any(words in one for one in met), (words, set(met))
+
+
+def written(disk: SimDisk, data: bytes) -> None:
+    file = disk.create(CACHE_NAME)
+    file.write([data], 0)
+    file.close()
+
+
+def held(disk: SimDisk) -> bytes:
+    file = disk.open(CACHE_NAME)
+    return file.read(0, file.size()) or b""
+
+
+def test_an_index_cache_is_lost_put_back_and_rots() -> None:
+    disk, caches, chance = SimDisk(random.Random(1), "disk"), IndexCaches(), random.Random(1)
+    disk.make_directory(LOG_DIRECTORY)
+    caches.look(disk)
+    caches.put_back(disk, chance)
+    assert not disk.exists(CACHE_NAME)
+    for number in range(KEPT_MAX + 1):
+        written(disk, b"cache %d" % number)
+        caches.look(disk)
+        caches.lose(disk)
+        assert not disk.exists(CACHE_NAME)
+    found = set()
+    for _ in range(100):
+        caches.put_back(disk, chance)
+        disk.crash()  # it is durable
+        found.add(held(disk))
+    assert found == {b"cache %d" % number for number in range(1, KEPT_MAX + 1)}
+    before = held(disk)
+    caches.rot(disk, random.Random(2))
+    assert held(disk) != before
+    disk.capacity_bytes = 0
+    with pytest.raises(OSError, match="full"):
+        caches.put_back(disk, chance)
+    assert not disk.exists(CACHE_NAME)
