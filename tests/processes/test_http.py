@@ -115,10 +115,34 @@ def test_the_bookie_tells_of_itself(http: Http, cluster: LocalCluster) -> None:
     assert http("PUT", "/api/v1/bookie/gc") == (200, f"Triggered GC on BookieServer: {own.id}")
     assert http.get("/api/v1/bookie/gc")["is_in_force_gc"] in ("true", "false")
     assert http.get("/api/v1/bookie/gc_details")[0]["majorCompactionCounter"] == 0
-    for path in ("expand_storage", "entry_location_compact", "gc/suspend_compaction"):
+    for path in ("expand_storage", "entry_location_compact"):
         status, answer = http("PUT", f"/api/v1/bookie/{path}")
         assert status == 501
         assert answer["error"]["remedy"]
+
+
+def test_compaction_is_suspended_and_resumed_as_in_apaches_words(
+    http: Http, cluster: LocalCluster
+) -> None:
+    own, path = cluster.bookies[0], "/api/v1/bookie/gc"
+    none = {"isMajorGcSuspended": "false", "isMinorGcSuspended": "false"}
+    assert http.get(f"{path}/suspend_compaction") == none
+    status, refused = http("PUT", f"{path}/suspend_compaction", {"suspendMajor": False})
+    assert (status, refused["error"]["kind"]) == (400, "UsageError")
+    said = http("PUT", f"{path}/suspend_compaction", {"suspendMajor": True})
+    assert said == (200, f"Suspend majorGC on BookieServer: {own.id}")
+    http("PUT", f"{path}/suspend_compaction", {"suspendMinor": True, "by": "me"})
+    found = http.get(f"{path}/suspend_compaction")
+    assert (found["isMajorGcSuspended"], found["isMinorGcSuspended"]) == ("true", "true")
+    assert found["by"] == f"http.{own.id}"  # who began
+    metrics = http.get("/metrics")
+    assert 'quire_storage_compaction_suspended{kind="major"} 1' in metrics
+    what = f"Major and minor compaction of {own.id} is suspended"
+    wait_for(lambda: what in str(http.get("/api/v1/quire/overview")["problems"]))
+    said = http("PUT", f"{path}/resume_compaction", {"resumeMajor": True, "resumeMinor": True})
+    assert said[0] == 200
+    assert http.get(f"{path}/suspend_compaction") == none
+    assert http("PUT", f"{path}/resume_compaction", {})[0] == 400
 
 
 def test_the_cluster_in_apaches_words(http: Http, cluster: LocalCluster, ledger: int) -> None:
@@ -318,16 +342,27 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster, ledg
     # Another process, as the bookie's own dashboard or a command, knows of it and lets it go on.
     other = Http(url_in(cluster.bookies[1].log_path))
     assert other.get("/api/v1/quire/work")["paused"][0]["kind"] == "decommission"
+    assert wait_for(lambda: elsewhere(other))[::2] == (leaving, 0)
+    assert http.get("/api/v1/quire/work")["elsewhere"] == []  # it is its own
     run = Quire(cluster.uri)
+    assert f"runs: decommission {leaving}, by http.".encode() in run("explain").ok()
     assert leaving.encode() in run("cluster", "pause").ok()
     run("cluster", "resume", "decommission", leaving).ok()
     done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))
     # The ledger of the metrics' test needs four bookies: it is left, and told of.
     assert done["state"] == "done"
     assert done["result"]["bookie"] == leaving
+    assert http.get("/api/v1/quire/running") == {"running": []}
     assert [one["id"] for one in http.get(prefix)["jobs"]] == [job["id"], answer["id"]]
     assert http("DELETE", f"{prefix}/{job['id']}")[1]["state"] == "done"
     assert http("GET", f"{prefix}/99")[0] == 404
+
+
+def elsewhere(http: Http) -> Any:
+    """The one job of another process, once it says that it is paused."""
+    found = http.get("/api/v1/quire/work")["elsewhere"]
+    told = [(one["target"], one["by"], one["ledgers_done"]) for one in found if one["paused"]]
+    return told[0] if told else None
 
 
 def waits(job: Any) -> Any:

@@ -105,6 +105,6 @@ def test_every_route_is_documented() -> None:
     view = ClusterView(lambda: 0.0, cast(Fetch, None))
     ours = [
         *OurRoutes(connect, jobs, view, "x").routes(),
-        *DashboardRoutes(connect, jobs, view).routes(),
+        *DashboardRoutes(connect, jobs, view, "x").routes(),
     ]
     check("http.md", "ours", route_rows(ours))

@@ -167,3 +167,20 @@ def test_groups_of_lost_bookies() -> None:
         bookie("d", "gone", "/r1"), bookie("e", "gone", "/r3"), bookie("f", "gone"),
     ]  # fmt: skip
     assert lost_groups(bookies) == {"/r2": ["b", "c"], ALONE: ["d", "e", "f"]}
+
+
+def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
+    held = [
+        {**bookie("a"), "compaction_suspended": ["minor", "major"], "http": ["http://a:1; reboot"]},
+        {**bookie("b"), "compaction_suspended": ["major"]},
+        {**bookie("c"), "compaction_suspended": []},
+    ]
+    (found,) = problems(held, WELL)
+    assert found.severity == "note"
+    assert found.what == "Major and minor compaction of a, b is suspended"
+    assert "curl -X PUT 'http://a:1; reboot/api/v1/bookie/gc/resume_compaction'" in found.next
+    held[1] = {**bookie("b", free=1), "compaction_suspended": ["major"]}
+    assert (
+        "warn",
+        "Major and minor compaction of a, b is suspended; the disk of b is nearly full",
+    ) in said(held)

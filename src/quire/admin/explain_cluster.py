@@ -79,6 +79,7 @@ def _lines(view: View) -> list[str]:
         lines += _problem(one)
     if not view.problems:
         lines.append("✓ Nothing is wrong that is known of")
+    lines += [f"runs: {one.sentence()}" for one in view.running]
     return lines
 
 

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from rich import progress
 
     from quire.replication.pauses import Gate, Pause
+    from quire.replication.running import Far
 
 REFRESHES_PER_S = 4
 
@@ -27,6 +28,8 @@ class JobBar:
         self._task: progress.TaskID | None = None
         self._ledgers = self._ledgers_total = 0
         self._bytes = self._bytes_total = 0
+        self._step = ""
+        self._paused = False
         self.gate: Gate | None = None
         """Where the job waits while it is paused."""
 
@@ -52,6 +55,7 @@ class JobBar:
         return self
 
     def begin(self, what: str, ledgers: int, size_bytes: int) -> None:
+        self._step = what
         self._ledgers, self._ledgers_total = 0, ledgers
         self._bytes, self._bytes_total = 0, size_bytes
         if self._bar is not None:
@@ -71,6 +75,7 @@ class JobBar:
 
     def paused(self, found: Pause | None) -> None:
         """Told on standard error, also where there is no bar."""
+        self._paused = found is not None
         if found is None:
             say("the job goes on")
         else:
@@ -79,6 +84,12 @@ class JobBar:
                 f"quire cluster resume {found.kind}"
                 + ("" if found.kind == "rebalance" else f" {found.target}")
             )
+
+    def far(self) -> Far:
+        from quire.replication.running import Far
+
+        return Far(self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
+                   self._paused)  # fmt: skip
 
     def _text(self) -> str:
         text = f"{self._ledgers:,}"

@@ -115,17 +115,22 @@ def run_job(
     counted: str = "ledgers",
 ) -> T:
     """`work(client, locks, progress)` with a client of this cluster. By `kind` and `target` the job
-    is paused."""
+    is paused, and told of among those that run."""
 
     async def job() -> T:
+        from quire.admin.autorecovery import default_name
         from quire.replication import ReplicationLocks
         from quire.replication.pauses import Gate
+        from quire.replication.running import announced
 
         async with connect(uri) as client:
-            locks = ReplicationLocks(client.metadata, socket.gethostname(), client.clock)
+            store, clock = client.metadata, client.clock
+            locks = ReplicationLocks(store, socket.gethostname(), clock)
             with JobBar(counted, shown=not as_json) as progress:
-                progress.gate = Gate(client.metadata, kind, target, progress.paused)
-                return await work(client, locks, progress)
+                progress.gate = Gate(store, kind, target, progress.paused)
+                name = default_name()
+                async with announced(store, kind, target, name, clock.now_ms, progress.far):
+                    return await work(client, locks, progress)
 
     return run_async(job())
 

@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from quire.bookie.server import Bookie
-from quire.errors import BookieUnavailableError, QuireError
+from quire.errors import BookieUnavailableError, QuireError, UsageError
 from quire.http.answers import NotOfferedError
 from quire.http.api import Call, Field, Reply, Route, Text
 from quire.http.cluster import Connect
@@ -24,14 +24,6 @@ NOT_OFFERED = {
     ("PUT", f"{PREFIX}/expand_storage"): (
         "data directories are not added while a bookie runs",
         "Start it again with the further directory",
-    ),
-    ("PUT", f"{PREFIX}/gc/suspend_compaction"): (
-        "compaction cannot be suspended while a bookie runs",
-        "Start it again with --set compact_minor_ratio=0 --set compact_major_ratio=0",
-    ),
-    ("PUT", f"{PREFIX}/gc/resume_compaction"): (
-        "compaction cannot be suspended, nor resumed",
-        "Nothing is to be done",
     ),
     ("PUT", f"{PREFIX}/entry_location_compact"): (
         "there is no RocksDB here",
@@ -55,6 +47,15 @@ class BookieRoutes:
         forced = (
             Field("forceMajor", "boolean", "taken and without effect"),
             Field("forceMinor", "boolean", "taken and without effect"),
+        )
+        suspended = (
+            Field("suspendMajor", "boolean", "those of the major kind"),
+            Field("suspendMinor", "boolean", "those of the minor kind"),
+            Field("by", "string", "who wants it: shown to all who ask (the address of the bookie)"),
+        )
+        resumed = (
+            Field("resumeMajor", "boolean", "those of the major kind"),
+            Field("resumeMinor", "boolean", "those of the minor kind"),
         )
         return [
             Route("GET", "/api/v1/config/server_config", "The bookie's settings", self.config,
@@ -84,6 +85,15 @@ class BookieRoutes:
                   self.collect, body=forced, example="Triggered GC on BookieServer: 10.0.0.1:3181"),
             Route("GET", f"{PREFIX}/gc_details", "What compaction has done", self.gc_details,
                   example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
+            Route("GET", f"{PREFIX}/gc/suspend_compaction", "Whether compaction is suspended",
+                  self.suspended, example={"isMajorGcSuspended": "true",
+                                           "isMinorGcSuspended": "false"}),
+            Route("PUT", f"{PREFIX}/gc/suspend_compaction",
+                  "Begin no compaction until it is resumed, or the next start", self.suspend,
+                  body=suspended, example="Suspend majorGC on BookieServer: 10.0.0.1:3181"),
+            Route("PUT", f"{PREFIX}/gc/resume_compaction", "Compact again where it is due",
+                  self.resume, body=resumed,
+                  example="Resume majorGC on BookieServer: 10.0.0.1:3181"),
             *(
                 Route("PUT", path, f"Not offered: {what}", _refuser(what, remedy))
                 for (_, path), (what, remedy) in NOT_OFFERED.items()
@@ -190,6 +200,42 @@ class BookieRoutes:
                 "lastError": stats.last_error,
             }
         ]
+
+    async def suspended(self, call: Call) -> dict[str, Any]:
+        held = self._store.compaction_suspended
+        found: dict[str, Any] = {
+            "isMajorGcSuspended": str(held is not None and held.major).lower(),
+            "isMinorGcSuspended": str(held is not None and held.minor).lower(),
+        }
+        return found | ({"by": held.by, "since_ms": held.since_ms} if held is not None else {})
+
+    async def suspend(self, call: Call) -> str:
+        major, minor = _kinds(call, "suspend")
+        by = call.body.get("by") or f"http.{self._bookie.bookie_id}"
+        self._store.suspend_compaction(minor=minor, major=major, by=by)
+        return self._told("Suspend", major, minor)
+
+    async def resume(self, call: Call) -> str:
+        major, minor = _kinds(call, "resume")
+        self._store.resume_compaction(minor=minor, major=major)
+        return self._told("Resume", major, minor)
+
+    def _told(self, what: str, major: bool, minor: bool) -> str:
+        kinds = [kind for kind, wanted in (("major", major), ("minor", minor)) if wanted]
+        return ", ".join(
+            f"{what} {one}GC on BookieServer: {self._bookie.bookie_id}" for one in kinds
+        )
+
+
+def _kinds(call: Call, verb: str) -> tuple[bool, bool]:
+    """Major and minor, one at least. UsageError."""
+    major, minor = (call.body.get(f"{verb}{kind}", False) for kind in ("Major", "Minor"))
+    if not major and not minor:
+        raise UsageError(
+            f"nothing is named to {verb}",
+            remedy=f"Give {verb}Major, {verb}Minor, or both, as true",
+        )
+    return major, minor
 
 
 def _refuser(what: str, remedy: str) -> Any:

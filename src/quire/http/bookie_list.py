@@ -46,6 +46,7 @@ async def bookie_facts(
         if rates is not None:
             described["rates"] = current.get(name)
             described["free_shares"] = dict(rates.directories.get(name, {}))
+            described["compaction_suspended"] = rates.suspended.get(name, [])
         listed.append(described)
     return listed
 

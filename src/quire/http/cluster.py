@@ -10,7 +10,7 @@ from quire.client import Client
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route
-from quire.http.jobs import Job, Jobs
+from quire.http.jobs import Job, Jobs, attended
 from quire.http.shapes import ledger_as_apache
 from quire.http.spaces import space_of
 from quire.replication.decommission import decommission
@@ -18,7 +18,6 @@ from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.move import recover_bookie
-from quire.replication.pauses import Gate
 from quire.replication.status import marked_ledgers
 from quire.tasks import EACH_AT_ONCE, each
 
@@ -277,8 +276,8 @@ class ClusterRoutes:
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:
-            job.gate = Gate(client.metadata, job.kind, job.target, job.on_pause)
-            result = await recover_bookie(client, self._locks(client), bookie, progress=job)
+            async with attended(client, job, self._owner):
+                result = await recover_bookie(client, self._locks(client), bookie, progress=job)
             done = result.as_json(RESULT_LEDGERS_MAX)
             if result.complete and call.body.get("delete_cookie"):
                 await client.metadata.delete_cookie(bookie)
@@ -292,16 +291,16 @@ class ClusterRoutes:
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:
-            job.gate = Gate(client.metadata, job.kind, job.target, job.on_pause)
-            result = await decommission(
-                client,
-                self._locks(client),
-                bookie,
-                owner=self._owner,
-                now_ms=client.clock.now_ms,
-                keep_cookie=not call.body.get("delete_cookie", True),
-                progress=job,
-            )
+            async with attended(client, job, self._owner):
+                result = await decommission(
+                    client,
+                    self._locks(client),
+                    bookie,
+                    owner=self._owner,
+                    now_ms=client.clock.now_ms,
+                    keep_cookie=not call.body.get("delete_cookie", True),
+                    progress=job,
+                )
             return result.as_json(RESULT_LEDGERS_MAX)
 
         return Reply(202, self._jobs.start("decommission", bookie, work).as_json())

@@ -4,18 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from quire.client import Client
 from quire.http.background import LOOK_WAIT_S
 from quire.http.bookie_list import bookie_facts
+from quire.http.mark_counts import MarkCounts
 from quire.http.problems import ALONE, Problem, lost_groups, problems
 from quire.http.rates import Fetch, Rates, together
 from quire.http.risks import Risks
 from quire.http.spaces import Spaces
 from quire.metrics import Metric, gauge, labelled
 from quire.replication.at_risk import AtRisk
+from quire.replication.running import RunningJob, running_jobs
 from quire.replication.status import overview
 
 STATES = ("writable", "read-only", "gone")
@@ -31,6 +33,8 @@ class View:
     """None: no bookie is lost, or nothing was counted yet."""
     problems: list[Problem]
     space_age_s: float | None
+    running: list[RunningJob] = field(default_factory=list)
+    """Jobs, in whichever process."""
 
     def count(self) -> dict[str, int]:
         """Bookies by state."""
@@ -52,6 +56,7 @@ class View:
             "autorecovery": self.autorecovery,
             "at_risk": self.risk.as_json() if self.risk is not None else None,
             "problems": [one.as_json() for one in self.problems],
+            "running": [one.as_json() for one in self.running],
         }
 
 
@@ -66,11 +71,12 @@ class ClusterView:
         self.spaces = Spaces(monotonic, wait_s)
         self.rates = Rates(monotonic, fetch, wait_s)
         self.risks = Risks(monotonic, wait_s)
+        self.marks = MarkCounts(monotonic, wait_s)
 
     async def look(self, client: Client) -> View:
         """MetadataError. Cancel-safe."""
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
-        recovery = (await overview(client.metadata, clock=client.clock)).as_json()
+        recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
         risk = await self.risks.of(client, registered, lost_groups(bookies))
         return View(
@@ -81,10 +87,16 @@ class ClusterView:
             risk,
             problems(bookies, recovery, risk, now_ms=client.clock.now_ms()),
             self.spaces.age_s,
+            await running_jobs(client.metadata),
         )
 
+    async def autorecovery(self, client: Client) -> dict[str, Any]:
+        """How it stands, as JSON. MetadataError. Cancel-safe."""
+        counted = await self.marks.of(client)
+        return (await overview(client.metadata, clock=client.clock, counted=counted)).as_json()
+
     async def close(self) -> None:
-        for one in (self.spaces, self.rates, self.risks):
+        for one in (self.spaces, self.rates, self.risks, self.marks):
             await one.close()
 
 

@@ -15,7 +15,8 @@ from quire.http.cluster_view import ClusterView
 from quire.http.jobs import Jobs
 from quire.replication.marks import Marks
 from quire.replication.pauses import Pauses
-from quire.replication.status import overview, why_not
+from quire.replication.running import running_jobs
+from quire.replication.status import why_not
 from quire.streams.walk import namespaces
 from quire.tasks import each
 
@@ -27,7 +28,9 @@ NAMESPACES_MAX = 1_000
 
 
 class DashboardRoutes:
-    def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView) -> None:
+    def __init__(self, connect: Connect, jobs: Jobs, view: ClusterView, owner: str) -> None:
+        """`owner`: how this process is named."""
+        self._owner = owner
         self._connect = connect
         self._jobs = jobs
         self._view = view
@@ -38,8 +41,8 @@ class DashboardRoutes:
             Route("GET", f"{PREFIX}/overview", "What is wrong, what to do, and what goes on",
                   self.overview, example={"problems": [problem], "rates": {"adds_per_s": 7.0}}),
             Route("GET", f"{PREFIX}/work", "What autorecovery does, and the jobs of this process",
-                  self.work, example={"autorecovery": {"enabled": True}, "jobs": [], "paused": [],
-                                       "marked": []}),
+                  self.work, example={"autorecovery": {"enabled": True}, "jobs": [],
+                                       "elsewhere": [], "paused": [], "marked": []}),
             Route("GET", f"{PREFIX}/namespaces", f"The first {NAMESPACES_MAX} namespaces of "
                   "streams", self.namespaces, example={"namespaces": ["/streams"], "more": False}),
         ]  # fmt: skip
@@ -53,7 +56,7 @@ class DashboardRoutes:
     async def work(self, call: Call) -> dict[str, Any]:
         async with self._answering() as client:
             store = client.metadata
-            recovery = (await overview(store, clock=client.clock)).as_json()
+            recovery = await self._view.autorecovery(client)
             ids: list[int] = []
             async for ledger_id in Marks(store).walk():
                 ids.append(ledger_id)
@@ -61,9 +64,11 @@ class DashboardRoutes:
                     break
             found = await each(ids, lambda one: why_not(store, one, clock=client.clock))
             paused = await Pauses(store).all()
+            running = await running_jobs(store)
         return {
             "autorecovery": recovery,
             "jobs": [job.as_json() for job in self._jobs.all()],
+            "elsewhere": [one.as_json() for one in running if one.by != self._owner],
             "paused": [one.as_json() for one in paused],
             "marked": [{**one.as_json(), "why": one.sentence()} for one in found if one],
         }

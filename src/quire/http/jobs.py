@@ -4,13 +4,16 @@ has done is in the cluster, and the same request again goes on where it was."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
+from quire.client import Client
 from quire.clock import Clock
 from quire.errors import JobError, QuireError
 from quire.http.answers import NotFoundError, error_body
 from quire.replication.pauses import Gate, Pause
+from quire.replication.running import Far, announced
 
 RUNNING_MAX = 4
 """At once; each copies entries."""
@@ -54,6 +57,10 @@ class Job:
     def on_pause(self, found: Pause | None) -> None:
         self.paused = found
 
+    def far(self) -> Far:
+        return Far(self.step, self.ledgers, self.ledgers_done, self.size_bytes, self.done_bytes,
+                   self.paused is not None)  # fmt: skip
+
     def as_json(self) -> dict[str, Any]:
         return {
             "id": self.id,
@@ -71,6 +78,15 @@ class Job:
             "result": self.result,
             "error": self.error,
         }
+
+
+@asynccontextmanager
+async def attended(client: Client, job: Job, owner: str) -> AsyncIterator[None]:
+    """While the job works in this cluster: it can be paused, and others see that it runs."""
+    store = client.metadata
+    job.gate = Gate(store, job.kind, job.target, job.on_pause)
+    async with announced(store, job.kind, job.target, owner, client.clock.now_ms, job.far):
+        yield
 
 
 Work = Callable[[Job], Awaitable[dict[str, Any]]]

@@ -11,16 +11,17 @@ from quire.http.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.bookie_list import bookie_facts
 from quire.http.cluster import RESULT_LEDGERS_MAX, Connect
 from quire.http.cluster_view import ClusterView
-from quire.http.jobs import Job, Jobs
+from quire.http.jobs import Job, Jobs, attended
 from quire.http.shapes import ledger_as_json
 from quire.http.stream_facts import segment_as_json, stream_facts, subscription_lags
 from quire.replication.explain import explain_ledger
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.move_result import check_known
-from quire.replication.pauses import CLUSTER, KINDS, Gate, Pause, Pauses
+from quire.replication.pauses import CLUSTER, KINDS, Pause, Pauses
 from quire.replication.rebalance import RebalanceOptions, rebalance
-from quire.replication.status import overview, why_not
+from quire.replication.running import running_jobs
+from quire.replication.status import why_not
 from quire.streams import Namespace
 from quire.streams.namespace import namespace_path
 from quire.tasks import each
@@ -98,6 +99,10 @@ class OurRoutes:
                   example={"paused": False, "changed": True}),
             Route("GET", f"{PREFIX}/paused", "The jobs that are paused", self.paused,
                   example={"paused": [{"kind": "recover", "target": "10.0.0.1:3181"}]}),
+            Route("GET", f"{PREFIX}/running", "The jobs that run, in whichever process",
+                  self.running, example={"running": [
+                      {"kind": "recover", "target": "10.0.0.1:3181", "by": "host.4711",
+                       "ledgers": 10, "ledgers_done": 3}]}),
             Route("PUT", f"{PREFIX}/rebalance",
                   "Move replicas from the fullest bookies to the emptiest: a job", self.rebalance,
                   body=(MAX_BYTES,), example={**job, "kind": "rebalance", "target": CLUSTER}),
@@ -111,7 +116,7 @@ class OurRoutes:
             "instance_id": await store.instance_id(),
             "writable": len(bookies.writable),
             "readonly": len(set(bookies.readonly) - set(bookies.writable)),
-            "autorecovery": (await overview(store)).as_json(),
+            "autorecovery": await self._view.autorecovery(client),
         }
 
     async def bookies(self, call: Call) -> dict[str, Any]:
@@ -222,14 +227,20 @@ class OurRoutes:
         client = await self._connect()
         return {"paused": [one.as_json() for one in await Pauses(client.metadata).all()]}
 
+    async def running(self, call: Call) -> dict[str, Any]:
+        client = await self._connect()
+        return {"running": [one.as_json() for one in await running_jobs(client.metadata)]}
+
     async def rebalance(self, call: Call) -> Reply:
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:
-            job.gate = Gate(client.metadata, job.kind, job.target, job.on_pause)
             locks = ReplicationLocks(client.metadata, self._owner, client.clock)
             options = RebalanceOptions(max_bytes=call.body.get("max_bytes"))
-            result = await rebalance(client, locks, random.Random(), options=options, progress=job)
+            async with attended(client, job, self._owner):
+                result = await rebalance(
+                    client, locks, random.Random(), options=options, progress=job
+                )
             return result.as_json(RESULT_LEDGERS_MAX)
 
         return Reply(202, self._jobs.start("rebalance", CLUSTER, work).as_json())

@@ -17,6 +17,9 @@ FULL_SHARE = 0.05
 ALONE = "alone"
 """The group of lost bookies that did not go with all of their location."""
 
+SUSPENDED = "/api/v1/bookie/gc/suspend_compaction"
+RESUME = "/api/v1/bookie/gc/resume_compaction"
+
 Severity = Literal["bad", "warn", "note"]
 """bad: data or writing is at stake now; warn: it will be; note: worth to know."""
 
@@ -147,6 +150,7 @@ def _of_bookies(
         )
     for one in bookies:
         yield from _of_disk(one, writable)
+    yield from _of_compaction(bookies)
 
 
 def _lacking(risk: AtRisk | None, group: str) -> int | None:
@@ -175,9 +179,9 @@ def _healing(
             "(at once: quire autorecovery trigger)"
         )
     if found["failing"]:
-        return f"{found['marked']} ledgers are marked for repair; it failed with {found['failing']}"
+        return f"{_marked(found)} ledgers are marked for repair; it failed with {found['failing']}"
     if found["marked"]:
-        return f"{found['marked']} ledgers are marked for repair, {found['locked']} are worked on"
+        return f"{_marked(found)} ledgers are marked for repair, {found['locked']} are worked on"
     return f"The auditor {found['auditor']} has marked none of its ledgers yet"
 
 
@@ -211,6 +215,25 @@ def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
         )
 
 
+def _of_compaction(bookies: Sequence[Bookie]) -> Iterator[Problem]:
+    held = [one for one in bookies if one.get("compaction_suspended")]
+    if not held:
+        return
+    names = [one["id"] for one in held]
+    full = [one["id"] for one in held if (share := _free(one)) is not None and share < FULL_SHARE]
+    kinds = sorted({kind for one in held for kind in one["compaction_suspended"]})
+    url = next((url for one in held for url in one.get("http", ())), "http://BOOKIE")
+    yield Problem(
+        "warn" if full else "note",
+        f"{' and '.join(kinds).capitalize()} compaction of {_named(names)} is suspended"
+        + (f"; the disk of {_named(full)} is nearly full" if full else ""),
+        f"curl {shlex.quote(url + SUSPENDED)} says by whom and since when. To let it go on: "
+        f"curl -X PUT {shlex.quote(url + RESUME)} -H 'Content-Type: application/json' "
+        """-d '{"resumeMajor": true, "resumeMinor": true}'""",
+        "Space of deleted ledgers does not come back, but for whole segments",
+    )
+
+
 # -- autorecovery -----------------------------------------------------------------------------
 
 
@@ -234,10 +257,14 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
     elif found["marked"]:
         yield Problem(
             "warn",
-            f"Ledgers that lack replicas: {found['marked']}",
+            f"Ledgers that lack replicas: {_marked(found)}",
             "quire autorecovery list",
             doing=f"{found['locked']} are worked on",
         )
+
+
+def _marked(found: Mapping[str, Any]) -> str:
+    return f"{'' if found.get('marked_whole', True) else 'at least '}{found['marked']}"
 
 
 def _free(bookie: Bookie) -> float | None:

@@ -45,7 +45,15 @@ _LATENCIES = {
 }
 """Milliseconds, of the last minute or two."""
 _LEDGERS = "bookie_ledgers_count"
-_WANTED = "|".join(map(re.escape, (*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS)))
+_SUSPENDED = {
+    kind: f'quire_storage_compaction_suspended{{kind="{kind}"}}' for kind in ("minor", "major")
+}
+_WANTED = "|".join(
+    map(
+        re.escape,
+        (*_COUNTERS.values(), *_LATENCIES.values(), _LEDGERS, *_SUSPENDED.values()),
+    )
+)
 _LINE = re.compile(rf"^({_WANTED}) (\S+)$", re.MULTILINE)
 _DIRECTORY = re.compile(
     r"""^quire_directory_(free|total)_bytes\{directory="([^"\\\x00-\x1f\x7f]+)"\} ([0-9.e+]+)$""",
@@ -73,6 +81,9 @@ class Rates(Background):
         self._fetch = fetch
         self.directories: Mapping[str, Mapping[str, float]] = {}
         """By bookie, of each of its data directories the share of its disk that is free."""
+        self.suspended: Mapping[str, list[str]] = {}
+        """By bookie, the kinds of compaction that an operator has suspended; those without are
+        missing."""
         self._looks: dict[str, _Look] = {}
         self._rates: dict[str, dict[str, float | None]] = {}
 
@@ -91,6 +102,11 @@ class Rates(Background):
         self._rates = {name: _rates(self._looks.get(name), look) for name, look in looks.items()}
         self._looks = looks
         self.directories = {name: look.free for name, look in looks.items()}
+        held = {
+            name: [kind for kind, metric in _SUSPENDED.items() if look.values.get(metric)]
+            for name, look in looks.items()
+        }
+        self.suspended = {name: kinds for name, kinds in held.items() if kinds}
 
     async def _read(self, place: tuple[str, str]) -> _Look | None:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from quire.clock import SystemClock
 from quire.codec.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.http.api import Api, Call, Route, Text
+from quire.http.api import Api, Call, Handler, Route, Text
 from quire.http.cluster import ClusterRoutes, Connect
 from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.dashboard import DashboardRoutes
@@ -96,7 +97,8 @@ async def serve_bookie(
         yield from bookie_metrics(bookie, clock.monotonic())
 
     own = BookieRoutes(bookie, client, tasks).routes()
-    owner = f"http.{bookie.address.advertise}"
+    # Of the bookies of one machine each by another name.
+    owner = f"http.{bookie.address.advertise}.{os.getpid()}"
     reach = Reach(uri, bookie.metadata.instance_id, clock)
     try:
         async with _serving(client, reach, own, collect, options, owner, version, log) as server:
@@ -155,9 +157,6 @@ async def _serving(
     api = Api("Quire")
     server: HttpServer | None = None
 
-    async def heartbeat(call: Call) -> Text:
-        return Text("OK\n")
-
     async def metrics(call: Call) -> Text:
         found = [*collect(), *reach.metrics(), *client.metrics(), *process_metrics()]
         if server is not None:
@@ -166,13 +165,7 @@ async def _serving(
             found += await _cluster_metrics(connected, view)
         return Text(exposition(found), CONTENT_TYPE)
 
-    api.add(
-        [
-            Route("GET", "/heartbeat", "Whether the process answers", heartbeat,
-                  example=Text("OK\n"), open=True),
-            Route("GET", "/metrics", "Prometheus' text format", metrics, example=Text("")),
-        ]
-    )  # fmt: skip
+    api.add(_about_process(metrics))
     connected = reach.connecting(client)
     tls = client_tls(client.config.tls, clock.monotonic, log) if client.config.tls else None
     current = tls.current if tls else None
@@ -183,7 +176,7 @@ async def _serving(
         for routes in (
             ClusterRoutes(connected, jobs, owner).routes(),
             OurRoutes(connected, jobs, view, owner).routes(),
-            DashboardRoutes(connected, jobs, view).routes(),
+            DashboardRoutes(connected, jobs, view, owner).routes(),
         ):
             api.add(reach.guarded(routes))
         api.add(static_routes())
@@ -199,6 +192,17 @@ async def _serving(
             await jobs.close()
             await view.close()
             await client.close()
+
+
+def _about_process(metrics: Handler) -> list[Route]:
+    async def heartbeat(call: Call) -> Text:
+        return Text("OK\n")
+
+    return [
+        Route("GET", "/heartbeat", "Whether the process answers", heartbeat,
+              example=Text("OK\n"), open=True),
+        Route("GET", "/metrics", "Prometheus' text format", metrics, example=Text("")),
+    ]  # fmt: skip
 
 
 async def _cluster_metrics(connect: Connect, view: ClusterView) -> Iterable[Metric]:

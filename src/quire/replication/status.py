@@ -23,6 +23,8 @@ from quire.replication.marks import Marks
 
 MISPLACED_TOLD_MAX = 20
 """Of what a check of placement has found."""
+COUNTED_AT_ONCE = 1_000
+"""Marks between two parts of a count."""
 FAILURES_TOLD_MAX = 100
 """In an overview."""
 _KEY = ("autorecovery", "failures")
@@ -162,37 +164,66 @@ class Overview:
     """None: it was never checked by one of ours."""
     waiting: Waiting | None = None
     """Noted by an auditor of ours; the bookie may have come back since."""
+    marked_whole: bool = True
+    """Not: they are still being counted, and may be more; so may those that fail."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-async def overview(store: MetadataStore, *, clock: Clock | None = None) -> Overview:
-    """MetadataError. Cancel-safe."""
-    clock = clock or SystemClock()
-    marks = Marks(store)
-    auditor: Holder | None = await auditor_of(store)
+@dataclass(frozen=True, slots=True)
+class MarkCount:
+    marked: int = 0
+    failing: int = 0
+    """Of the marked ones."""
+    failures: tuple[WhyNot, ...] = ()
+    """The first of these."""
+    whole: bool = True
+    """Not: so far."""
+
+
+async def count_marks(
+    store: MetadataStore, *, clock: Clock | None = None
+) -> AsyncIterator[MarkCount]:
+    """What was counted, after every `COUNTED_AT_ONCE` marks, and in the end all of it.
+    MetadataError. Cancel-safe."""
     failing = set(await failing_ledgers(store))
     marked = failed = 0
     told: list[WhyNot] = []
-    async for ledger_id in marks.walk():
+    async for ledger_id in Marks(store).walk():
         marked += 1
         if ledger_id in failing:
             failed += 1
             if len(told) < FAILURES_TOLD_MAX:
                 why = await why_not(store, ledger_id, clock=clock)
                 told += [why] if why is not None else []
+        if marked % COUNTED_AT_ONCE == 0:
+            yield MarkCount(marked, failed, tuple(told), whole=False)
+    yield MarkCount(marked, failed, tuple(told))
+
+
+async def overview(
+    store: MetadataStore, *, clock: Clock | None = None, counted: MarkCount | None = None
+) -> Overview:
+    """`counted`: the marks as somebody has counted them; None: they are counted now, all of them.
+    MetadataError. Cancel-safe."""
+    clock = clock or SystemClock()
+    marks = Marks(store)
+    auditor: Holder | None = await auditor_of(store)
+    if counted is None:
+        counted = [one async for one in count_marks(store, clock=clock)][-1]
     return Overview(
         enabled=await marks.enabled(),
         delay_s=await marks.delay_s(),
         auditor=auditor.owner if auditor is not None else None,
         auditor_age_s=_age_s(auditor.since_ms, clock.now_ms()) if auditor is not None else None,
-        marked=marked,
+        marked=counted.marked,
         locked=len(await marks.locked()),
-        failing=failed,
-        failures=tuple(told),
+        failing=counted.failing,
+        failures=counted.failures,
         placement=await last_placement(store),
         waiting=await last_waiting(store, clock.now_ms()),
+        marked_whole=counted.whole,
     )
 
 

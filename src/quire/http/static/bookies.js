@@ -26,7 +26,7 @@ export const bookies = {
     const columns = [["Bookie", ""], ["State", ""], ["Rack", ""], ["Space", ""], ["Ledgers", "number"],
       ["Adds", "number"], ["Bytes added", "number"], ["Reads", "number"], ["Add, 99 %", "number"], ["Sync, 99 %", "number"]];
     const rows = data.bookies.map((one) => [
-      one.id, mark(...STATES[one.state]), one.location ?? "–", space(one), count(one.rates?.ledgers),
+      one.id, [mark(...STATES[one.state]), one.compaction_suspended?.length ? [" ", mark("warn", `! ${one.compaction_suspended.join(" and ")} compaction suspended`)] : ""], one.location ?? "–", space(one), count(one.rates?.ledgers),
       rate(one.rates?.adds_per_s), rate(one.rates?.add_bytes_per_s, "B"), rate(one.rates?.reads_per_s),
       milliseconds(one.rates?.add_p99_ms), milliseconds(one.rates?.sync_p99_ms),
     ]);

@@ -43,11 +43,11 @@ export const overview = {
       section("Autorecovery", facts([
         ["State", autorecovery.enabled ? "on" : "switched off"],
         ["Auditor", autorecovery.auditor ?? "nobody"],
-        ["Ledgers that lack replicas", count(autorecovery.marked)],
+        ["Ledgers that lack replicas", (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked)],
         ["Worked on", count(autorecovery.locked)],
         ["Failing", count(autorecovery.failing)],
         ["A lost bookie is waited for", seconds(autorecovery.delay_s)],
-      ]), h("p", null, link("Repair and jobs", "work"), ` (${count(data.jobs_running)} jobs run)`)),
+      ]), h("p", null, link("Repair and jobs", "work"), ` (${count(data.running.length)} jobs run, wherever they do)`)),
       h("p", { class: "quiet" }, `Cluster ${data.instance_id}, metadata ${data.metadata}`));
   },
 };

@@ -35,6 +35,10 @@ export const work = {
       `${job.id}: ${job.kind} ${job.target}`, job.paused ? mark("warn", "paused") : mark(JOBS[job.state], job.state), progress(job), time(job.started_ms),
       job.state === "running" ? [job.paused ? goOn(job, act) : pause(job, act), " ", button("Cancel", `Cancel job ${job.id}`, () => ask("DELETE", `/api/v1/quire/jobs/${job.id}`), act)] : "",
     ]);
+    const elsewhere = data.elsewhere.map((one) => [
+      `${one.kind} ${one.target}`, one.by, one.paused ? mark("warn", "paused") : mark("note", "running"),
+      progress({ ...one, id: `${one.kind} of ${one.by}`, state: "running" }), time(one.started_ms), one.paused ? goOn(one, act) : pause(one, act),
+    ]);
     const paused = data.paused.map((one) => [`${one.kind} ${one.target}`, one.by || "–", time(one.at_ms || null), goOn(one, act)]);
     const marked = data.marked.map((one) => [
       link(`${one.ledger}`, "ledger", [one.ledger]), one.replicas.join(", ") || "–", seconds(one.age_s), one.why,
@@ -43,7 +47,7 @@ export const work = {
       section("Autorecovery", facts([
         ["State", autorecovery.enabled ? "on" : "paused"],
         ["Auditor", autorecovery.auditor ?? "nobody"],
-        ["Ledgers that lack replicas", count(autorecovery.marked)],
+        ["Ledgers that lack replicas", (autorecovery.marked_whole ? "" : "at least ") + count(autorecovery.marked)],
         ["Worked on", count(autorecovery.locked)],
         ["Failing", count(autorecovery.failing)],
       ]), h("p", null,
@@ -56,6 +60,8 @@ export const work = {
       section("Jobs of this server", jobs.length ? table("The newest first",
         [["Job", ""], ["State", ""], ["Progress", ""], ["Begun", ""], ["", ""]], jobs)
         : h("p", null, "There are none. Recovering and decommissioning a bookie over HTTP makes one.")),
+      elsewhere.length ? section("Jobs of other processes", table("That say so themselves",
+        [["Job", ""], ["By", ""], ["State", ""], ["Progress", ""], ["Begun", ""], ["", ""]], elsewhere)) : "",
       paused.length ? section("Paused, in whichever process", table("They go on when somebody lets them",
         [["Job", ""], ["By", ""], ["Since", ""], ["", ""]], paused)) : "",
       h("p", { class: "quiet" }, "A job that is paused ends the ledgers that it is at, and waits. A job that is cancelled keeps what it has done, and the same request again goes on from there."));

@@ -1,0 +1,113 @@
+"""Marked ledgers are counted for all who look, now and then, and as far as it was come to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import cast
+
+import pytest
+
+import quire
+from quire.client import Client
+from quire.errors import MetadataUnavailableError
+from quire.http import mark_counts
+from quire.http.mark_counts import COUNT_INTERVAL_S, MarkCounts
+from quire.http.problems import problems
+from quire.metadata import open_metadata
+from quire.metadata.memory import forget_memory
+from quire.metadata.underreplicated import mark_ledger
+from quire.replication import status
+from quire.replication.status import LastFailure, MarkCount, note_failure, overview
+
+URI = "memory://marks"
+LONG_S = 30.0
+
+
+@pytest.fixture
+async def client() -> AsyncIterator[Client]:
+    store = await open_metadata(URI, create=True)
+    await store.initialise()
+    for ledger_id in range(7):
+        await mark_ledger(store, ledger_id, ["10.0.0.1:3181"], 7)
+    await note_failure(store, 3, LastFailure("no room", 7, 1, 8, "a worker"))
+    async with quire.connect(URI) as connected:
+        yield connected
+    await store.close()
+    forget_memory("marks")
+
+
+@pytest.fixture
+def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """One for each walk over all marks, counted in twos."""
+    begun: list[int] = []
+    monkeypatch.setattr(status, "COUNTED_AT_ONCE", 2)
+    walk = status.Marks.walk
+
+    def counted(self: status.Marks) -> AsyncIterator[int]:
+        begun.append(1)
+        return walk(self)
+
+    monkeypatch.setattr(status.Marks, "walk", counted)
+    return begun
+
+
+async def test_who_looks_shares_a_count(client: Client, walks: list[int]) -> None:
+    now_s = 0.0
+    counts = MarkCounts(lambda: now_s, LONG_S)
+    found = await asyncio.gather(*(counts.of(client) for _ in range(5)))
+    assert {(one.marked, one.failing, one.whole) for one in found} == {(7, 1, True)}
+    assert found[0].failures[0].ledger == 3
+    await mark_ledger(client.metadata, 8, ["10.0.0.1:3181"], 7)
+    now_s = COUNT_INTERVAL_S * 0.9
+    assert (await counts.of(client)).marked == 7
+    assert len(walks) == 1
+    now_s = COUNT_INTERVAL_S
+    assert (await counts.of(client)).marked == 8
+    assert len(walks) == 2
+    await counts.close()
+
+
+async def test_nobody_waits_for_the_end_of_a_count(
+    client: Client, walks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mark_counts, "PART_PAUSE_S", LONG_S)
+    counts = MarkCounts(lambda: 0.0, 0.0)
+    async with asyncio.timeout(LONG_S / 2):
+        while not (found := await counts.of(client)).marked:
+            await asyncio.sleep(0)
+    assert (found.marked, found.whole) == (2, False)
+    told = await overview(client.metadata, counted=found)
+    said = [one.what for one in problems([], told.as_json())]
+    assert "Ledgers that lack replicas: at least 2" in said
+    assert len(walks) == 1
+    await counts.close()
+
+
+async def test_a_count_that_took_long_is_not_repeated_soon(
+    client: Client, walks: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now_s = 0.0
+
+    async def slow(*_: object, **__: object) -> AsyncIterator[MarkCount]:
+        nonlocal now_s
+        now_s += 10 * COUNT_INTERVAL_S
+        yield MarkCount(1)
+
+    monkeypatch.setattr(mark_counts, "count_marks", slow)
+    counts = MarkCounts(lambda: now_s, LONG_S)
+    assert (await counts.of(client)).marked == 1
+    assert counts.interval_s == 100 * COUNT_INTERVAL_S
+    await counts.close()
+
+
+async def test_a_store_that_does_not_answer_is_told_of() -> None:
+    counts = MarkCounts(lambda: 0.0, LONG_S)
+
+    class Away:
+        def __getattr__(self, name: str) -> object:
+            raise MetadataUnavailableError("it is away")
+
+    with pytest.raises(MetadataUnavailableError):
+        await counts.of(cast(Client, Away()))
+    await counts.close()
