@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,6 +12,7 @@ import faults
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from workers import write_python
 
 from quire.admin.main import cli
 from quire.client import blocking
@@ -23,22 +25,27 @@ from quire.testing.cluster import LocalCluster
 cloudpickle.register_pickle_by_value(faults)
 
 
-PIPELINES = (
-    "test_job_",
-    "test_exactly_once",
-    "test_follow",
-    "test_where",
-    "test_elsewhere",
-    "test_notebook",
-)
+WITH_DRIVERS = ("test_demo", "test_elsewhere", "test_exactly_once", "test_notebook")
+"""Their tests run programs that start Spark."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Jobs and long runs are a part of `make test` of their own."""
+    """What runs Spark is a part of `make test` of its own: each takes both cores at times."""
     for item in items:
-        if item.path.parent.name == "spark" and item.path.name.startswith(PIPELINES):
-            item.add_marker(pytest.mark.pipeline)
+        if item.path.parent.name == "spark" and (
+            "spark" in getattr(item, "fixturenames", ()) or item.path.stem in WITH_DRIVERS
+        ):
+            item.add_marker(pytest.mark.jvm)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def python_of_workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of this session, and of the drivers that tests start."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not os.environ.get("QUIRE_FRESH_COMMANDS"):
+            patch.setenv("PYSPARK_PYTHON", write_python(tmp_path_factory.mktemp("workers")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -18,9 +18,13 @@ NAMESPACE = "/spark/tests"
 Row = dict[str, Any]
 
 
+def data_source(options: dict[str, Any]) -> QuireDataSource:
+    """As Spark makes it from what a reader or a writer is given."""
+    return QuireDataSource({name.lower(): str(value) for name, value in options.items()})
+
+
 def source(uri: str, options: dict[str, Any]) -> QuireDataSource:
-    given = {"metadata": uri, "namespace": NAMESPACE, **options}
-    return QuireDataSource({name.lower(): str(value) for name, value in given.items()})
+    return data_source({"metadata": uri, "namespace": NAMESPACE, **options})
 
 
 def batch_reader(uri: str, **options: Any) -> DataSourceReader:

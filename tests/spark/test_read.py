@@ -12,8 +12,10 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, Row, SparkSession
+from streams import data_source, message_of
 
 from quire.client import blocking
+from quire.errors import QuireError
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
@@ -31,11 +33,6 @@ def new_ledger(client: blocking.Client, payloads: list[bytes] = PAYLOADS, **opti
 
 def rows(ledger_id: int, payloads: list[bytes] = PAYLOADS) -> list[tuple[int, int, int, bytes]]:
     return [(ledger_id, at, len(payload), payload) for at, payload in enumerate(payloads)]
-
-
-def message_of(error: PySparkException) -> str:
-    """What a user looks for in Spark's error: the last line of the traceback."""
-    return [line for line in str(error).splitlines() if line.startswith("quire.errors.")][-1]
 
 
 # -- what is read -----------------------------------------------------------------------------
@@ -240,7 +237,22 @@ def test_a_session_that_allows_no_pushdown(
         ({}, "nothing says what to read"),
     ],
 )
-def test_one_clear_message(read: Read, options: dict[str, Any], message: str) -> None:
+def test_one_clear_message(cluster: LocalCluster, options: dict[str, Any], message: str) -> None:
+    """Without Spark: it asks for schema, reader and partitions, and shows what is said."""
+    made = data_source({"metadata": cluster.uri, **options})
+    with pytest.raises(QuireError) as caught:
+        made.reader(made.schema()).partitions()
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"ledger": 999_999}, "ledger 999999 does not exist"),
+        ({"legder": 1}, "unknown option 'legder' for reading. Did you mean 'ledger'?"),
+    ],
+)
+def test_spark_shows_the_message(read: Read, options: dict[str, Any], message: str) -> None:
     with pytest.raises(PySparkException) as caught:
         read(**options).load().collect()
     assert message in message_of(caught.value)

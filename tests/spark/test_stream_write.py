@@ -10,14 +10,18 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+from streams import data_source, message_of
 
 from quire.client import blocking
+from quire.errors import QuireError
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
 
 NAMESPACE = "/tests/write"
+SCHEMA = StructType().add("value", "string").add("other", "string")
 
 Save = Callable[..., None]
 
@@ -196,12 +200,21 @@ def test_a_column_says_which_stream(
     ],
 )
 def test_one_clear_message(
-    spark: SparkSession, save: Save, options: dict[str, object], message: str
+    cluster: LocalCluster, stream: str, options: dict[str, object], message: str
 ) -> None:
+    """Without Spark: it asks for the writer, and shows what is said."""
+    given = {"metadata": cluster.uri, "namespace": NAMESPACE}
+    if "streams" not in options:
+        given["stream"] = stream
+    with pytest.raises(QuireError) as caught:
+        data_source({**given, **options}).writer(SCHEMA, overwrite=False)
+    assert message in str(caught.value)
+
+
+def test_spark_shows_the_message(spark: SparkSession, save: Save) -> None:
     with pytest.raises(PySparkException) as caught:
-        save(numbers(spark, 0, 10, 1).selectExpr("value", "value AS other"), **options)
-    lines = [line for line in str(caught.value).splitlines() if "quire.errors." in line]
-    assert message in lines[-1]
+        save(numbers(spark, 0, 10, 1), orderBy="valeu")
+    assert "there is no column 'valeu'. Did you mean 'value'?" in message_of(caught.value)
 
 
 def test_a_stream_is_not_overwritten(spark: SparkSession, save: Save) -> None:

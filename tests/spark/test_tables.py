@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import eventually
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
@@ -121,7 +122,14 @@ def test_streams_and_segments(
         writer.end_stream()
     with streams.open_writer("team/open", create=True) as writer:
         writer.append_many(numbered(0, 10))
-        found = {row["stream"]: row for row in rows(cluster.uri, "streams", namespace=streams.path)}
+
+        def look() -> dict[str, Row]:
+            made = rows(cluster.uri, "streams", namespace=streams.path)
+            return {row["stream"]: row for row in made}
+
+        # The entry that tells the bookies that these are acknowledged comes a little later.
+        eventually(lambda: look()["team/open"]["records"] > 0, "readers see the open segment")
+        found = look()
         segments = rows(cluster.uri, "segments", namespace=streams.path)
     assert {name: (r["records"], r["ended"], r["txids"]) for name, r in found.items()} == {
         "done": (55, False, "time"),

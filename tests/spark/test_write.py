@@ -10,13 +10,16 @@ import pytest
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.types import StructType
+from streams import data_source, message_of
 
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets import JOB_KEY, OWNER_KEY
-from quire.errors import NoSuchKeyError
+from quire.errors import NoSuchKeyError, QuireError
 from quire.spark import sweep_orphans
 from quire.spark.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY
+from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
 
@@ -188,16 +191,31 @@ def test_a_query_that_an_overwrite_overtakes_says_so(
         ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
         ({"ensemble": 1}, "ensemble 1 >= writeQuorum 3"),
         ({"metadata": "sqlite:////nowhere/at/all.db"}, "/nowhere/at/all.db"),
-        ({"ensemble": 9}, "bookies"),
     ],
 )
 def test_one_clear_message(
+    cluster: LocalCluster, name: str, options: dict[str, object], message: str
+) -> None:
+    """Without Spark: it asks for the writer, and shows what is said."""
+    given = {"metadata": cluster.uri, "dataset": name, **options}
+    with pytest.raises(QuireError) as caught:
+        data_source(given).writer(StructType().add("value", "string"), overwrite=False)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"valueColumn": "zzz"}, "no column 'zzz' to write"),
+        ({"ensemble": 9}, "bookies"),  # found by the tasks
+    ],
+)
+def test_spark_shows_the_message(
     spark: SparkSession, save: Save, options: dict[str, object], message: str
 ) -> None:
     with pytest.raises(PySparkException) as caught:
         save(frame_of(spark, 10, 1), **options)
-    lines = [line for line in str(caught.value).splitlines() if "quire.errors." in line]
-    assert message in lines[-1]
+    assert message in message_of(caught.value)
 
 
 def test_a_null_is_refused(

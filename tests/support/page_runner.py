@@ -27,15 +27,17 @@ import click
 import yaml
 from click.testing import CliRunner
 
-from quire.admin.configuration import file_layer, merged
 from quire.admin.groups import DefaultGroup
 from quire.admin.main import cli
+from quire.configuration.layers import file_layer, merged
 from quire.testing._process import free_ports, is_free
 
-from .pages import ROOT, Block, Here, Typed, pieces, typed
+from .pages import ROOT, SPARK_PAGES, Block, Here, Typed, pieces, typed
 
 LIMIT_S = 60.0
 """For one command or one block of Python."""
+SPARK_LIMIT_S = 300.0
+"""The same, where Spark does the work."""
 POLL_S = 0.02
 PORTS = {
     "3181": 0,
@@ -52,13 +54,14 @@ PORTS = {
 behind the other."""
 SERVER = re.compile(
     r"^\s*(\w+=\S+\s+)*quire (local|ui|http|zookeeper|autorecovery start"
-    r"|bookie( start)? (?=-)|pipeline .*--continuous)"
+    r"|bookie( start)? (?=-)|pipeline (?!.*--for ).*--continuous)"
 )
 FOLLOWS = re.compile(r"^\s*quire (stream|ledger) .*(\s-f|\s--follow)\b")
 COMMENT = re.compile(r"\s+# .*$")
 PAYLOAD = re.compile(r"quire (ledger (read|write)|stream (read|write|tail)|object|simulate)\b")
 """They read or write descriptors of their own process, or start others."""
 SHELL = re.compile(r"[|&;<>$`(*?]")
+QUOTED = re.compile(r"'[^']*'")
 LOOP = re.compile(r"\b(while|until)\b")
 """It asks again, and looks at the last command of a pipe only."""
 NOT_HERE = ("pip", "apt", "docker", "kubectl", "python3", "scripts/lock", "sudo", "useradd")
@@ -79,8 +82,13 @@ class PageRunner:
         environment: dict[str, str],
         *,
         names: dict[str, Any] | None = None,
+        spark: bool = False,
     ) -> None:
+        """`spark`: there is a session. Then what needs one is run; of a page that is not about
+        Spark, nothing else."""
         self.page = page
+        self._spark = spark
+        self._limit_s = SPARK_LIMIT_S if spark else LIMIT_S
         self.ran = 0
         self._directory = directory
         self._where = directory
@@ -114,7 +122,7 @@ class PageRunner:
     def read(self) -> None:
         """Looks at every block, and runs none."""
         for piece in pieces(self.page):
-            if isinstance(piece, Block) and not piece.hidden:
+            if isinstance(piece, Block):
                 self._look_at(piece)
 
     def run(self) -> None:
@@ -122,11 +130,16 @@ class PageRunner:
         for piece in pieces(self.page):
             if isinstance(piece, Here):
                 self._here[piece.said] = piece.meant
-            elif piece.not_run or piece.spark:
+            elif self._spark and not self.needs_spark(piece):
+                continue
+            elif piece.not_run or self.needs_spark(piece) is not self._spark:
                 self._look_at(piece)
             else:
                 self._run_block(piece)
                 self.ran += not piece.hidden
+
+    def needs_spark(self, block: Block) -> bool:
+        return block.spark or self.page.name in SPARK_PAGES
 
     def _run_block(self, block: Block) -> None:
         if block.title:
@@ -139,6 +152,9 @@ class PageRunner:
                 self._type(one, block.status if number == len(commands) else 0)
         elif block.language == "python" and not block.title:
             self._python(block)
+        elif block.language == "sql":
+            for statement in filter(str.strip, self._meant(block.text).split(";")):
+                self._names["spark"].sql(statement)
         else:
             self._check_file(block)
 
@@ -185,7 +201,7 @@ class PageRunner:
             path.write_text(f"{ours.replace('/opt/quire/bin/quire', quire)}\n{text}")
             command = ["systemd-analyze", "verify", "--man=no", str(path)]
             done = subprocess.run(
-                command, capture_output=True, text=True, timeout=LIMIT_S, check=False
+                command, capture_output=True, text=True, timeout=self._limit_s, check=False
             )
             said = [line for line in done.stderr.splitlines() if str(path) in line]
             assert not said, said
@@ -193,6 +209,8 @@ class PageRunner:
     def _look_at(self, block: Block) -> None:
         """Of a block that is not run: whether its commands exist, with these options; whether its
         Python is Python."""
+        if block.hidden:
+            return
         if block.language == "python":
             compile(block.text, str(self.page), "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         if block.language != "console":
@@ -210,7 +228,11 @@ class PageRunner:
 
     def _status(self, command: str, cwd: Path) -> None:
         done = subprocess.run(
-            ["bash", "-c", command], cwd=cwd, capture_output=True, timeout=LIMIT_S, check=False
+            ["bash", "-c", command],
+            cwd=cwd,
+            capture_output=True,
+            timeout=self._limit_s,
+            check=False,
         )
         assert done.returncode == 0, f"{command}: {done.stderr.decode()}"
 
@@ -228,7 +250,7 @@ class PageRunner:
                 if code.co_flags & inspect.CO_COROUTINE:
                     self._loop.run(self._within_limit(eval(code, self._names)))
                 else:
-                    with interrupted_after(LIMIT_S):
+                    with interrupted_after(self._limit_s):
                         exec(code, self._names)
         except Exception as error:
             raise PageError(f"{self._at(block.line)}: {type(error).__name__}: {error}") from error
@@ -244,7 +266,7 @@ class PageRunner:
             os.environ.update(before)
 
     async def _within_limit(self, body: Any) -> None:
-        async with asyncio.timeout(LIMIT_S):
+        async with asyncio.timeout(self._limit_s):
             await body
 
     # -- the shell ----------------------------------------------------------------------------
@@ -274,7 +296,9 @@ class PageRunner:
         if command.split(maxsplit=1)[0] in NOT_HERE:
             raise PageError(f"{self.page.name}: {command}: changes this machine; mark the block")
         plain = COMMENT.sub("", command.replace("\\\n", " "))
-        if plain.startswith("quire ") and not (SHELL.search(plain) or PAYLOAD.match(plain)):
+        if plain.startswith("quire ") and not (
+            SHELL.search(QUOTED.sub("", plain)) or PAYLOAD.match(plain)
+        ):
             return self._within(shlex.split(plain)[1:])
         after = self._directory / ".after"
         script = f"{command}\n_status=$?; pwd > {after}.pwd; env -0 > {after}.env; exit $_status"
@@ -290,10 +314,12 @@ class PageRunner:
             start_new_session=True,
         ) as process:
             try:
-                output, said = process.communicate(timeout=LIMIT_S)
+                output, said = process.communicate(timeout=self._limit_s)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                raise PageError(f"{self.page.name}: {command}: not done in {LIMIT_S} s") from None
+                raise PageError(
+                    f"{self.page.name}: {command}: not done in {self._limit_s} s"
+                ) from None
         pairs = Path(f"{after}.env").read_text(encoding="utf-8").split("\0")
         self._environment = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
         self._where = Path(Path(f"{after}.pwd").read_text(encoding="utf-8").rstrip("\n"))
@@ -302,7 +328,11 @@ class PageRunner:
     def _within(self, words: list[str]) -> tuple[int, str, str]:
         """A command of ours that needs no shell runs in this process: a new one would take longer
         to start than the command takes."""
-        with self._as_environment(), contextlib.chdir(self._where), interrupted_after(LIMIT_S):
+        with (
+            self._as_environment(),
+            contextlib.chdir(self._where),
+            interrupted_after(self._limit_s),
+        ):
             done = CliRunner().invoke(cli, words, prog_name="quire")
         return done.exit_code, done.stdout, done.stderr
 
@@ -323,7 +353,7 @@ class PageRunner:
     def _wait(
         self, process: subprocess.Popen[bytes], log: Path, ready: Callable[[str], bool], what: str
     ) -> str:
-        deadline = time.monotonic() + LIMIT_S
+        deadline = time.monotonic() + self._limit_s
         while not ready(said := log.read_text(encoding="utf-8")):
             if process.poll() is not None or time.monotonic() > deadline:
                 why = log.with_suffix(".err").read_text(encoding="utf-8")
@@ -349,7 +379,7 @@ class PageRunner:
         assert shown, f"{self._at(one.line)}: what does it show before it is ended?"
         self._wait(process, log, lambda text: matches(shown, text), command)
         process.send_signal(signal.SIGINT)
-        assert process.wait(LIMIT_S) in (0, 130), command
+        assert process.wait(self._limit_s) in (0, 130), command
 
     def _end_servers(self, *, check: bool) -> None:
         """The last one first, each by its own process id."""
@@ -358,11 +388,11 @@ class PageRunner:
             if process.poll() is None:
                 process.terminate()
             try:
-                status = process.wait(LIMIT_S)
+                status = process.wait(self._limit_s)
             except subprocess.TimeoutExpired:
                 process.kill()
-                process.wait(LIMIT_S)
-                bad.append(f"{command}: not stopped in {LIMIT_S:g} s")
+                process.wait(self._limit_s)
+                bad.append(f"{command}: not stopped in {self._limit_s:g} s")
                 continue
             if status not in (0, 130, -signal.SIGKILL, 137):
                 bad.append(f"{command}: status {status}")
@@ -431,7 +461,7 @@ def parse_quire(words: list[str]) -> None:
     context = click.Context(cli, info_name="quire")
     command: click.Command = cli
     while isinstance(command, click.Group):
-        if isinstance(command, DefaultGroup) and words[0].startswith("-"):
+        if isinstance(command, DefaultGroup) and (not words or words[0].startswith("-")):
             words = [command._default, *words]
         name, inner, words = command.resolve_command(context, words)
         assert inner is not None, name

@@ -6,7 +6,7 @@
     <!-- run: console                commands (or python) that a reader need not see
     $ ...
     -->
-    <!-- with: spark -->             the next block needs Spark: it is only read, too
+    <!-- with: spark -->             the next block needs Spark: `tests/spark` runs it
     <!-- here: 10.0.0.7:3181 = $BOOKIE -->   from here on: what the page says, and what it is here
 
 A block with a `title` is a file: it is written, and what it is for comes in a later block.
@@ -27,7 +27,7 @@ PIECE = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 SPARK_PAGES = ("spark.md", "pipelines.md")
-"""They are only read, as what is not run: their examples are tests in `tests/spark`."""
+"""All of their blocks need Spark."""
 TITLE = re.compile(r"title=\"([^\"]+)\"")
 
 

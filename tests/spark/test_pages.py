@@ -1,0 +1,40 @@
+"""What pages say about Spark is run, in the session of these tests."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.support.page_runner import PageRunner
+from tests.support.pages import SPARK_PAGES, all_pages, blocks
+
+from quire.spark import worker
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+LONG = ("pipelines.md",)
+PAGES = [
+    pytest.param(page, marks=[pytest.mark.long] if page.name in LONG else [])
+    for page in all_pages()
+    if page.name in SPARK_PAGES or any(block.spark for block in blocks(page))
+]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_page_does_what_it_says(
+    page: Path, cluster: LocalCluster, spark: SparkSession, tmp_path: Path
+) -> None:
+    # What the page starts besides is not of the session: no workers of the tests.
+    environment = {
+        **os.environ, "QUIRE_METADATA": cluster.uri, "PYSPARK_PYTHON": sys.executable
+    }  # fmt: skip
+    names = {"uri": cluster.uri, "spark": spark, "session": spark, "page": str(tmp_path)}
+    with PageRunner(page, tmp_path, environment, names=names, spark=True) as runner:
+        runner.run()
+        wanted = [one for one in blocks(page) if runner.needs_spark(one) and not one.not_run]
+        assert runner.ran == len(wanted) > 0
+    worker.close_clients()

@@ -1,0 +1,54 @@
+"""A Python for Spark's workers that has imported what they need before Spark's daemon forks them.
+
+    python workers.py -m pyspark.daemon MODULE     the daemon, with the imports done
+    python workers.py -m MODULE ARGUMENT...        another module of Spark's
+
+Spark's own daemon imports nothing, so that each worker does; and it does so from `pyspark.zip`,
+which Spark puts in front of the path and which holds sources only, to be compiled each time. That
+is more than a second of CPU for each process that plans, reads or writes, and a query has a few.
+Here they take PySpark as it is installed. What they run is the same. QUIRE_FRESH_COMMANDS=1 leaves
+everything to Spark.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import runpy
+import sys
+from pathlib import Path
+
+DAEMON = "pyspark.daemon"
+PACKED = ("pyspark.zip", "py4j-")
+"""How Spark's own entries of the path begin."""
+
+
+def write_python(directory: Path) -> str:
+    """An executable for PYSPARK_PYTHON; its path."""
+    path = directory / "python"
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+def main() -> None:
+    option, module = sys.argv[1:3]
+    assert option == "-m", sys.argv
+    # As with -m: the workers cannot import the modules of the tests.
+    sys.path[0] = os.getcwd()
+    sys.path[:] = [one for one in sys.path if not os.path.basename(one).startswith(PACKED)]
+    if module == DAEMON:
+        import pandas  # noqa: F401
+        import pyarrow  # noqa: F401
+        import pyspark.worker  # noqa: F401
+
+        import quire.metadata.sqlite
+        import quire.spark.source  # noqa: F401
+
+        gc.freeze()  # else each worker copies what its collector touches
+    del sys.argv[:2]
+    runpy.run_module(module, run_name="__main__", alter_sys=True)
+
+
+if __name__ == "__main__":
+    main()
