@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency bench-ui java chromium config-docs docs dist dist-check lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -64,7 +64,7 @@ soak-disk: $(STAMP) ## bookies on small disks, filled, compacted and killed, for
 	@$(BIN)/python -m tests.processes.disk_soak $(MINUTES)
 
 pipelines: $(STAMP) java ## the long tests of jobs on Spark
-	@$(BIN)/python scripts/test pipelines-long
+	@QUIRE_FRESH_COMMANDS=1 $(BIN)/python scripts/test pipelines-long
 
 bench: $(STAMP) java ## Quire and Apache BookKeeper side by side (ARGS="--quick", ARGS="--rows add-1k")
 	@$(BIN)/python bench/compare.py $(ARGS)
@@ -83,6 +83,9 @@ bench-spark-latency: $(STAMP) java ## from an append to a query's sink, per trig
 
 bench-ui: $(STAMP) ## each page of the dashboard, with 100 bookies and 100,000 ledgers (ARGS="--rounds 20")
 	@$(BIN)/python bench/ui.py $(ARGS)
+
+bench-new-user: $(STAMP) ## from a clone to an open dashboard, by the README alone; it installs from the package index
+	@$(BIN)/python -m tests.docs.new_user
 
 proto: ## remake the v3 messages from src/quire/codec/messages.proto
 	@scripts/make-proto
