@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -239,35 +238,3 @@ def test_a_commit_fails(
     assert read(streams, stream) == list(range(300))
     sweep_orphans(client, 0, stream=f"{NAMESPACE}/{stream}")
     only_its_ledgers(client, streams, stream)
-
-
-# -- the guide --------------------------------------------------------------------------------
-
-
-def test_the_examples_of_the_guide(
-    spark: SparkSession, streams: Namespace, cluster: LocalCluster, client: blocking.Client,
-    numbers: Callable[..., DataFrame], tmp_path: Path,
-) -> None:  # fmt: skip
-    text = (Path(__file__).parents[2] / "docs" / "spark.md").read_text(encoding="utf-8")
-    section = text.split("## Writing streams")[1].split("\n## ")[0]
-    examples = re.findall(r"^```python\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
-    assert len(examples) == 2
-    names = {
-        "frame": spark.range(10).selectExpr("string(id) AS value"),
-        "orders": numbers(300),
-        "checkpoint": str(tmp_path),
-    }
-    with Namespace.create(client, "/written-shop") as shop:
-        for name in ("orders", "enriched"):
-            shop.create_stream(name)
-        for example in examples:
-            cluster_option = f'format("quire").option("metadata", "{cluster.uri}")'
-            given = example.replace('format("quire")', cluster_option)
-            exec(given.replace('"/shop"', '"/written-shop"'), names)
-        query = names["query"]
-        try:
-            query.processAllAvailable()
-        finally:
-            query.stop()
-        assert read(shop, "orders") == list(range(10))
-        assert read(shop, "enriched") == list(range(300))

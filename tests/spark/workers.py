@@ -26,14 +26,18 @@ PACKED = ("pyspark.zip", "py4j-")
 def write_python(directory: Path) -> str:
     """An executable for PYSPARK_PYTHON; its path."""
     path = directory / "python"
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{__file__}" "$@"\n')
+    # Spark asks it for its version, too, with -c.
+    path.write_text(
+        "#!/bin/sh\n"
+        f'[ "$1" = -m ] && exec "{sys.executable}" "{__file__}" "$@"\n'
+        f'exec "{sys.executable}" "$@"\n'
+    )
     path.chmod(0o755)
     return str(path)
 
 
 def main() -> None:
-    option, module = sys.argv[1:3]
-    assert option == "-m", sys.argv
+    module = sys.argv[2]
     # As with -m: the workers cannot import the modules of the tests.
     sys.path[0] = os.getcwd()
     sys.path[:] = [one for one in sys.path if not os.path.basename(one).startswith(PACKED)]

@@ -323,6 +323,26 @@ async def test_the_end_that_a_later_reader_saw_first_is_seen_by_who_waits(
             assert await waiting == [0]
 
 
+async def test_who_knew_more_before_a_recovery_reads_it_for_itself() -> None:
+    """The others are told no more than they knew when they heard of the recovery."""
+    bookie = Honest()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        knows = await w.open()
+        stored = await w.store.read_ledger(LEDGER)
+        recovered = stored.value.with_state(LedgerState.IN_RECOVERY)
+        await w.store.write_ledger(LEDGER, recovered, stored.version)
+        [waiting] = start([await w.open()], 100)
+        async with asyncio.timeout(10):
+            while len(w.client._feeds) == 0 or not the_feed(w)._driven:
+                await asyncio.sleep(0.001)
+        knows._view.confirmed(1)
+        assert await taken(knows, 1, 1) == [1]
+        await w.store.delete_ledger(LEDGER)
+        with pytest.raises(NoSuchLedgerError):
+            await waiting
+
+
 async def test_a_reader_that_knows_more_tells_all() -> None:
     """It is opened while the others wait on a bookie that does not tell them."""
     bookie = Honest()

@@ -164,8 +164,10 @@ class Feed:
         return min(last, kept[0].first - 1) if kept and kept[0].first > first else last
 
     def collects(self, entry_id: int) -> bool:
-        """Whether this entry, which is acknowledged, is the next to be read for all."""
-        return entry_id == self._tail.upcoming and not self._behind
+        """Whether this entry, which is acknowledged, is the next to be read for all. Not if only
+        one follower has heard that it is: who knows of a recovery first is told nothing more."""
+        known = entry_id <= self.view.last_add_confirmed
+        return known and entry_id == self._tail.upcoming and not self._behind
 
     # -- what is new --------------------------------------------------------------------------
 
