@@ -102,7 +102,7 @@ def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
     lost="entries on a damaged disk are reported as never written, and cut off by recoveries",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=20,
+    seeds=190,
     rule="bk#2908, rule 32",
 )
 def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
@@ -119,7 +119,7 @@ def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
     lost="entries that a bookie lost are reported as never written, and cut off by recoveries",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=190,
+    seeds=240,
     rule="bk#2909, rule 31",
 )
 def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
     lost="every ledger, when the metadata store cannot be reached",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="delete",
-    seeds=40,
+    seeds=45,
     rule="rule 30",
 )
 def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def a_force_is_answered_at_once(patch: pytest.MonkeyPatch) -> None:
     lost="a ledger that nobody can recover, because one bookie lost its key to damage",
     laws=("quiet_heals",),
     workload="amnesia",
-    seeds=240,
+    seeds=260,
     rule="ours: seed 342 of rot",
 )
 def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:

@@ -71,7 +71,7 @@ def a_digest_that_does_not_match_is_no_matter(patch: pytest.MonkeyPatch) -> None
     lost="an entry is read in the place of another",
     laws=("entries_are_what_was_appended",),
     workload="liars",
-    seeds=20,
+    seeds=65,
 )
 def any_entry_of_the_ledger_will_do(patch: pytest.MonkeyPatch) -> None:
     edit(

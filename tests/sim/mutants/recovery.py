@@ -220,7 +220,7 @@ def a_recovery_that_came_late_believes_itself(patch: pytest.MonkeyPatch) -> None
         "acknowledged_is_kept",
     ),
     workload="churn",
-    seeds=20,
+    seeds=110,
     rule="rule 19",
 )
 def recovery_begins_without_saying_so(patch: pytest.MonkeyPatch) -> None:

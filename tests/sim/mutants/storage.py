@@ -138,7 +138,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     lost="a copy that was only queued is acknowledged, and gone at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=50,
+    seeds=310,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     real = Intake._hand_over
@@ -178,7 +178,7 @@ def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
     lost="damaged entries are reported as never written",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=20,
+    seeds=760,
     rule="bk#2908, rule 32",
 )
 def a_damaged_copy_is_no_copy(patch: pytest.MonkeyPatch) -> None:

@@ -145,7 +145,7 @@ def an_ack_is_counted_twice(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends that a bookie had refused",
     laws=("acknowledged_is_on_a_quorum",),
     workload="full",
-    seeds=30,
+    seeds=300,
     rule="rule 15",
 )
 def a_watermark_skips_an_error(patch: pytest.MonkeyPatch) -> None:
