@@ -318,6 +318,7 @@ def test_micro_batches(lives: Lives, master: str) -> None:
     check(lives, BATCHES * PER_BATCH)
 
 
+@pytest.mark.long
 def test_a_batch_job(lives: Lives, master: str) -> None:
     lives.arguments["mode"] = "job"
     lives.arguments["reading"] = {"total": "60000", "partitions": "6"}
