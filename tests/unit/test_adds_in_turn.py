@@ -239,7 +239,8 @@ WANTED = {
     st.lists(
         st.one_of(
             st.sampled_from(SPECIAL),
-            st.builds(add, st.sampled_from([1, 2, 3, 5, 6, 7, 9]), st.integers(0, 11)),
+            # Not ledger 2: a run that begins with no entry id is refused as a whole.
+            st.builds(add, st.sampled_from([1, 3, 5, 6, 7, 9]), st.integers(0, 11)),
         ),
         min_size=1,
         max_size=30,
