@@ -17,12 +17,11 @@ whether it wants anything of this bookie, so while there is one of these the rou
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
 from quire.bookie.service import EventLog
-from quire.bookie.whole import is_whole
+from quire.bookie.whole import durable, is_whole
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_path import LEDGER_ID_MAX
@@ -31,12 +30,10 @@ from quire.errors import (
     CookieError,
     MetadataError,
     NoSuchLedgerError,
-    StorageError,
     UnreadableMetadataError,
 )
 from quire.metadata.base import MetadataStore
 from quire.metadata.underreplicated import mark_ledger
-from quire.storage.appender import Done
 from quire.storage.ledger_directories import Store
 from quire.tasks import each
 
@@ -150,8 +147,8 @@ class DamageReports:
     async def _end_round(self, log: EventLog) -> None:
         if not self._wanting and self._store.log_lossy:
             await self._match()  # it may have been replaced while it was listed
-            await _durable(self._store.barrier)  # copies may be in another directory's log
-            await _durable(self._store.mark_repaired)
+            await durable(self._store.barrier)  # copies may be in another directory's log
+            await durable(self._store.mark_repaired)
             self.healed += 1
             log("loss_healed", bookie=self._bookie_id)
         self._upcoming, self._round_ended_s = None, self._clock.monotonic()
@@ -202,18 +199,6 @@ class DamageReports:
             error=self._unreadable[found[0]],
             what="it is not known whether they want entries of this bookie; the others went on",
         )
-
-
-async def _durable(begin: Callable[[Done], None]) -> None:
-    ended: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
-
-    def done(error: StorageError | None) -> None:
-        if not ended.done():
-            ended.set_result(error)
-
-    begin(done)
-    if (error := await ended) is not None:
-        raise error
 
 
 def names(metadata: LedgerMetadata, bookie: str, ranges: Iterable[Range]) -> bool:

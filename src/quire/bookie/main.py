@@ -97,16 +97,7 @@ async def _serve(options: BookieOptions) -> int:
         options.metadata_uri, create=True, session_timeout_ms=options.config.session_timeout_ms
     )
     readers = [ThreadReader(loop) for _ in options.directories]
-    directories = [
-        DataDirectory(
-            # Of several, one that does not exist may be one that is not mounted.
-            RealDisk(path, make=len(options.directories) == 1),
-            ThreadWorker(loop, "quire-log"),
-            ThreadWorker(loop, "quire-maintenance"),
-            reader,
-        )
-        for path, reader in zip(options.directories, readers, strict=True)
-    ]
+    directories = _directories(options, readers, loop)
     tasks, around = TaskSet(), AsyncExitStack()
     try:
         first, *others = directories
@@ -149,6 +140,21 @@ async def _serve(options: BookieOptions) -> int:
         for reader in readers:
             reader.close()
         await metadata.close()
+
+
+def _directories(
+    options: BookieOptions, readers: Sequence[ThreadReader], loop: asyncio.AbstractEventLoop
+) -> list[DataDirectory]:
+    return [
+        DataDirectory(
+            # Of several, one that does not exist may be one that is not mounted.
+            RealDisk(path, make=len(options.directories) == 1),
+            ThreadWorker(loop, "quire-log"),
+            ThreadWorker(loop, "quire-maintenance"),
+            reader,
+        )
+        for path, reader in zip(options.directories, readers, strict=True)
+    ]
 
 
 async def _started(bookie: Bookie, stopping: asyncio.Event) -> bool:

@@ -18,13 +18,14 @@ refuse it, and so they do where a data directory is given up.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from quire.codec.digest import master_key
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.fragments import fragments, members, stored_count
 from quire.core.ranges import Range, merged, without
 from quire.errors import StorageError
+from quire.storage.appender import Done
 from quire.storage.ledger_directories import Store
 from quire.storage.signals import NoLedger
 
@@ -68,11 +69,22 @@ async def _fence(store: Store, ledger_id: int, metadata: LedgerMetadata) -> bool
         # No entry of it should be here. One without a key is refused whatever key it is given.
         key = b"" if metadata.password is None else master_key(metadata.password)
         store.create_ledger(ledger_id, key, again=True)
-    durable: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+    try:
+        await durable(lambda done: store.fence(ledger_id, done))
+    except StorageError:
+        return False
+    return True
+
+
+async def durable(begin: Callable[[Done], None]) -> None:
+    """Until what `begin` hands to a store has been written, and synced. StorageError: it may not
+    be. Cancel-safe."""
+    ended: asyncio.Future[StorageError | None] = asyncio.get_running_loop().create_future()
 
     def done(error: StorageError | None) -> None:
-        if not durable.done():
-            durable.set_result(error is None)
+        if not ended.done():
+            ended.set_result(error)
 
-    store.fence(ledger_id, done)
-    return await durable
+    begin(done)
+    if (error := await ended) is not None:
+        raise error

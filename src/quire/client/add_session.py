@@ -167,6 +167,12 @@ class AddSession:
         if self.failure is not None:
             raise self.failure
 
+    def _end_wait_for_room(self) -> None:
+        if self._room is not None:
+            self._room.set_result(None)
+            self._room = None
+            self.hears_every_ack = self.always_hears
+
     def check_payload(self, payload: Buffer) -> None:
         if len(payload) > self.max_payload_bytes:
             raise EntryTooLargeError(
@@ -296,9 +302,7 @@ class AddSession:
             if self._spans is not None:
                 self._spans.accepted(accepted)
         if self._room is not None and not self.full:
-            self._room.set_result(None)
-            self._room = None
-            self.hears_every_ack = self.always_hears
+            self._end_wait_for_room()
 
     def _tell_waiters(self, waiters: deque[tuple[int, asyncio.Future[int]]], accepted: int) -> None:
         while waiters and waiters[0][0] <= accepted:
@@ -359,10 +363,7 @@ class AddSession:
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # whoever was cancelled does not look
-        if self._room is not None:
-            self._room.set_result(None)
-            self._room = None
-            self.hears_every_ack = self.always_hears
+        self._end_wait_for_room()
         self._tell_failure(error)
 
     async def _replace_failed(self) -> None:
