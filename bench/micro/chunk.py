@@ -16,6 +16,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -58,6 +59,25 @@ class Transport:
     def set_write_buffer_limits(self, high: int) -> None: ...
 
 
+class Inline:
+    """A bookie with one connection, started: whoever measures has its log and its maintenance
+    work."""
+
+    def __init__(self, disk: Any, config: StorageConfig, schedule: Callable[..., Any]) -> None:
+        ensure_directory(disk, os.urandom)
+        self.log, self.maintenance = InlineWorker(), InlineWorker()
+        clock = SystemClock()
+        self.store = LedgerStore(disk, self.log, self.maintenance, config, clock, schedule=schedule)
+        self.store.recover()
+        self.store.start()
+        self.maintenance.run()
+        service = BookieService(
+            self.store, BookieConfig(), clock, AsyncioNetwork(), lambda event, **fields: None
+        )
+        self.peer, self.transport = Connection(service), Transport()
+        self.peer.connection_made(self.transport)  # type: ignore[arg-type]
+
+
 def stopped() -> float:
     return 0.0
 
@@ -71,21 +91,9 @@ async def measure(
     """Microseconds a chunk without measuring, and what measuring adds."""
     with tempfile.TemporaryDirectory() as path:
         disk = NullDisk(path)
-        ensure_directory(disk, os.urandom)
-        log, maintenance = InlineWorker(), InlineWorker()
-        clock = SystemClock()
-        store = LedgerStore(
-            disk, log, maintenance, StorageConfig(max_runs_per_segment=10**9), clock,
-            schedule=lambda delay, callback: NoTimer(),
-        )  # fmt: skip
-        store.recover()
-        store.start()
-        maintenance.run()
-        service = BookieService(
-            store, BookieConfig(), clock, AsyncioNetwork(), lambda event, **fields: None
-        )
-        peer, transport = Connection(service), Transport()
-        peer.connection_made(transport)  # type: ignore[arg-type]
+        config = StorageConfig(max_runs_per_segment=10**9)
+        one = Inline(disk, config, lambda delay, callback: NoTimer())
+        store, peer, log, maintenance = one.store, one.peer, one.log, one.maintenance
         for ledger_id in range(1, ledgers + 1):
             store.create_ledger(ledger_id, KEY)
         results: tuple[list[float], list[float]] = [], []
@@ -110,7 +118,7 @@ async def measure(
             gc.enable()
             results[block % 2].append(took_s * 1e6 / BLOCK)
             maintenance.run()
-        assert transport.answered_bytes == BLOCKS * BLOCK * adds * 28
+        assert one.transport.answered_bytes == BLOCKS * BLOCK * adds * 28
         # What one block takes more than its neighbour: what else the machine does hits both.
         more = [measured - without for measured, without in zip(*results)]
         return statistics.median(results[1]), statistics.median(more)

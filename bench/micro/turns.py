@@ -13,28 +13,20 @@ import argparse
 import asyncio
 import cProfile
 import gc
-import os
 import pstats
 import random
 import statistics
 import tempfile
 import time
-from chunk import Transport
+from chunk import Inline
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from storage import InlineWorker, NoTimer, NullDisk, frame
+from storage import NoTimer, NullDisk, frame
 
-from quire.bookie.connection import Connection
-from quire.bookie.service import BookieService
-from quire.clock import SystemClock
-from quire.config import BookieConfig
 from quire.heap import collect_on_demand, keep_heap
-from quire.net.network import AsyncioNetwork
 from quire.storage.config import StorageConfig
-from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.store import LedgerStore
 
 SHAPES = {
     "10,000 ledgers in turn, 20 entries each": (10_000, 200_000),
@@ -73,22 +65,11 @@ async def measure(
 ) -> dict[str, float]:
     with tempfile.TemporaryDirectory(dir=where) as path:
         disk = RealDisk(path) if where else NullDisk(path)
-        ensure_directory(disk, os.urandom)
-        log, maintenance = InlineWorker(), InlineWorker()
-        clock = SystemClock()
-        store = LedgerStore(
-            disk, log, maintenance, StorageConfig(), clock,
-            schedule=lambda delay, callback: scheduled.append(callback) or NoTimer(),
-        )  # fmt: skip
         scheduled: list = []
-        store.recover()
-        store.start()
-        maintenance.run()
-        service = BookieService(
-            store, BookieConfig(), clock, AsyncioNetwork(), lambda event, **fields: None
+        one = Inline(
+            disk, StorageConfig(), lambda delay, callback: scheduled.append(callback) or NoTimer()
         )
-        peer, transport = Connection(service), Transport()
-        peer.connection_made(transport)  # type: ignore[arg-type]
+        store, peer, log, maintenance = one.store, one.peer, one.log, one.maintenance
         stages = Stages()
         chunks = make_chunks(ledgers, entries)
         gc.collect()
@@ -118,7 +99,7 @@ async def measure(
             if profile:
                 profile.disable()
             del together
-        assert transport.answered_bytes == entries * 28
+        assert one.transport.answered_bytes == entries * 28
         assert store.ledgers[ledgers].last_entry_id == (entries - 1) // ledgers
         gc.unfreeze()
         disk.close()
