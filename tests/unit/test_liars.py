@@ -244,21 +244,33 @@ def test_with_an_ack_quorum_of_three_it_is_always_decided() -> None:
         (FORGEABLE, (3, 3, 3), "xn?", Verdict.OPEN),
         (FORGEABLE, (3, 3, 3), "xne", Verdict.UNDECIDABLE),
         (FORGEABLE, (3, 3, 3), "nne", Verdict.ABSENT),
+        (FORGEABLE, (4, 4, 3), "xnnd", Verdict.EXISTS),
+        (FORGEABLE, (3, 3, 3), "xnd", Verdict.EXISTS),
+        (FORGEABLE, (3, 3, 3), "xdd", Verdict.UNDECIDABLE),
+        (FORGEABLE, (4, 4, 3), "xyde", Verdict.UNDECIDABLE),
+        (FORGEABLE, (4, 4, 3), "nnd?", Verdict.OPEN),
+        (UNFORGEABLE, (3, 3, 2), "nnd", Verdict.UNDECIDABLE),
     ],
 )
 def test_verdicts(doubt: Doubt, shape: tuple[int, int, int], says: str, verdict: Verdict) -> None:
-    """What each member says: x and y are contents, n is no, e an error, ? nothing yet."""
+    """What each member says: x and y are contents, d a bad digest, n is no, e an error, ? nothing
+    yet."""
     votes = RecoveryVotes(0, *shape, doubt)
     for index, word in enumerate(says):
-        if word == "n":
-            votes.negative(0, index)
-        elif word == "e":
-            votes.neither(0, index)
-        elif word != "?":
-            votes.positive(0, index, word)
+        if word != "?":
+            tell(votes, index, word)
     assert votes.verdict(0) is verdict
     if verdict is Verdict.EXISTS:
         assert votes.content(0) == "x"
+
+
+def tell(votes: RecoveryVotes, index: int, word: str) -> None:
+    if word == "n":
+        votes.negative(0, index)
+    elif word in "ed":
+        votes.neither(0, index, damaged=word == "d")
+    else:
+        votes.positive(0, index, word)
 
 
 QUORUMS = [
@@ -279,26 +291,36 @@ def test_every_way_to_lie(write: int, ack: int, liars: int, forgeable: bool) -> 
     for acked in itertools.combinations(range(write), ack):
         for lying in itertools.combinations(range(write), liars):
             may_say = [
-                ("nexy" if forgeable else "nex") if member in lying
+                ("nedxy" if forgeable else "nedx") if member in lying
                 else "xe" if member in acked else "nxe"
                 for member in range(write)
             ]  # fmt: skip
             for says in itertools.product(*may_say):
                 votes = RecoveryVotes(0, write, write, ack, doubt)
                 for member, word in enumerate(says):
-                    if word == "n":
-                        votes.negative(0, member)
-                    elif word == "e":
-                        votes.neither(0, member)
-                    else:
-                        votes.positive(0, member, word if doubt.votes else None)
+                    tell(votes, member, word)
                     verdict = votes.verdict(0)
                     assert verdict is not Verdict.ABSENT, (acked, lying, says)
-                    if verdict is Verdict.EXISTS and doubt.votes:
+                    if verdict is Verdict.EXISTS:
                         assert votes.content(0) == "x", (acked, lying, says)
                 honest = [says[member] for member in range(write) if member not in lying]
                 if "e" not in honest and (not forgeable or ack >= 2 * liars + 1):
                     assert verdict is Verdict.EXISTS, (acked, lying, says)
+
+
+@pytest.mark.parametrize("forgeable", [False, True], ids=["hmac", "crc"])
+def test_a_bad_digest_never_ends_a_ledger(forgeable: bool) -> None:
+    """Disks of honest members may have damaged what they have, all of them, beside a liar who
+    denies: then nothing that was acknowledged is given up, though it need not be found."""
+    doubt = Doubt(1, forgeable)
+    for acked in itertools.combinations(range(4), 3):
+        for liar in range(4):
+            may_say = ["nd" if m == liar else "xd" if m in acked else "nd" for m in range(4)]
+            for says in itertools.product(*may_say):
+                votes = RecoveryVotes(0, 4, 4, 3, doubt)
+                for member, word in enumerate(says):
+                    tell(votes, member, word)
+                    assert votes.verdict(0) is not Verdict.ABSENT, (acked, liar, says)
 
 
 # -- digests ----------------------------------------------------------------------------------

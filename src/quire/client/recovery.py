@@ -311,7 +311,7 @@ class Recovery:
                     votes.positive(entry, index, content)
                     copies[entry, content] = answer
                 else:
-                    votes.neither(entry, index)
+                    votes.neither(entry, index, damaged=isinstance(answer, bytes))
                     errors[ensemble[index]] = (
                         answer if isinstance(answer, BaseException) else "digest does not match"
                     )

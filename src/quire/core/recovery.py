@@ -7,7 +7,9 @@ a bad digest, "data unknown") is neither.
 With `Doubt` up to `liars` bookies of an ensemble may say anything. At least `ack_quorum - liars` of
 those that acknowledged an entry are honest and have it, so it takes `liars` more negatives to prove
 its absence. Where digests can be forged a copy proves nothing by itself: `liars + 1` equal ones do,
-for one of them is honest.
+for one of them is honest. If everybody has answered and nothing else is decided, members with a bad
+digest are taken for so many of the liars, and what the others have, if they agree, for true: that
+errs towards keeping an entry. It is never taken for a reason to end the ledger.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ class Verdict(enum.Enum):
 class EntryVotes:
     negative: set[int] = field(default_factory=set)
     neither: set[int] = field(default_factory=set)
+    damaged: set[int] = field(default_factory=set)
+    """Of these, the ones whose copy has a bad digest."""
     found: bool = False
     copies: dict[Hashable, set[int]] = field(default_factory=dict)
     """Who has which content, where that is compared."""
@@ -104,8 +108,11 @@ class RecoveryVotes:
     def negative(self, entry_id: int, index: int) -> None:
         self._of(entry_id).negative.add(index)
 
-    def neither(self, entry_id: int, index: int) -> None:
+    def neither(self, entry_id: int, index: int, *, damaged: bool = False) -> None:
+        """`damaged`: there is a copy, with a bad digest."""
         self._of(entry_id).neither.add(index)
+        if damaged:
+            self._of(entry_id).damaged.add(index)
 
     def verdict(self, entry_id: int) -> Verdict:
         votes = self._votes.get(entry_id)
@@ -121,9 +128,14 @@ class RecoveryVotes:
         most = votes.most()[1] + len(members - told)
         if self._doubt.votes and most < self._ack_quorum - self._doubt.liars:
             return Verdict.ABSENT
-        if members <= told | votes.neither:
-            return Verdict.UNDECIDABLE
-        return Verdict.OPEN
+        if not members <= told | votes.neither:
+            return Verdict.OPEN
+        return Verdict.EXISTS if self._kept(votes) else Verdict.UNDECIDABLE
+
+    def _kept(self, votes: EntryVotes) -> bool:
+        """Whether the only content that anybody has is true, if a bad digest is a lie."""
+        liars, damaged = self._doubt.liars, len(votes.damaged)
+        return len(votes.copies) == 1 and damaged <= liars < damaged + votes.most()[1]
 
     def content(self, entry_id: int) -> Hashable:
         """What is in an entry that exists."""
