@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, TypeVar
 
 import quire
-from quire.client import blocking
+from quire.client.background import call
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.write_handle import WriteHandle
 from quire.codec.digest import DigestType
@@ -42,7 +42,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
             return await work
 
     try:
-        return blocking.call(bounded())
+        return call(bounded())
     except quire.QuireError as error:
         raise ClientError(error.code, f"{type(error).__name__}: {error}") from error
 

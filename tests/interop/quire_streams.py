@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 import quire
-from quire.client import blocking
+from quire.client.background import call
 from quire.codec.dlsn import DLSN
 from quire.codec.stream_segment import StreamSegment
 from quire.streams import writer as writers
@@ -28,7 +28,7 @@ def run(work: Coroutine[Any, Any, T], limit_s: float = CALL_LIMIT_S) -> T:
             return await work
 
     try:
-        return blocking.call(bounded())
+        return call(bounded())
     except quire.QuireError as error:
         raise StreamError(type(error).__name__, str(error)) from error
 

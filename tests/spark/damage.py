@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from quire.client import Client, blocking
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.core.fragments import stored_by
 from quire.core.replicas import Copies
 from quire.metadata.update import update_ledger

@@ -22,7 +22,7 @@ from damage import (
 from pyspark.sql import SparkSession
 
 from quire.client import blocking
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import NoSuchLedgerError, NoSuchStreamError, UsageError
 from quire.replication import Finding, Kind
 from quire.spark import worker

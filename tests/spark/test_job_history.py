@@ -17,7 +17,7 @@ from streams import append, numbered
 
 from quire.admin.main import cli
 from quire.client import blocking
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import (
     HistoryDamagedError,
     NoSuchLedgerError,

@@ -494,7 +494,7 @@ def lock_free(streams: Namespace, name: str) -> None:
     """As if the session of whoever holds the lock had ended."""
     from urllib.parse import quote
 
-    from quire.client.blocking import call
+    from quire.client.background import call
 
     tree = streams.aio.client.metadata.tree
     call(tree.delete_tree(f"{NAMESPACE}/.quire/offloads/{quote(name, safe='')}"))

@@ -18,7 +18,7 @@ from damage import (
 from pyspark.sql import SparkSession
 
 from quire.client import blocking
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import UsageError
 from quire.replication import ReplicationLocks
 from quire.spark import worker

@@ -14,7 +14,7 @@ import pytest
 
 import quire.streams
 from quire.client import blocking
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import StreamClosedError, StreamFencedError, StreamGapError, UsageError
 from quire.metadata import open_metadata
 from quire.streams import DLSN, LATEST, AtSequence, Gap, RecordBatch, subscriptions

@@ -1,21 +1,20 @@
 """The blocking twin of the client: the same names without `await`, for scripts, notebooks and
 Spark's Python workers.
 
-All handles of a process share one event loop in a background thread, so that they work inside a
-running loop too (Jupyter). After a fork the child gets a loop and connections of its own: clients
-and readers go on, a writer belongs to the process that created it.
+All handles of a process share the loop of `background`. After a fork the child gets a loop and
+connections of its own: clients and readers go on, a writer belongs to the process that created it.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Generic, Literal, Self, TypeVar, overload
 
 from quire.client import client as asynchronous
+from quire.client.background import call
 from quire.client.caller_ids import CallerIdWriter as AsyncCallerIdWriter
 from quire.client.quarantine import Suspect
 from quire.client.reader import LedgerReader as AsyncReader
@@ -40,62 +39,6 @@ if TYPE_CHECKING:
     from quire.client.blocking_datasets import BlockingDatasets
 
 T = TypeVar("T")
-
-
-class _Background:
-    """One event loop in a daemon thread, for this process."""
-
-    def __init__(self) -> None:
-        self.loop = _new_loop()
-        self._thread = threading.Thread(target=self._run, name="quire-loop", daemon=True)
-        self._thread.start()
-
-    def _run(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        if threading.current_thread() is self._thread:
-            work.close()
-            raise UsageError("the blocking API was called from its own event loop")
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-    return loop
-
-
-_background: _Background | None = None
-_starting = threading.Lock()
-
-
-def _forget_loop() -> None:
-    global _background, _starting
-    _background = None
-    _starting = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_forget_loop)
-
-
-def call(work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine on the background loop and wait for it."""
-    global _background
-    if _background is None:
-        with _starting:
-            if _background is None:
-                _background = _Background()
-    return _background.call(work)
 
 
 def connect(

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.client.blocking import Client, call
+from quire.client.background import call
+from quire.client.blocking import Client
 from quire.client.datasets import Dataset, DatasetLedger, Datasets, Publication
 from quire.clock import Clock
 

@@ -12,7 +12,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.errors import UsageError
 from quire.streams.orphans import delete_orphans, find_orphans

@@ -22,7 +22,7 @@ from pyspark.sql.types import IntegralType, NullType, StringType, StructField, S
 
 from quire import blocking
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
 from quire.spark.stream_write_options import StreamWriteOptions

@@ -20,7 +20,7 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from quire import QuireError
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.spark import worker
 from quire.spark.stream_offsets import Offsets
 from quire.spark.stream_options import StreamReadOptions

@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from quire import blocking
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import QuireError, UsageError
 from quire.spark import worker
 from quire.spark.stream_sink import (

@@ -39,7 +39,7 @@ from pyspark.sql.types import (
 )
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import BookieError, NoSuchLedgerError, NoSuchStreamError, UsageError
 from quire.spark import worker
 from quire.spark.stream_options import TableOptions

@@ -20,7 +20,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import BinaryType, StringType, StructType
 
 from quire import LedgerWriter, blocking
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
 from quire.errors import QuireError, UsageError

@@ -19,7 +19,8 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequenc
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from quire.client.blocking import Client, call
+from quire.client.background import call
+from quire.client.blocking import Client
 from quire.codec.dlsn import DLSN
 from quire.codec.frames import Buffer
 from quire.codec.stream_segment import StreamSegment

@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import NoSuchLedgerError, NoSuchStreamError, UsageError
 from quire.replication import Audit, Finding, audit_pieces
 from quire.spark.jobs.repair import RepairResult, repair_findings

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import MetadataError, StreamGapError, UsageError
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
 from quire.spark.jobs.versions import Version, Versions

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
 from quire.spark.jobs.parquet_files import read_file, verify_piece
 from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile, Manifest

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,

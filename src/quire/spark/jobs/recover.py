@@ -15,7 +15,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
 from quire.replication.move_result import (
     LEDGERS_PER_LOOK,

@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.replication import Budget, Finding, Kind, Repaired, ReplicationLocks, repair_ledger
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire import blocking
 from quire.client import Client
-from quire.client.blocking import call
+from quire.client.background import call
 from quire.config import ClientConfig
 from quire.errors import (
     NoSuchKeyError,
