@@ -9,8 +9,9 @@ import signal
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
+    LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
 )
@@ -30,7 +32,7 @@ from quire.metadata.base import BookieAddress, Bookies
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_file import QUEUED_CALLS_MAX, SqliteFile
 from quire.metadata.sqlite_lease import ProcessId, ThisMachine
-from tests.conformance.conftest import Backend, Eventually
+from tests.conformance.conftest import Backend, Eventually, ids_of
 
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)
@@ -424,6 +426,131 @@ async def test_a_full_disk(sqlite: Backend) -> None:
         await store.close()
 
 
+# -- commits that are shared ------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def thread_held(file: SqliteFile) -> AsyncIterator[Callable[[], None]]:
+    """Everything waits for the file's thread until the function is called."""
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(_: sqlite3.Connection) -> None:
+        begun.set()
+        assert go_on.wait(60)
+
+    holding = asyncio.ensure_future(file.read(hold))
+    try:
+        assert await asyncio.to_thread(begun.wait, 60)
+        yield go_on.set
+    finally:
+        go_on.set()
+        await holding
+
+
+async def commits_in(file: SqliteFile) -> list[str]:
+    """Grows with each statement that ends a write."""
+    said: list[str] = []
+
+    def note(statement: str) -> None:
+        if statement == "COMMIT" or statement.startswith("ROLLBACK"):
+            said.append(statement)
+
+    await file.read(lambda connection: connection.set_trace_callback(note))
+    said.clear()  # that of the read itself
+    return said
+
+
+async def test_writes_that_wait_share_a_commit(sqlite: Backend) -> None:
+    """One that fails changes nothing, and takes no other with it; one whose caller has gone is
+    left out."""
+    store = await open_store(sqlite)
+
+    def half(connection: sqlite3.Connection) -> None:
+        connection.execute("UPDATE cluster SET next_ledger_id = 1000")
+        raise ValueError("in the middle")
+
+    try:
+        said = await commits_in(store._file)
+        async with thread_held(store._file) as go_on:
+            creating = [asyncio.ensure_future(store.create_ledger(METADATA)) for _ in range(50)]
+            taken = asyncio.ensure_future(store.create_ledger(METADATA, 7))
+            again = asyncio.ensure_future(store.create_ledger(METADATA, 7))
+            gone = asyncio.ensure_future(store.create_ledger(METADATA, 99))
+            failing = asyncio.ensure_future(store._file.write(half))
+            last = asyncio.ensure_future(store.create_ledger(METADATA))
+            await asyncio.sleep(0)
+            gone.cancel()
+            go_on()
+            assert [(await one)[0] for one in creating] == list(range(50))
+            for refused in (taken, again):
+                with pytest.raises(LedgerExistsError):
+                    await refused
+            with pytest.raises(ValueError, match="in the middle"):
+                await failing
+            assert (await last)[0] == 50
+        assert [one for one in said if one == "COMMIT"] == ["COMMIT"] * 2  # and the holding read's
+        assert len([one for one in said if one.startswith("ROLLBACK TO")]) == 3
+        found = await ids_of(store)
+        assert found == [*range(51)]
+    finally:
+        await store.close()
+
+
+async def test_all_that_share_a_commit_hear_that_it_failed(sqlite: Backend) -> None:
+    store = await open_store(sqlite, busy_timeout_ms=50)
+    holder = sqlite3.connect(path_of(sqlite), isolation_level=None)
+    try:
+        async with thread_held(store._file) as go_on:
+            creating = [asyncio.ensure_future(store.create_ledger(METADATA)) for _ in range(3)]
+            await asyncio.sleep(0)
+            holder.execute("BEGIN IMMEDIATE")
+            go_on()
+            told = await asyncio.gather(*creating, return_exceptions=True)
+        assert [str(one)[:17] for one in told] == ["the metadata file"] * 3
+        assert len({id(one) for one in told}) == 3  # each has a story of its own
+        holder.execute("ROLLBACK")
+        assert (await store.create_ledger(METADATA))[0] == 0
+    finally:
+        holder.close()
+        await store.close()
+
+
+async def test_a_write_that_breaks_the_transaction_fails_all(sqlite: Backend) -> None:
+    """As SQLite does itself for some errors of the disk."""
+    store = await open_store(sqlite)
+
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("ROLLBACK")
+        raise sqlite3.OperationalError("disk I/O error")
+
+    try:
+        async with thread_held(store._file) as go_on:
+            before = asyncio.ensure_future(store.create_ledger(METADATA))
+            await asyncio.sleep(0)
+            breaking = asyncio.ensure_future(store._file.write(broken))
+            behind = asyncio.ensure_future(store.create_ledger(METADATA))
+            await asyncio.sleep(0)
+            go_on()
+            told = await asyncio.gather(before, breaking, behind, return_exceptions=True)
+        assert all("disk I/O error" in str(one) for one in told), told
+        assert (await store.create_ledger(METADATA))[0] == 0
+    finally:
+        await store.close()
+
+
+async def test_closing_waits_for_what_was_written(sqlite: Backend) -> None:
+    store = await open_store(sqlite)
+    async with thread_held(store._file) as go_on:
+        creating = [asyncio.ensure_future(store.create_ledger(METADATA)) for _ in range(3)]
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(store._file.close())
+        await asyncio.sleep(0)
+        go_on()
+        assert [(await one)[0] for one in creating] == [0, 1, 2]
+        await closing
+    await store.close()
+
+
 @pytest.mark.parametrize(
     ("code", "kind", "words"),
     [
@@ -504,3 +631,6 @@ async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> Non
     for _ in range(QUEUED_CALLS_MAX + 1):
         with pytest.raises(ClientClosedError, match="the process ends"):
             await file.data_version()
+    for _ in range(QUEUED_CALLS_MAX + 1):
+        with pytest.raises(ClientClosedError, match="the process ends"):
+            await file.write(lambda connection: None)

@@ -2,17 +2,19 @@
 
 Every call blocks (the disk, or another process that holds the lock), so all of them run on one
 thread that this object owns, never on the event loop. Write-ahead logging with `synchronous=FULL`:
-a commit is one fsync, and readers do not wait for writers.
+a commit is one fsync, and readers do not wait for writers. Writes that come while the thread is
+busy share one commit.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from quire.errors import (
     ClientClosedError,
@@ -92,6 +94,26 @@ INSERT INTO tree VALUES ('/', '', 0, 0, NULL, x'');
 """
 
 
+class _Write:
+    """Some work of a shared commit, and what became of it."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Work[Any], future: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.future = future
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def tell(self) -> None:
+        if self.future.done():
+            return  # its caller was cancelled
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
 class SqliteFile:
     """Open with `SqliteFile.open`; close with `close`, or the thread stays."""
 
@@ -100,6 +122,9 @@ class SqliteFile:
         self._busy_timeout_ms = busy_timeout_ms
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
         self._queue = asyncio.Semaphore(QUEUED_CALLS_MAX)
+        self._writes: list[_Write] = []
+        """For the next commit; the thread takes them all at once."""
+        self._taking = threading.Lock()
         self._connection: sqlite3.Connection | None = None
         self._closed = False
 
@@ -137,15 +162,42 @@ class SqliteFile:
         return await self._submit(lambda: self._transaction("BEGIN", work))
 
     async def write(self, work: Work[T]) -> T:
-        """`work` inside one write transaction, durable when this returns. If it raises, nothing was
-        changed; if the caller is cancelled, the outcome is unknown."""
-        return await self._submit(lambda: self._transaction("BEGIN IMMEDIATE", work))
+        """`work` inside a write transaction, durable when this returns. It may share the commit
+        with other writes, and see what those before it did; if it raises, nothing of its own was
+        changed. If the commit fails, so do all that share it. If the caller is cancelled, the
+        outcome is unknown."""
+        await self._place()
+        write = _Write(work, asyncio.get_running_loop().create_future())
+        write.future.add_done_callback(lambda _: self._queue.release())
+        with self._taking:
+            self._writes.append(write)
+            first = len(self._writes) == 1
+        if first:
+            try:
+                committed = self._on_thread(self._commit)
+            except ClientClosedError:
+                self._writes.remove(write)
+                write.future.cancel()
+                raise
+            committed.add_done_callback(_tell)
+        return await write.future  # type: ignore[no-any-return]
 
     async def data_version(self) -> int:
         """A number that changes when another connection has changed the file."""
         return await self._submit(lambda: self._number("PRAGMA data_version"))
 
     async def _submit(self, work: Callable[[], T]) -> T:
+        await self._place()
+        try:
+            future = self._on_thread(lambda: self._translated(work))
+        except ClientClosedError:
+            self._queue.release()
+            raise
+        future.add_done_callback(lambda _: self._queue.release())
+        return await future
+
+    async def _place(self) -> None:
+        """A place in the queue, to be released by whoever asks for it."""
         self._check_open()
         await self._queue.acquire()
         try:
@@ -153,17 +205,15 @@ class SqliteFile:
         except ClientClosedError:
             self._queue.release()
             raise
-        loop = asyncio.get_running_loop()
+
+    def _on_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
         try:
-            future = loop.run_in_executor(self._thread, self._translated, work)
+            return asyncio.get_running_loop().run_in_executor(self._thread, work)
         except RuntimeError:
             # The interpreter ends, before this was closed: no thread takes work any more.
-            self._queue.release()
             raise ClientClosedError(
                 f"the metadata store {self.path} is closed: the process ends"
             ) from None
-        future.add_done_callback(lambda _: self._queue.release())
-        return await future
 
     def _check_open(self) -> None:
         if self._closed:
@@ -268,15 +318,53 @@ class SqliteFile:
             raise
         return result
 
+    def _commit(self) -> list[_Write]:
+        """All writes that wait, in one transaction. Each has its result or its error then."""
+        with self._taking:
+            writes, self._writes = self._writes, []
+        writes = [write for write in writes if not write.future.cancelled()]
+        try:
+            self._transaction("BEGIN IMMEDIATE", lambda connection: self._run(connection, writes))
+        except Exception as error:  # noqa: BLE001 - all that share the commit are told
+            for write in writes:
+                write.error = self._in_our_words(error)
+        return writes
+
+    def _run(self, connection: sqlite3.Connection, writes: list[_Write]) -> None:
+        for write in writes:
+            connection.execute("SAVEPOINT write")
+            try:
+                write.result = write.work(connection)
+            except Exception as error:
+                if not connection.in_transaction:
+                    raise  # SQLite has taken back those before it too
+                connection.execute("ROLLBACK TO write")
+                write.error = self._in_our_words(error)
+            connection.execute("RELEASE write")
+
     def _translated(self, work: Callable[[], T]) -> T:
         try:
             return work()
-        except sqlite3.Error as error:
-            raise _translate(self.path, error, self._busy_timeout_ms) from error
-        except OSError as error:
-            raise MetadataError(
-                f"the metadata file {self.path} cannot be used: {error.strerror}"
-            ) from error
+        except Exception as error:
+            ours = self._in_our_words(error)
+            if ours is error:
+                raise
+            raise ours from error
+
+    def _in_our_words(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            ours: Exception = _translate(self.path, error, self._busy_timeout_ms)
+        elif isinstance(error, OSError):
+            ours = MetadataError(f"the metadata file {self.path} cannot be used: {error.strerror}")
+        else:
+            return error
+        ours.__cause__ = error
+        return ours
+
+
+def _tell(committed: asyncio.Future[list[_Write]]) -> None:
+    for write in committed.result():
+        write.tell()
 
 
 def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireError:
