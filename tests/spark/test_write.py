@@ -123,7 +123,7 @@ def test_empty_partitions_write_no_ledger(
     ("select", "options"),
     [
         ("cast(id AS string) AS value", {}),
-        ("id, cast(cast(id AS string) AS binary) AS body", {}),
+        ("cast(cast(id AS string) AS binary) AS body", {}),
         ("cast(id AS string) AS a, cast(id AS string) AS b, id AS value", {"valueColumn": "B"}),
     ],
 )

@@ -36,6 +36,7 @@ from quire.spark.reader import (
     spark_schema,
 )
 from quire.spark.source import QuireDataSource
+from quire.spark.stream_sink import Columns
 from quire.spark.stream_write_options import StreamWriteOptions
 from quire.spark.writer import value_column
 
@@ -444,16 +445,50 @@ def test_the_column_to_write() -> None:
     string, binary, long = StringType(), BinaryType(), LongType()
     assert value_column(frame(id=long, value=string), None) == 1
     assert value_column(frame(a=string, VALUE=binary), None) == 1
-    assert value_column(frame(id=long, body=binary), None) == 1
+    assert value_column(frame(body=binary), None) == 0
     assert value_column(frame(a=string, value=binary), "A") == 0
     for schema, wanted, message in (
         (frame(a=string, b=binary), None, "not clear which column.*a string, b binary"),
-        (frame(a=long), None, "not clear which column"),
+        (frame(id=long, body=binary), None, "not clear which column.*id bigint, body binary"),
+        (frame(id=long, body=binary), None, r"'valueColumn', or .*to_json\(struct\(\*\)\)"),
+        (frame(a=long, b=long), None, "not clear which column"),
+        (frame(a=long), None, "'a' is bigint: an entry is made of"),
+        (frame(), None, "not clear which column to write: there are none"),
         (frame(value=long, b=binary), None, "'value' is bigint: an entry is made of"),
-        (frame(a=string), "b", "no column 'b' to write"),
+        (frame(a=string), "b", "no column 'b' to write: there are a string"),
     ):
         with pytest.raises(UsageError, match=message):
             value_column(schema, wanted)
+
+
+@pytest.mark.parametrize("streaming", [False, True])
+def test_no_column_of_rows_for_streams_is_passed_over_silently(streaming: bool) -> None:
+    string, binary, long = StringType(), BinaryType(), LongType()
+
+    def value_of(schema: StructType, **options: str) -> str:
+        where = {} if "streams" in options else {"stream": "s"}
+        who = {"writerId": "w"} if streaming else {}
+        parsed = StreamWriteOptions.parse(
+            {"metadata": URI, **where, **who, **options}, streaming=streaming, environ={}
+        )
+        return str(schema.names[Columns.of(schema, parsed).value])
+
+    assert value_of(frame(body=binary)) == "body"
+    assert value_of(frame(body=binary), orderBy="body") == "body"
+    assert value_of(frame(txid=long, body=string)) == "body"
+    assert value_of(frame(n=long, body=string), txidColumn="n") == "body"
+    assert value_of(frame(n=long, body=string), orderBy="n") == "body"
+    assert value_of(frame(n=long, value=string)) == "value"
+    assert value_of(frame(n=long, body=string), valueColumn="body") == "body"
+    several = {"streams": "a,b", "streamColumn": "place"}
+    assert value_of(frame(place=string, body=string), **several) == "body"
+    assert value_of(frame(place=string, txid=long, body=string), **several) == "body"
+    for schema in (frame(id=long, name=string), frame(name=string, at=long, txid=long)):
+        with pytest.raises(UsageError, match="which column to write: there are") as caught:
+            value_of(schema)
+        assert all(name in str(caught.value) for name in schema.names)
+    with pytest.raises(UsageError, match="there are id bigint, body string"):
+        value_of(frame(place=string, id=long, body=string), **several)
 
 
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=30), st.integers(1, 200))

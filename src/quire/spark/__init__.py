@@ -1,9 +1,9 @@
 """Streams and ledgers in Spark: the data source `quire`.
 
     from pyspark.sql import SparkSession
-    from quire.spark import configure, register
+    from quire.spark import configure
 
-    spark = register(configure(SparkSession.builder).getOrCreate())
+    spark = configure(SparkSession.builder).getOrCreate()
     frame.write.format("quire").option("dataset", "flights").mode("append").save()
     spark.read.format("quire").option("dataset", "flights").load()
     spark.read.format("quire").option("ledgers", "7,8,9").load()
@@ -37,12 +37,12 @@ Tasks: at most `partitionBytes` (64m) and `partitionEntries`, at least `minParti
 tasks share a large ledger, small ledgers share a task. With `pushdown` (false) comparisons of
 `ledger_id` and `entry_id` with constants choose what is read.
 
-**Writing.** One entry per row: the column `value` (binary or string), or the only such column, or
-`valueColumn`. Each task writes one ledger (`ensemble` 3, `writeQuorum` 3, `ackQuorum` 2, `digest`
-crc32c, `placement` as `--placement` of the commands has it); rows of a partition keep their order.
-The commit publishes all of them at once as `dataset`: mode `append` adds; mode `overwrite` replaces
-the set and then deletes the ledgers that were in it (queries that still read them fail and say so).
-A job that fails publishes nothing.
+**Writing.** One entry per row: the column `value` (binary or string), or the only column, or
+`valueColumn`; of several columns none is left out silently. Each task writes one ledger (`ensemble`
+3, `writeQuorum` 3, `ackQuorum` 2, `digest` crc32c, `placement` as `--placement` of the commands has
+it); rows of a partition keep their order. The commit publishes all of them at once as `dataset`:
+mode `append` adds; mode `overwrite` replaces the set and then deletes the ledgers that were in it
+(queries that still read them fail and say so). A job that fails publishes nothing.
 
 With `txnId` a write is idempotent, across restarts of the driver too: a dataset remembers its
 newest 1,000 ids. Without it a job publishes at most once. `sweep_orphans` deletes what killed tasks

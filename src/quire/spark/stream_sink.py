@@ -18,7 +18,7 @@ from fnmatch import fnmatchcase
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.datasource import WriterCommitMessage
-from pyspark.sql.types import IntegralType, NullType, StringType, StructField, StructType
+from pyspark.sql.types import IntegralType, StringType, StructType
 
 from quire import blocking
 from quire.client import Client
@@ -63,20 +63,10 @@ class Columns:
         if txid is None and TXID_COLUMN in (named := _by_name(schema)):
             at = named[TXID_COLUMN]
             txid = at if isinstance(schema.fields[at].dataType, IntegralType) else None
-        return cls(
-            value_column(_without(schema, stream), options.value_column),
-            txid,
-            stream,
-            _column(schema, "orderBy", options.order_by, object),
-        )
-
-
-def _without(schema: StructType, column: int | None) -> StructType:
-    """The column that names the stream is not taken for the value."""
-    if column is None:
-        return schema
-    hidden = StructField("", NullType())
-    return StructType([hidden if at == column else f for at, f in enumerate(schema.fields)])
+        order = _column(schema, "orderBy", options.order_by, object)
+        used = {at for at in (txid, order) if at is not None}
+        value = value_column(schema, options.value_column, stream=stream, used=used)
+        return cls(value, txid, stream, order)
 
 
 def _by_name(schema: StructType) -> dict[str, int]:

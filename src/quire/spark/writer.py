@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -253,30 +253,32 @@ class TaskOutput:
             await asyncio.gather(self._pending, return_exceptions=True)
 
 
-def value_column(schema: StructType, wanted: str | None) -> int:
+def value_column(
+    schema: StructType, wanted: str | None, *, stream: int | None = None, used: Iterable[int] = ()
+) -> int:
     """The place of the column that becomes the entries: the one asked for, else `value`, else the
-    only one that can be."""
-    fields = schema.fields
-    possible = [
-        at for at, field in enumerate(fields) if isinstance(field.dataType, BinaryType | StringType)
-    ]
+    only one that there is, but for those that are `used` otherwise and the one that names the
+    `stream`. No other column is passed over silently: UsageError names them."""
+    fields = [(at, field) for at, field in enumerate(schema.fields) if at != stream]
     name = (wanted or "value").lower()
-    named = [at for at, field in enumerate(fields) if str(field.name).lower() == name]
-    if len(named) == 1:
-        if named[0] in possible:
-            return named[0]
-        field = fields[named[0]]
+    found = [one for one in fields if str(one[1].name).lower() == name]
+    if wanted is None and not found:
+        found = fields if len(fields) == 1 else [one for one in fields if one[0] not in used]
+    if len(found) == 1:
+        [(at, field)] = found
+        if isinstance(field.dataType, BinaryType | StringType):
+            return at
         raise UsageError(
             f"column {field.name!r} is {field.dataType.simpleString()}: an entry is made of "
             "binary or string",
             remedy="Cast or encode it, for example with to_json",
         )
-    if wanted is None and not named and len(possible) == 1:
-        return possible[0]
-    have = ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in fields)
+    have = ", ".join(f"{field.name} {field.dataType.simpleString()}" for _, field in fields)
+    what = f"no column {wanted!r} to write" if wanted else "it is not clear which column to write"
     raise UsageError(
-        f"no column {wanted!r} to write" if wanted else "it is not clear which column to write",
-        remedy=f"Name a binary or string column with the option 'valueColumn'; there are: {have}",
+        f"{what}: there are {have or 'none'}",
+        remedy="Name a binary or string column with the option 'valueColumn', or make one of all: "
+        "df.selectExpr('to_json(struct(*)) AS value')",
     )
 
 
