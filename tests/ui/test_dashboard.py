@@ -8,7 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from quire.admin.pipeline_running import told
+from quire.config import ClientConfig
 from quire.http.static_files import POLICY
+from quire.replication.running import Far
 
 from ..processes.cli import Quire, wait_for
 from .browser import expect
@@ -166,6 +169,20 @@ def test_autorecovery_is_paused_and_goes_on(dashboard: Dashboard, tab: Tab) -> N
     assert "Autorecovery is switched off" not in dashboard.problems()
     page.get_by_role("button", name="Look for lost bookies now").click()
     expect(page.get_by_role("alert")).to_be_empty()
+
+
+def test_a_pipeline_is_told_of(dashboard: Dashboard, tab: Tab) -> None:
+    """It runs elsewhere, counts what it likes, and cannot be paused."""
+    far = Far("records written: 1,000 of 5,000")
+    with told(
+        dashboard.cluster.uri, ClientConfig(), "pipeline ingest", "/team/orders", lambda: far
+    ):
+        tab.open("work")
+        row = tab.page.get_by_role("row").filter(has_text="pipeline ingest /team/orders")
+        expect(row).to_contain_text("records written: 1,000 of 5,000", timeout=20000)
+        expect(row).not_to_contain_text("ledgers")
+        expect(row.get_by_role("button")).to_have_count(0)
+    expect(row).to_have_count(0, timeout=20000)
 
 
 def test_a_job_is_paused(dashboard: Dashboard, tab: Tab) -> None:

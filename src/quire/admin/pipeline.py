@@ -9,7 +9,8 @@ A command of it looks like this:
         from quire.spark import jobs
 
         result = job.run(
-            lambda spark, progress: jobs.example(spark, job.cluster, path, progress=progress)
+            lambda spark, progress: jobs.example(spark, job.cluster, path, progress=progress),
+            target=path,
         )
         job.show(result.as_json(), f"{result.records} records")
 
@@ -35,10 +36,12 @@ import click
 from quire.admin.options import Command, json_option, metadata_option
 from quire.admin.output import diverted, print_json
 from quire.admin.tls import client_config, tls_options
+from quire.config import ClientConfig
 
 if TYPE_CHECKING:
     from rich import progress
 
+    from quire.replication.running import Far
     from quire.spark.jobs import ClusterOptions
 
 T = TypeVar("T")
@@ -60,18 +63,22 @@ class Job:
     log: Path | None
     as_json: bool
 
-    def run(self, work: Callable[[Any, Bar], T]) -> T:
+    def run(self, work: Callable[[Any, Bar], T], *, target: str) -> T:
         """`work(spark, progress)` in the active session, in that of spark-submit, or in one that
         is made for it and stopped behind it. What Spark says meanwhile goes to a file, which is
-        removed when all went well.
+        removed when all went well. `target`, what it works on, is told with the jobs that run.
 
         QuireError: one sentence of what went wrong, and the name of that file."""
+        from quire.admin.pipeline_running import told
         from quire.spark.failures import one_error
         from quire.spark.session import job_session
 
+        bar = Bar(shown=not self.as_json)
+        where = self.cluster.metadata, ClientConfig(tls=self.cluster.tls)
         with _scratch(self.log) as (directory, log):
             try:
                 with (
+                    told(*where, f"pipeline {self.name}", target, bar.far),
                     job_session(
                         f"quire pipeline {self.name}",
                         master=self.master,
@@ -79,7 +86,7 @@ class Job:
                         scratch=str(directory),
                         starting=functools.partial(diverted, log),
                     ) as spark,
-                    Bar(shown=not self.as_json) as progress,
+                    bar as progress,
                 ):
                     return work(spark, progress)
             except Exception as error:
@@ -213,6 +220,7 @@ class Bar:
         self._bar: progress.Progress | None = None
         self._task: progress.TaskID | None = None
         self._lock = threading.Lock()
+        self._step = ""
 
     def __enter__(self) -> Bar:
         if self._shown:
@@ -233,15 +241,23 @@ class Bar:
         return self
 
     def __call__(self, what: str, done: int, total: int | None) -> None:
+        counted = f"{done:,}" if not total else f"{done:,} of {total:,}"
         with self._lock:
+            self._step = f"{what}: {counted}"
             if self._bar is None:
                 return
-            counted = f"{done:,}" if total is None else f"{done:,} of {total:,}"
             if self._task is None:
                 self._task = self._bar.add_task(what, total=None, counted="")
             self._bar.update(
                 self._task, description=what, completed=done, total=total, counted=counted
             )
+
+    def far(self) -> Far:
+        """For whoever looks at the jobs that run. What is counted differs from job to job."""
+        from quire.replication.running import Far
+
+        with self._lock:
+            return Far(self._step)
 
     def __exit__(
         self,

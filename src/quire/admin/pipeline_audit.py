@@ -79,7 +79,7 @@ def audit(
             progress=progress,
         )
 
-    result = job.run(work)
+    result = job.run(work, target="cluster" if streams is None else f"{path}/{streams}")
     job.show(result.as_json(), _text(result))
     left = result.findings if result.repair is None else result.repair.left
     return EXIT_ERROR if left else 0

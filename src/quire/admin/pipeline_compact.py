@@ -81,7 +81,8 @@ def compact(
             full=full,
             skip_keyless=skip_keyless,
             progress=progress,
-        )
+        ),
+        target=f"{path}/{stream}",
     )
     if not result.changed:
         line = f"nothing new in {stream} behind {result.end}: {result.target} is up to date"

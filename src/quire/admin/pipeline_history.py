@@ -82,7 +82,8 @@ def _check(job: Job, name: str, directory: str) -> int:
     from quire.spark.jobs.history import check_history
 
     wrong: list[str] = job.run(
-        lambda spark, progress: check_history(spark, name, directory, progress=progress)
+        lambda spark, progress: check_history(spark, name, directory, progress=progress),
+        target=name,
     )
     shown = "all files are as they were written" if not wrong else f"{len(wrong)} damaged files"
     job.show({"stream": name, "damaged": wrong}, f"stream {name}: {shown}")
@@ -103,8 +104,8 @@ def _read(job: Job, what: tuple[str, str, str], bounds: dict[str, Any], output: 
         frame.write.mode("error").parquet(output)
         return int(spark.read.parquet(output).count())
 
-    records = job.run(work)
     name = what[1]
+    records = job.run(work, target=f"{what[0]}/{name}")
     result = {"stream": name, "records": records}
     if output is None:
         job.show(result, f"{records:,}")

@@ -133,6 +133,10 @@ def ingest(
         _follow(job, files, target, checkpoint, available_now, **how)
 
 
+def _named(target: Target) -> str:
+    return f"{target.namespace}/{target.stream or ','.join(target.streams) or '*'}"
+
+
 def _batch(
     job: Job,
     files: Files,
@@ -161,7 +165,7 @@ def _batch(
             once = txn_id or (None if again else content_id(files, listing, target))
         return ingest(spark, job.cluster, frame, target, txn_id=once, progress=progress)
 
-    result = job.run(work)
+    result = job.run(work, target=_named(target))
     names = ", ".join(one.stream for one in result.streams) or "no stream"
     if result.repeated:
         line = f"nothing appended: {names} has had this batch before (transaction {result.txn_id})"
@@ -201,7 +205,7 @@ def _follow(
             progress=progress,
         )
 
-    result = job.run(work)
+    result = job.run(work, target=_named(target))
     job.show(
         result.as_json(), f"{result.records} records appended in {result.batches} micro-batches"
     )

@@ -103,7 +103,8 @@ def offload(
         lambda spark, progress: jobs.offload(
             spark, job.cluster, path, streams, directory, progress=progress,
             older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
-        )
+        ),
+        target=f"{path}/{','.join(streams)}",
     )  # fmt: skip
     freed = len(result.streams) and f", {_count(result.freed_ledgers, 'ledger')} freed"
     job.show(

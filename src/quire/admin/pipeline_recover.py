@@ -70,7 +70,7 @@ def recover(
             progress=progress,
         )
 
-    result = job.run(work)
+    result = job.run(work, target=bookie)
     job.show(result.as_json(), planned_text(result) if dry_run else done_text(result))
     if not job.as_json:
         for left in result.failed[:LINES_MAX]:

@@ -131,7 +131,7 @@ def replicate(
                 **looked,
             )
 
-    result = job.run(work)
+    result = job.run(work, target=f"{path}/{streams}")
     job.show(result.as_json(), _line(result))
     return _failed(result)
 

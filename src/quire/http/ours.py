@@ -102,7 +102,7 @@ class OurRoutes:
             Route("GET", f"{PREFIX}/running", "The jobs that run, in whichever process",
                   self.running, example={"running": [
                       {"kind": "recover", "target": "10.0.0.1:3181", "by": "host.4711",
-                       "ledgers": 10, "ledgers_done": 3}]}),
+                       "ledgers": 10, "ledgers_done": 3, "pausable": True}]}),
             Route("PUT", f"{PREFIX}/rebalance",
                   "Move replicas from the fullest bookies to the emptiest: a job", self.rebalance,
                   body=(MAX_BYTES,), example={**job, "kind": "rebalance", "target": CLUSTER}),

@@ -17,6 +17,7 @@ from quire.errors import KeyExistsError, NoSuchKeyError, QuireError
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
+from quire.replication.pauses import KINDS
 from quire.tasks import TaskSet, each
 
 SAY_INTERVAL_S = 5.0
@@ -34,6 +35,7 @@ class Far:
     """How far a job is."""
 
     step: str = ""
+    """What it is at; with how much of it, where no ledgers are counted."""
     ledgers: int = 0
     ledgers_done: int = 0
     bytes: int = 0
@@ -43,6 +45,8 @@ class Far:
 
 @dataclass(frozen=True, slots=True)
 class RunningJob:
+    """What a job said of itself."""
+
     kind: str
     target: str
     by: str
@@ -54,15 +58,16 @@ class RunningJob:
 
     def as_json(self) -> dict[str, Any]:
         found = asdict(self)
-        return {**found, **found.pop("far")}
+        return {**found, **found.pop("far"), "pausable": self.kind in KINDS}
 
     def sentence(self) -> str:
         far = self.far
-        step = f"{far.step}, " if far.step else ""
         ledgers = f"{far.ledgers_done} of {far.ledgers}" if far.ledgers else f"{far.ledgers_done}"
+        counted = f"{ledgers} ledgers" if far.ledgers or far.ledgers_done else ""
         size = f"{far.bytes_done / 1e6:,.1f} of {far.bytes / 1e6:,.1f} MB" if far.bytes else ""
-        parts = [f"{step}{ledgers} ledgers", size, "paused" if far.paused else ""]
-        return f"{self.kind} {self.target}, by {self.by}: {', '.join(filter(None, parts))}"
+        parts = [far.step, counted, size, "paused" if far.paused else ""]
+        said = ", ".join(filter(None, parts)) or "begins"
+        return f"{self.kind} {self.target}, by {self.by}: {said}"
 
 
 async def running_jobs(store: MetadataStore) -> list[RunningJob]:
@@ -120,9 +125,9 @@ class _Announcement:
         self._tree = store.tree
         self._now_ms = now_ms
         self._far = far
-        self._kind, self._target, self._by = kind, target, by[:TEXT_MAX]
+        self._kind, self._target, self._by = kind, target[:TEXT_MAX], by[:TEXT_MAX]
         self._started_ms = now_ms()
-        name = quote(f"{kind} {target} {self._by} {self._started_ms}", safe="")
+        name = quote(f"{kind} {self._target} {self._by} {self._started_ms}", safe="")
         self._root = _root(store.uri)
         self._path = f"{self._root}/{name}"
         self._said: Far | None = None

@@ -5,6 +5,7 @@ import { bytes, count, seconds, time } from "/ui/format.js";
 const JOBS = { running: "note", done: "good", failed: "bad", cancelled: "warn" };
 
 function progress(job) {
+  if (!job.ledgers && !job.ledgers_done && !job.bytes && job.state === "running") return job.step || "begins";
   const what = job.step ? `${job.step}: ` : "";
   const text = `${what}${count(job.ledgers_done)} of ${count(job.ledgers)} ledgers, ${bytes(job.bytes_done)} of ${bytes(job.bytes)}`;
   return [h("progress", { max: Math.max(job.bytes, 1), value: job.state === "done" ? Math.max(job.bytes, 1) : Math.min(job.bytes_done, job.bytes), "aria-label": `job ${job.id}` }), " ", text,
@@ -37,7 +38,7 @@ export const work = {
     ]);
     const elsewhere = data.elsewhere.map((one) => [
       `${one.kind} ${one.target}`, one.by, one.paused ? mark("warn", "paused") : mark("note", "running"),
-      progress({ ...one, id: `${one.kind} of ${one.by}`, state: "running" }), time(one.started_ms), one.paused ? goOn(one, act) : pause(one, act),
+      progress({ ...one, id: `${one.kind} of ${one.by}`, state: "running" }), time(one.started_ms), one.paused ? goOn(one, act) : one.pausable ? pause(one, act) : "",
     ]);
     const paused = data.paused.map((one) => [`${one.kind} ${one.target}`, one.by || "–", time(one.at_ms || null), goOn(one, act)]);
     const marked = data.marked.map((one) => [

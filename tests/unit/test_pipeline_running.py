@@ -1,0 +1,116 @@
+"""`quire pipeline` among the jobs that run, without Spark."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+import quire
+from quire.admin import pipeline_running
+from quire.admin.main import cli
+from quire.admin.pipeline import Bar, Job
+from quire.admin.pipeline_running import told
+from quire.config import ClientConfig
+from quire.errors import QuireError
+from quire.replication import running
+from quire.replication.running import RunningJob, running_jobs
+from quire.spark import session
+from quire.spark.jobs import ClusterOptions
+
+LIMIT_S = 30
+
+
+@pytest.fixture(autouse=True)
+def often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "SAY_INTERVAL_S", 0.02)
+    monkeypatch.setattr(pipeline_running, "RETRY_S", 0.05)
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path}/meta.db"
+
+
+def make(uri: str) -> None:
+    done = CliRunner().invoke(cli, ["cluster", "init", "--metadata", uri])
+    assert done.exit_code == 0, done.output
+
+
+def jobs(uri: str, wanted: Callable[[list[RunningJob]], bool]) -> list[RunningJob]:
+    async def look() -> list[RunningJob]:
+        async with quire.connect(uri) as client:
+            return await running_jobs(client.metadata)
+
+    end_s = time.monotonic() + LIMIT_S
+    while not wanted(found := asyncio.run(look())):
+        assert time.monotonic() < end_s, found
+    return found
+
+
+def test_a_job_is_told_of_while_it_runs(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    make(uri)
+
+    @contextmanager
+    def no_session(*name: str, **how: Any) -> Iterator[str]:
+        yield "spark"
+
+    monkeypatch.setattr(session, "job_session", no_session)
+    job = Job("ingest", ClusterOptions(uri), None, {}, None, as_json=True)
+
+    def work(spark: Any, progress: Bar) -> str:
+        [found] = jobs(uri, bool)
+        assert (found.kind, found.target) == ("pipeline ingest", "/streams/orders")
+        assert found.sentence().endswith(": begins")
+        assert found.as_json()["pausable"] is False
+        progress("records written", 1_000, None)
+        [found] = jobs(uri, lambda them: "1,000" in them[0].far.step)
+        said = f"pipeline ingest /streams/orders, by {found.by}: records written: 1,000"
+        assert found.sentence() == said
+        progress("segments copied", 3, 10)
+        jobs(uri, lambda them: them[0].far.step == "segments copied: 3 of 10")
+        done = CliRunner().invoke(cli, ["explain", "--metadata", uri])
+        assert "runs: pipeline ingest /streams/orders" in done.output
+        return str(spark)
+
+    assert job.run(work, target="/streams/orders") == "spark"
+    assert jobs(uri, lambda them: not them) == []
+
+
+def test_one_that_fails_is_told_of_no_more(uri: str) -> None:
+    make(uri)
+
+    def fail() -> None:
+        with told(uri, ClientConfig(), "pipeline x", "y", Bar().far):
+            jobs(uri, bool)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert jobs(uri, lambda them: not them) == []
+
+
+def test_a_store_that_cannot_be_reached_is_asked_again(uri: str) -> None:
+    """And the job runs meanwhile."""
+    with told(uri, ClientConfig(), "pipeline x", "y", Bar().far):
+        with pytest.raises(QuireError):
+            jobs(uri, bool)
+        make(uri)
+        [found] = jobs(uri, bool)
+        assert found.kind == "pipeline x"
+
+
+def test_a_job_that_ends_at_once_waits_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread has ended with it, wherever it was."""
+    monkeypatch.setattr(pipeline_running, "END_TIMEOUT_S", LIMIT_S)
+    begun_s = time.monotonic()
+    for _ in range(20):
+        with told("sqlite:////nowhere/at/all.db", ClientConfig(), "pipeline x", "y", Bar().far):
+            pass
+    assert time.monotonic() - begun_s < LIMIT_S
