@@ -96,10 +96,11 @@ def test_a_directory_that_is_not_named(tmp_path: Path) -> None:
     assert done.status == 1
     assert f"bookie b has data in {two}, which is not named" in done.err
     assert f"--dir {two}" in done.err
-    # The command that it names takes it out; an empty one in its place is a new one.
+    # Two commands that it names take it out, or put an empty one in its place.
     shutil.rmtree(two)
-    (remedy,) = re.findall(r"`quire (bookie cookie update [^`]*)`", done.err)
-    Quire()(*shlex.split(remedy)).ok()
+    replace, remove = re.findall(r"`quire (bookie disk [^`]*)`", done.err)
+    Quire()(*shlex.split(replace)).fails(2, "does not exist")
+    Quire()(*shlex.split(remove)).ok()
     with Quire(uri).start(*command, "--dir", two) as bookie:
         assert bookie.line() == "b"
         done = bookie.end(signal.SIGTERM)

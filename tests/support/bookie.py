@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from quire.bookie.server import Address, Bookie
+from quire.bookie.service import EventLog
 from quire.clock import SystemClock
 from quire.config import BookieConfig
 from quire.metadata.base import MetadataStore
@@ -44,6 +45,7 @@ async def running_bookie(
     port: int = 0,
     bookie_id: str = "",
     more: Sequence[RealDisk] = (),
+    log: EventLog = lambda event, **fields: None,
 ) -> AsyncIterator[Bookie]:
     """`metadata`: to be handed in where the bookie is to be started again. `more`: data directories
     besides the first."""
@@ -61,7 +63,7 @@ async def running_bookie(
         clock=SystemClock(),
         address=Address("127.0.0.1", port, "127.0.0.1", bookie_id),
         config=config,
-        log=lambda event, **fields: None,
+        log=log,
         random_bytes=secrets.token_bytes,
         reader=reader,
         more_directories=[

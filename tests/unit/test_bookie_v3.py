@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -432,7 +433,19 @@ async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: 
     seen: list[bool] = []
     watch = metadata.watch_bookies(lambda bookies: seen.append(bool(bookies.writable)))
     full = BookieConfig(segment_bytes=SMALL.segment_bytes, min_free_bytes=2**60)
-    async with running_bookie(tmp_path / "bookie", full, metadata=metadata) as bookie:
+    events: list[tuple[str, dict[str, object]]] = []
+    async with running_bookie(
+        tmp_path / "bookie",
+        full,
+        metadata,
+        log=lambda event, **fields: events.append((event, fields)),
+    ) as bookie:
+        [why] = [str(fields["why"]) for event, fields in events if event == "read_only"]
+        assert re.fullmatch(rf"{tmp_path}/bookie: \d+ bytes are free, less than {2**60}", why)
+        bookie.hold_readonly(True)
+        assert str(events[-1][1]["why"]) == f"an operator has said so; {why}"
+        [told] = [str(fields["report"]) for event, fields in events if event == "recovered"]
+        assert told == "1 segments, 0 ledgers; new, or not stopped cleanly: 0 groups scanned"
         assert not bookie.service.writable
         assert bookie.bookie_id in (await metadata.bookies()).readonly
     watch.close()

@@ -69,7 +69,8 @@ def test_all_commands_are_there() -> None:
         "cluster pause", "cluster resume", "explain cluster",
         "completion",
         "bookie disk files", "bookie disk segment", "bookie disk ledger", "bookie disk last-mark",
-        "bookie disk check", "bookie disk rebuild-index", "bookie init", "bookie format",
+        "bookie disk check", "bookie disk rebuild-index", "bookie disk replace",
+        "bookie disk remove", "bookie init", "bookie format",
         "bookie cookie show", "bookie cookie create", "bookie cookie update",
         "bookie cookie delete", "bookie cookie generate",
         "bookie explain space", "bookie scrub", "bookie conf", "config show", "config check",
@@ -150,6 +151,7 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["--dir", "x"] if command == ("bookie", "init") else []),
         *(["--dir", ".", "--delete-cookie"] if command == ("bookie", "format") else []),
         *(["x"] if command[:2] == ("bookie", "cookie") and command[-1] != "show" else []),
+        *(["x", "y"] if command[:2] == ("bookie", "disk") else []),
         *(["--dir", "x"] if command == ("bookie", "cookie", "generate") else []),
         *(["1"] if command == ("explain", "ledger") else []),
         *(["rebalance"] if command == ("cluster", "resume") else []),
@@ -180,6 +182,7 @@ def test_all_that_talk_to_a_cluster_take_metadata() -> None:
     local |= {path for path in ALL if path[0] == "shell"} - {("shell",)}
     local |= {("bookie", "explain"), ("bookie", "explain", "space"), ("bookie", "cookie")}
     local |= {path for path in ALL if path[:2] == ("bookie", "disk")} | {("bookie", "scrub")}
+    local -= {("bookie", "disk", "replace"), ("bookie", "disk", "remove")}
     assert set(TALKING) == set(ALL) - local
 
 

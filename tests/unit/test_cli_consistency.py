@@ -41,7 +41,7 @@ WITHOUT_JSON = {
 }  # fmt: skip
 DESTROYS = re.compile(
     r"\b(delete|end|truncate|retain|erase|format|decommission|rebalance|rebuild-index|recover"
-    r"|remove|rename)$"
+    r"|remove|rename|replace)$"
 )
 WITHOUT_DRY_RUN = {
     "closes a ledger at what is acknowledged: nothing is lost or moved": {"ledger recover"},

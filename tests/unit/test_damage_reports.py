@@ -16,6 +16,7 @@ from quire.bookie.damage import (
     DamageReports,
     names,
 )
+from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.whole import is_whole
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.underreplication import Underreplicated, mark_path
@@ -33,6 +34,8 @@ from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
 from tests.support.bookie import memory_metadata
 from tests.support.storage import HandClock, StoreOnDisk, sim_disk
+from tests.unit.test_storage_compaction import sealed
+from tests.unit.test_storage_damage import filled
 
 ME, OTHER = "me:3181", "other:3181"
 
@@ -419,3 +422,39 @@ async def test_what_a_whole_ledger_is_that_is_open() -> None:
     assert not await is_here(now.with_state(LedgerState.IN_RECOVERY), (0, 9))
     last = replace(closed((OTHER,), (ME,), last=-1), state=LedgerState.OPEN)
     assert not await is_here(last, (10, 30))
+
+
+async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() -> None:
+    """Closed, and in the metadata without this bookie: nobody brings it back here, and nobody asks
+    for it here. It ends with the collection of copies too many, and not before."""
+    box = filled()
+    number = sealed(box)[0]
+    box.append([(50, 0, b"of a ledger that is not in that segment")])
+    box.idle()
+    box.flip(number, 4)
+    box.later()
+    lost = set(box.store.lacking_ledgers())
+    assert lost
+    assert lost < set(box.store.ledger_ids())
+    there = Scene()
+    await there.begin()
+    for ledger_id in box.store.ledger_ids():
+        member = OTHER if ledger_id in lost else ME
+        closed = LedgerMetadata(
+            1, 1, 1, (Segment(0, (member,)),), state=LedgerState.CLOSED, last_entry_id=9, length=9
+        )
+        await there.metadata.create_ledger(closed, ledger_id)
+    instance = await there.metadata.instance_id()
+    assert instance is not None
+    copies = OverReplicated(box.store, there.metadata, there.clock, ME, instance)
+    assert await copies.collect(there.log) == []
+    box.later()
+    assert box.records()
+    assert set(await copies.collect(there.log)) == lost
+    box.later()
+    assert not box.store.lacking_ledgers()
+    assert (box.records(), box.store.stats().damaged_segments) == ([], 0)
+    assert not lost & set(box.store.ledger_ids())
+    box.acknowledged = {key: one for key, one in box.acknowledged.items() if key[0] not in lost}
+    assert box.unreadable() == {}
+    assert box.acknowledged

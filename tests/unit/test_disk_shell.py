@@ -296,6 +296,36 @@ def test_what_is_being_sealed_is_looked_at_again(monkeypatch: pytest.MonkeyPatch
     assert not looks
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_what_was_open_and_is_gone_at_the_second_look(
+    lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was being sealed at the first one, and nothing in it lives since; or its file is lost."""
+    disk = sim_disk()
+    box = filled(disk)
+    (number,) = [one.number for one in box.store.usage() if one.state == "current"]
+
+    def has_remains(*_: Any) -> bool:
+        monkeypatch.undo()
+        turn = 10_000
+        while number == max(one.number for one in box.store.usage() if one.state == "current"):
+            box.append([(5, turn, bytes(300))])
+            box.pump()
+            turn += 1
+        if not lost:
+            box.drop([*LEDGERS, 5])
+        box.idle()
+        assert disk.exists(segment_name(number)) == lost
+        if lost:
+            disk.remove(segment_name(number))
+        return True
+
+    monkeypatch.setattr(SegmentDump, "has_remains", has_remains)
+    told = [(one.state, bool(one.problems)) for one in checked(disk)[0] if one.number == number]
+    assert told == [("open", True) if lost else ("gone", False)]
+    assert problems_of(disk) == ([f"{segment_name(number)} is missing"] if lost else [])
+
+
 # -- damage -----------------------------------------------------------------------------------
 
 

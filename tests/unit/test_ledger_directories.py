@@ -275,7 +275,8 @@ async def test_a_directory_that_is_left_out(tmp_path: Path, metadata: MetadataSt
     with pytest.raises(CookieError, match=r"has data in .*/two, which is not named") as caught:
         async with start(tmp_path, metadata, "one"):
             pass
-    assert f"quire bookie cookie update --dir {tmp_path / 'one'} " in caught.value.remedy
+    assert f"quire bookie disk replace b {tmp_path / 'two'} " in caught.value.remedy
+    assert f"quire bookie disk remove b {tmp_path / 'two'} " in caught.value.remedy
     assert f"--dir {tmp_path / 'two'}" in caught.value.remedy
 
 

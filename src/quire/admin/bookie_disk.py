@@ -31,14 +31,22 @@ _COMMANDS = {
         "quire.admin.bookie_disk_check:rebuild_index",
         "Make the index of segments again from what they hold.",
     ),
+    "replace": (
+        "quire.admin.bookie_disk_replace:replace",
+        "Put an empty directory in the place of one that is lost.",
+    ),
+    "remove": (
+        "quire.admin.bookie_disk_replace:remove",
+        "Take a data directory away from a bookie that has several.",
+    ),
 }
 
 
 @click.group(cls=LazyGroup, lazy=_COMMANDS)
 def disk() -> None:
-    """Look at the files of a bookie, whether it runs or not.
+    """Look at the files of a bookie, whether it runs or not; replace or remove its directories.
 
-    DIRECTORY is a data directory. All but `rebuild-index` only read; beside a bookie that runs they
+    DIRECTORY is a data directory. All but the last three only read; beside a bookie that runs they
     tell of a moment of its log.
     """
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quire.admin.job_progress import JobBar
     from quire.codec.cookie import Cookie
+    from quire.codec.ledger_metadata import LedgerMetadata
     from quire.metadata.base import MetadataStore
     from quire.storage.disk import RealDisk
 
@@ -88,18 +89,21 @@ def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
     }
 
 
-async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:
-    """Some of the ledgers whose metadata names the bookie: the first page with any. Looks at all
-    of them where there is none. MetadataError."""
+async def pages_naming(
+    store: MetadataStore, bookie_id: str, progress: JobBar
+) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
+    """The ledgers of the cluster whose metadata names the bookie, so many of them as are among
+    `LEDGERS_PER_LOOK` at a time. MetadataError."""
     from quire.errors import NoSuchLedgerError
     from quire.tasks import each, pages
 
-    async def names_it(ledger_id: int) -> int | None:
+    async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
         try:
             metadata = (await store.read_ledger(ledger_id)).value
         except NoSuchLedgerError:
             return None
-        return ledger_id if any(bookie_id in s.ensemble for s in metadata.segments) else None
+        named = any(bookie_id in segment.ensemble for segment in metadata.segments)
+        return (ledger_id, metadata) if named else None
 
     async def ids() -> AsyncIterator[int]:
         async for found in store.list_ledgers():
@@ -108,10 +112,16 @@ async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar)
 
     progress.begin("looking at ledgers", 0, 0)
     async for page in pages(ids(), LEDGERS_PER_LOOK):
-        found = [one for one in await each(page, names_it) if one is not None]
-        if found:
-            return found
+        yield [one for one in await each(page, names_it) if one is not None]
         progress.done(len(page), 0)
+
+
+async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:
+    """Some of the ledgers whose metadata names the bookie: the first page with any. Looks at all
+    of them where there is none. MetadataError."""
+    async for page in pages_naming(store, bookie_id, progress):
+        if page:
+            return [ledger_id for ledger_id, _ in page]
     return []
 
 

@@ -126,7 +126,7 @@ async def check_directories(
     cookie = cookie_of(bookie_id, [*listed, *(p for p in paths if p not in listed)], instance_id)
     for one in found:
         if one.disk.path in listed:
-            error = _why_not(one, bookie_id, cookie, listed, metadata.uri)
+            error = _why_not(one, bookie_id, cookie, metadata.uri)
             if error is not None:
                 checked.put_aside[one.disk.path] = error
         else:
@@ -158,25 +158,22 @@ def _none_is_left_out(
             raise CookieError(
                 f"bookie {bookie_id} has data in {path}, which is not named",
                 remedy=f"Start it with `--dir {path}` as well, even if that disk is broken: the "
-                "others go on without it. " + _without(path, listed, uri),
+                "others go on without it. " + _without(path, bookie_id, uri),
             )
 
 
-def _without(path: str, listed: Sequence[str], uri: str) -> str:
-    """What to do when a directory is gone for good. The order matters: until its ledgers have all
-    their replicas elsewhere, nobody may be told that they are not here."""
-    others = [word for one in listed if one != path for word in ("--dir", one)]
+def _without(path: str, bookie_id: str, uri: str) -> str:
+    """What to do when a directory is gone for good: nobody may be told that what was in it is not
+    here before all of it is elsewhere."""
     return (
-        "If its data is gone, autorecovery copies what it held to other bookies. Once `quire "
-        "autorecovery list` is empty, take it out of the cookie: "
-        + repair("cookie", "update", *others, "--force", uri=uri)
-        + "; then an empty directory may be named in its place"
+        "If its data is gone, put an empty directory in its place: "
+        + repair("disk", "replace", bookie_id, path, uri=uri)
+        + " (behind it the empty one, where that has another path): what it held comes back from "
+        "other bookies. To go on without it: " + repair("disk", "remove", bookie_id, path, uri=uri)
     )
 
 
-def _why_not(
-    one: Found, bookie_id: str, cookie: Cookie, listed: Sequence[str], uri: str
-) -> StorageError | None:
+def _why_not(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> StorageError | None:
     """Of a directory that the cookie lists. `CookieError`: it is another bookie's."""
     path = one.disk.path
     if one.error is not None:
@@ -184,19 +181,21 @@ def _why_not(
     if not one.locked:
         return StorageError(
             f"{path} does not exist, but held data of bookie {bookie_id}: it is not mounted",
-            remedy="Mount it, and start the bookie again. " + _without(path, listed, uri),
+            remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
         )
     if one.cookie is None:
         if one.formatted:
             return StorageError(
                 f"{path}/{COOKIE_FILE} is missing, but the directory holds data",
                 remedy="Write it again: "
-                + repair("cookie", "create", bookie_id, "--dir", path, uri=uri),
+                + repair("cookie", "create", bookie_id, "--dir", path, uri=uri)
+                + "; if it is one that was being put in the place of a lost one: "
+                + repair("disk", "replace", bookie_id, path, uri=uri),
             )
         return StorageError(
             f"{path} is empty, but held data of bookie {bookie_id}: it is not mounted, or was "
             "replaced",
-            remedy="Mount it, and start the bookie again. " + _without(path, listed, uri),
+            remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
         )
     # Which directories there are the cluster's cookie says: this one may not have heard of all.
     check_local(

@@ -201,6 +201,8 @@ async def _data_is_gone(metadata: MetadataStore, bookie_id: str, path: str) -> C
     remedy = (
         "Name the right directory. If the data is lost, re-replicate what it held and free the id: "
         + repair("decommission", bookie_id, uri=metadata.uri)
+        + "; or bring it back to this bookie: "
+        + repair("disk", "replace", bookie_id, path, uri=metadata.uri)
         + "; or start this one as another bookie, with --bookie-id"
     )
     try:

@@ -433,7 +433,8 @@ class Bookie:
 
     def _on_writable_changed(self, has_room: bool) -> None:
         writable = self._tell_service()
-        self._log("writable" if writable else "read_only", bookie=self.bookie_id)
+        why = {} if writable else {"why": self._why_read_only()}
+        self._log("writable" if writable else "read_only", bookie=self.bookie_id, **why)
         self._announce_soon()
         if self.store.disk_full and not self._clearing:
             self._clearing = True
@@ -445,6 +446,10 @@ class Bookie:
         self.service.writable = self.store.all_writable and not held_back
         self.service.partly_writable = not self.service.writable and not held_back
         return self.writable
+
+    def _why_read_only(self) -> str:
+        found = [f"{one.path}: {one.reason}" for one in self.store.directories() if one.reason]
+        return "; ".join(["an operator has said so"] * self._held_back + found)
 
     async def _clear(self) -> None:
         """Without room, deletions are looked for more often: they are what makes room."""

@@ -201,7 +201,8 @@ def _of_disk(bookie: Bookie, writable: int) -> Iterator[Problem]:
             "warn",
             f"{bookie['id']} is read-only (its disk is full{named}){told}" if full else
             f"{bookie['id']} is read-only (its disk, a damage, or an operator's wish){told}",
-            f"quire bookie explain space {directory}" if full else "Its log says why: docs/disk.md",
+            f"quire bookie explain space {directory}" if full else
+            "Look into its log: the event read_only says why",
             f"Nothing that is stored is lost, and it is read on; new entries go to {elsewhere}",
             "It looks for deleted ledgers by itself, and takes entries again as soon as there is "
             "room" if full else "",

@@ -20,7 +20,7 @@ from quire.storage.extents import Extent
 from quire.storage.inspect import SegmentDump, open_segment, segment_numbers
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.looking import with_log
-from quire.storage.recovery import Recovered
+from quire.storage.recovery import Recovered, missing_problem
 from quire.storage.scan import ScannedGroup
 from quire.storage.scrub import Findings, Target
 from quire.storage.seams import Disk
@@ -93,6 +93,8 @@ def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Ch
             if number in found_again.segments:
                 target = found_again.segments[number]
                 checked = _check(disk, found_again, number, target, lambda _: None)
+            elif missing_problem(number) not in found_again.problems:
+                checked = Checked(number, "gone", 0)  # sealed meanwhile, and collected
         yield checked
 
 

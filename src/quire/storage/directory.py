@@ -145,3 +145,11 @@ def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
     identity = replace(identity, log_begun=True)
     write_small_file(disk, IDENTITY_NAME, identity.encode())
     return identity
+
+
+def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> None:
+    """Format an empty directory in the place of one that is lost: as one whose log is gone. What
+    reads its log says of all that it does not have that it may be lost, until that is repaired.
+
+    `StorageError` where it holds something else. Hold the disk's lock."""
+    mark_log_begun(disk, ensure_directory(disk, random_bytes))

@@ -64,6 +64,22 @@ class RecoveryReport:
     index_cache: str = ""
     """What became of it; "": there was none."""
 
+    def __str__(self) -> str:
+        """For the log of the bookie."""
+        stop = "stopped cleanly" if self.clean else "new, or not stopped cleanly"
+        parts = [
+            f"{self.segments} segments, {self.ledgers} ledgers",
+            f"{stop}: {self.groups_scanned} groups scanned",
+            "" if self.rewritten_group is None else f"group {self.rewritten_group} written again",
+            "" if self.torn_group is None
+            else f"group {self.torn_group}, which nobody was told is stored, cut off",
+            f"{self.damaged_blocks} damaged blocks" if self.damaged_blocks else "",
+            *self.problems,
+            "what is not found is answered as unknown" if self.negatives_unknown else "",
+            f"index cache: {self.index_cache}" if self.index_cache else "",
+        ]  # fmt: skip
+        return "; ".join(filter(None, parts))
+
 
 @dataclass(slots=True)
 class Recovered:
@@ -105,6 +121,11 @@ class Recovered:
             self.replayer.damaged_blocks, tuple(self.problems), catalogue.negatives_unknown,
             self.index_cache,
         )  # fmt: skip
+
+
+def missing_problem(number: int) -> str:
+    """What is told of a segment that must be there and is not."""
+    return f"{segment_name(number)} is missing"
 
 
 class Recovery:
@@ -173,7 +194,7 @@ class Recovery:
         must, dropped = self._must_exist(begun, newest, numbers)
         missing = sorted(must - set(begun))
         for number in missing:
-            self._problems.append(f"{segment_name(number)} is missing")
+            self._problems.append(missing_problem(number))
         if self._identity.log_begun and not begun:
             self._problems.append("the log is gone: no segment of it was found")
             missing = [0]

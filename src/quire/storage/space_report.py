@@ -19,7 +19,7 @@ from quire.storage.config import StorageConfig
 from quire.storage.inspect import file_sizes, kind_of, number_of
 from quire.storage.looking import with_log
 from quire.storage.quarantine_record import stored_records
-from quire.storage.recovery import Recovered
+from quire.storage.recovery import Recovered, missing_problem
 from quire.storage.rewrite import SPARE_NAME
 from quire.storage.sealing import Loaded, load_footer, read
 from quire.storage.seams import Disk
@@ -158,7 +158,7 @@ class _Look:
     def _problems(self) -> tuple[str, ...]:
         """What a start finds, but for segments that are missed no more."""
         before = self._catalogue.repaired_before
-        repaired = {f"{segment_name(n)} is missing" for n in self._catalogue.missing if n < before}
+        repaired = {missing_problem(n) for n in self._catalogue.missing if n < before}
         return tuple(one for one in self._recovered.problems if one not in repaired)
 
     def _segment(self, segment: Segment) -> SegmentSpace:

@@ -1,0 +1,358 @@
+"""`quire bookie disk replace` and `remove`: a data directory that is gone, or goes."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from quire.admin.bookie_identity import (
+    absolute,
+    check_not_registered,
+    errors_of,
+    held,
+    opened_metadata,
+    pages_naming,
+)
+from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.job_progress import JobBar
+from quire.admin.options import json_option, metadata_option, run_async
+from quire.admin.output import print_json
+
+if TYPE_CHECKING:
+    from quire.bookie.lost_directory import Content, Holder
+    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.errors import UsageError
+    from quire.metadata.base import Bookies, MetadataStore
+    from quire.storage.disk import RealDisk
+
+NAMED_MAX = 10
+"""Ledgers that a line names."""
+LISTED_MAX = 1_000
+"""Ledgers that are listed with --json; of more there is the count."""
+
+
+@dataclass(slots=True)
+class Some:
+    """Ledgers: how many, and the first of them."""
+
+    count: int = 0
+    ledger_ids: list[int] = field(default_factory=list)
+
+    def add(self, ledger_id: int) -> None:
+        self.count += 1
+        if len(self.ledger_ids) < LISTED_MAX:
+            self.ledger_ids.append(ledger_id)
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.ledger_ids[:NAMED_MAX]))
+        return named + (", ..." if self.count > NAMED_MAX else "")
+
+    def as_json(self) -> dict[str, Any]:
+        return {"count": self.count, "ledger_ids": self.ledger_ids}
+
+
+@dataclass(slots=True)
+class Loss:
+    """Ledgers that name the bookie and are in none of its other directories."""
+
+    all: Some = field(default_factory=Some)
+    open: Some = field(default_factory=Some)
+    only_here: Some = field(default_factory=Some)
+    """Each entry is on one bookie alone."""
+    waiting: Some = field(default_factory=Some)
+    """Of a segment that names the bookie no other member is registered."""
+
+    def add(self, ledger_id: int, metadata: LedgerMetadata, bookie: str, known: Bookies) -> None:
+        self.all.add(ledger_id)
+        if not metadata.closed:
+            self.open.add(ledger_id)
+        if metadata.write_quorum == 1:
+            self.only_here.add(ledger_id)
+        elif any(
+            bookie in segment.ensemble
+            and not any(known.find(one) is not None for one in segment.ensemble if one != bookie)
+            for segment in metadata.segments
+        ):
+            self.waiting.add(ledger_id)
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "ledgers": self.all.as_json(),
+            "open": self.open.as_json(),
+            "only_here": self.only_here.as_json(),
+            "waiting": self.waiting.as_json(),
+        }
+
+
+# -- replace ----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@click.argument("bookie")
+@click.argument("lost", type=click.Path(file_okay=False))
+@click.argument("new", type=click.Path(file_okay=False), required=False)
+@click.option("--dry-run", is_flag=True, help="Only say what would be lost.")
+@click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@json_option("One JSON object.")
+def replace(
+    uri: str, bookie: str, lost: str, new: str | None, dry_run: bool, yes: bool, as_json: bool
+) -> int:
+    """Put an empty directory in the place of one that BOOKIE has lost for good.
+
+    LOST is the path of the lost one, NEW the empty one; without NEW the new disk is mounted where
+    the lost one was. To be run on the machine of the bookie, which must be stopped.
+
+    What was in LOST comes back from other bookies: once BOOKIE runs it marks the ledgers that it
+    should have for autorecovery. Until they are all there it takes no new ledgers, and says of what
+    it does not have that it may be lost, never that it does not exist. A directory whose log can be
+    read is not lost, and nothing is done. Safe to run twice.
+    """
+    lost, new = absolute([lost, new or lost])
+
+    async def work() -> int:
+        from quire.bookie.lost_directory import holder_of, replace_directory
+
+        async with opened_metadata(uri) as store:
+            holder = await holder_of(store, bookie)
+            if lost != new and lost not in holder.directories and new in holder.directories:
+                return _replaced(holder, lost, new, None, as_json, dry_run)
+            _check_listed(holder, lost)
+            if lost != new and new in holder.directories:
+                raise _bad(f"bookie {bookie} has {new} already: name an empty directory")
+            await check_not_registered(store, bookie)
+            with ExitStack() as stack:
+                others = _others(stack, holder, lost)
+                disk = _successor(stack, holder, lost, new, uri)
+                if disk is None:
+                    return _replaced(holder, lost, new, None, as_json, dry_run)
+                loss = await _loss(store, holder, others, shown=not as_json)
+                if not as_json:
+                    _say_loss(holder, lost, loss, others)
+                ask = not (dry_run or yes) and sys.stdin.isatty()
+                if ask and not click.confirm(f"Give up what was in {lost}?", err=True):
+                    say("nothing was changed")
+                    return EXIT_ERROR
+                if not dry_run:
+                    with errors_of(new):
+                        await replace_directory(store, holder, lost, disk, secrets.token_bytes)
+        return _replaced(holder, lost, new, loss, as_json, dry_run)
+
+    return run_async(work())
+
+
+def _successor(stack: ExitStack, holder: Holder, lost: str, new: str, uri: str) -> RealDisk | None:
+    """The directory that may take the place of the lost one, locked; None: it has it already."""
+    from quire.bookie.lost_directory import check_lost, check_successor, content_of
+
+    if lost != new:
+        check_lost(holder, lost, _content_of_lost(stack, lost), uri)
+    if not Path(new).is_dir():
+        raise _bad(f"{new} does not exist: mount the new disk, or make the directory")
+    disk = stack.enter_context(held(new))
+    found = content_of(disk)
+    if lost == new:
+        check_lost(holder, lost, found, uri)
+        if found.gone and found.cookie == holder.cookie(holder.directories):
+            return None
+    check_successor(holder, new, found)
+    return disk
+
+
+def _replaced(
+    holder: Holder, lost: str, new: str, loss: Loss | None, as_json: bool, dry_run: bool
+) -> int:
+    """`loss` None: that was done before."""
+    if as_json:
+        print_json(
+            {
+                "bookie": holder.bookie_id,
+                "lost": lost,
+                "directory": new,
+                "replaced_before": loss is None,
+                "loss": None if loss is None else loss.as_json(),
+                "dry_run": dry_run,
+            }
+        )
+    elif loss is None:
+        click.echo(f"bookie {holder.bookie_id} has {new} in the place of {lost} already")
+    else:
+        done = "would be put" if dry_run else "is put"
+        click.echo(f"{new} {done} in the place of {lost}, as one that lost what was in it")
+    if not as_json:
+        _say_start([new if one == lost else one for one in holder.directories], dry_run)
+    return 0
+
+
+def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content]) -> None:
+    bookie = holder.bookie_id
+    for path, found in others.items():
+        if found.ledgers is None:
+            say(f"{path} cannot be read either, and counts as lost here: {found.unreadable}")
+    if not loss.all.count:
+        click.echo(f"no ledger that names bookie {bookie} was in {lost}")
+        return
+    click.echo(
+        f"{loss.all.count} ledgers name bookie {bookie} and are not in its other directories: "
+        f"{loss.all}; {loss.open.count} of them are open"
+    )
+    click.echo(
+        "From the bookie's start on it marks them, and autorecovery brings them back from the "
+        "other bookies that have them"
+    )
+    if loss.only_here.count:
+        click.echo(
+            f"{loss.only_here.count} of them have each entry on one bookie alone (write quorum 1), "
+            f"and do not come back: {loss.only_here}"
+        )
+    if loss.waiting.count:
+        click.echo(
+            f"{loss.waiting.count} of them wait for other bookies, of which none is registered: "
+            f"{loss.waiting}"
+        )
+
+
+# -- remove -----------------------------------------------------------------------------------
+
+
+@click.command()
+@metadata_option
+@click.argument("bookie")
+@click.argument("directory", type=click.Path(file_okay=False))
+@click.option("--dry-run", is_flag=True, help="Only say whether it may go.")
+@json_option("One JSON object.")
+def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) -> int:
+    """Take a data directory away from BOOKIE, which has others and must be stopped.
+
+    Refused while a ledger that names BOOKIE is not in the others: empty the bookie first
+    (`quire bookie decommission BOOKIE --keep-cookie`), or put an empty directory in the place of a
+    lost one (`quire bookie disk replace`). DIRECTORY itself is left as it is.
+    """
+    (path,) = absolute([directory])
+
+    async def work() -> int:
+        from quire.bookie.identity import repair
+        from quire.bookie.lost_directory import holder_of, remove_directory
+        from quire.storage.disk import RealDisk
+
+        async with opened_metadata(uri) as store:
+            holder = await holder_of(store, bookie)
+            _check_listed(holder, path)
+            if holder.directories == (path,):
+                raise _bad(f"bookie {bookie} has no other directory than {path}")
+            await check_not_registered(store, bookie)
+            with ExitStack() as stack:
+                others = _others(stack, holder, path)
+                for other, found in others.items():
+                    if found.ledgers is None:
+                        raise _bad(f"{other} cannot be read: {found.unreadable or 'it is empty'}")
+                loss = await _loss(store, holder, others, shown=not as_json)
+                if loss.all.count:
+                    raise _bad(
+                        f"{loss.all.count} ledgers name bookie {bookie} and are not in its other "
+                        f"directories: {loss.all}",
+                        "Empty the bookie first: "
+                        + repair("decommission", bookie, "--keep-cookie", uri=uri)
+                        + f"; if {path} is lost, put an empty directory in its place: "
+                        + repair("disk", "replace", bookie, path, "NEW", uri=uri),
+                    )
+                if not dry_run:
+                    with errors_of(", ".join(others)):
+                        disks = [RealDisk(one) for one in others]
+                        await remove_directory(store, holder, path, disks)
+        left = [one for one in holder.directories if one != path]
+        if as_json:
+            print_json(
+                {"bookie": bookie, "directory": path, "directories": left, "dry_run": dry_run}
+            )
+        else:
+            done = "would be" if dry_run else "is"
+            click.echo(f"{path} {done} taken away from bookie {bookie}")
+            _say_start(left, dry_run)
+        return 0
+
+    return run_async(work())
+
+
+# -- shared -----------------------------------------------------------------------------------
+
+
+def _say_start(directories: Sequence[str], dry_run: bool) -> None:
+    if not dry_run:
+        say("start the bookie with " + " ".join(f"--dir {one}" for one in directories))
+
+
+def _bad(what: str, remedy: str = "") -> UsageError:
+    from quire.errors import UsageError
+
+    return UsageError(f"{what}; nothing was changed", remedy=remedy)
+
+
+def _check_listed(holder: Holder, path: str) -> None:
+    if path not in holder.directories:
+        raise _bad(
+            f"bookie {holder.bookie_id} has no directory {path}, but "
+            + ", ".join(holder.directories)
+        )
+
+
+def _others(stack: ExitStack, holder: Holder, lost: str) -> dict[str, Content]:
+    """What is in the bookie's other directories, which are locked from now on. `StartError` where
+    the bookie runs; `UsageError` where none of them is here."""
+    from quire.bookie.lost_directory import Content, content_of
+    from quire.errors import StorageError
+
+    found: dict[str, Content] = {}
+    for path in holder.directories:
+        if path == lost:
+            continue
+        if not Path(path).is_dir():
+            found[path] = Content(unreadable="it does not exist")
+            continue
+        try:
+            found[path] = content_of(stack.enter_context(held(path)))
+        except StorageError as error:
+            found[path] = Content(unreadable=str(error))
+    if found and all(one.ledgers is None for one in found.values()):
+        raise _bad(
+            f"none of the other directories of bookie {holder.bookie_id} can be read here: "
+            + ", ".join(found),
+            "Run this on the bookie's machine; if all of them are lost, so is the bookie: "
+            f"`quire bookie recover {holder.bookie_id}`",
+        )
+    return found
+
+
+def _content_of_lost(stack: ExitStack, path: str) -> Content:
+    """As far as it can be read. `StartError` where the bookie runs on it."""
+    from quire.bookie.lost_directory import Content, content_of
+    from quire.errors import StorageError
+    from quire.storage.disk import RealDisk
+
+    if not Path(path).is_dir():
+        return Content()
+    try:
+        return content_of(stack.enter_context(held(path)))
+    except StorageError:  # it takes no lock: maybe it can still be read
+        return content_of(RealDisk(path, read_only=True))
+
+
+async def _loss(
+    store: MetadataStore, holder: Holder, others: dict[str, Content], *, shown: bool
+) -> Loss:
+    loss = Loss()
+    here = [one.ledgers for one in others.values() if one.ledgers is not None]
+    known = await store.bookies()
+    with JobBar(shown=shown) as progress:
+        async for page in pages_naming(store, holder.bookie_id, progress):
+            for ledger_id, metadata in page:
+                if not any(ledger_id in ledgers for ledgers in here):
+                    loss.add(ledger_id, metadata, holder.bookie_id, known)
+    return loss

@@ -1,0 +1,172 @@
+"""A data directory of a bookie that is stopped is given up: an empty one takes its place, or none.
+
+What was in it may have been acknowledged. So the empty one is not new: it is formatted as one whose
+log is gone, which makes the bookie say of all that it does not have that it may be lost, until all
+that names it is whole here again (`damage`, `whole`). A directory may go without a successor only
+when every ledger that names the bookie is in the others.
+
+Everything that is written is written in an order that leaves, wherever it is cut off, a bookie that
+refuses the directory, or takes it for lost; the same call goes on from there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from quire.bookie.identity import (
+    COOKIE_FILE,
+    cookie_of,
+    repair,
+    stored_cookie,
+    tell_differences,
+)
+from quire.codec.cookie import Cookie, decode, differences, encode, split_directories
+from quire.errors import CookieError, NoSuchKeyError, QuireError, StorageError
+from quire.metadata.base import MetadataStore
+from quire.storage.directory import begin_lost, read_identity, write_small_file
+from quire.storage.inspect import segment_numbers
+from quire.storage.ledger_ids import LedgerIds
+from quire.storage.looking import with_log
+from quire.storage.seams import Disk
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A bookie as the cluster knows it."""
+
+    bookie_id: str
+    instance_id: str
+    directories: tuple[str, ...]
+    version: int
+    """Of its cookie."""
+
+    def cookie(self, directories: Sequence[str]) -> Cookie:
+        return cookie_of(self.bookie_id, directories, self.instance_id)
+
+
+async def holder_of(metadata: MetadataStore, bookie_id: str) -> Holder:
+    """`CookieError` where the cluster knows no such bookie of Quire's; MetadataError."""
+    try:
+        found = await metadata.read_cookie(bookie_id)
+    except NoSuchKeyError:
+        raise CookieError(
+            f"the cluster at {metadata.uri} knows no bookie {bookie_id}",
+            remedy="`quire bookie cookie show` lists those that it knows",
+        ) from None
+    known = decode(found.value)
+    holder = Holder(
+        bookie_id, await metadata.instance_id(), split_directories(known.ledger_dirs), found.version
+    )
+    wrong = differences(holder.cookie(holder.directories), known)
+    if wrong:
+        raise CookieError(
+            f"the cookie of bookie {bookie_id} in the cluster is not that of a bookie of Quire: "
+            + tell_differences(wrong, "as it should be", "in the cookie")
+            + "; nothing was changed",
+            remedy="`quire bookie cookie show` shows it; `quire bookie cookie update` writes it "
+            "again",
+        )
+    return holder
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Of a data directory."""
+
+    ledgers: LedgerIds | None = None
+    """Of a log that can be read; None: there is none, or it cannot."""
+    cookie: Cookie | None = None
+    gone: bool = False
+    """A log was begun in it, and no segment is there."""
+    unreadable: str = ""
+    """Why nobody can tell what is in it."""
+
+
+def content_of(disk: Disk) -> Content:
+    """Reads only, all footers of the log. Blocks."""
+    cookie = None
+    try:
+        cookie = stored_cookie(disk)
+        identity = read_identity(disk)
+        if identity is None:
+            lost = f"{disk.path} has a cookie, but its current/DIRECTORY is lost"
+            return Content(cookie=cookie, unreadable="" if cookie is None else lost)
+        if not identity.log_begun:
+            return Content(cookie=cookie)
+        if not segment_numbers(disk):
+            return Content(cookie=cookie, gone=True)
+        ledgers = with_log(disk, lambda found, _: LedgerIds(found.replayer.catalogue.ledgers))
+        return Content(ledgers, cookie)
+    except (OSError, QuireError) as error:
+        return Content(cookie=cookie, unreadable=str(error))
+
+
+def check_lost(holder: Holder, path: str, found: Content, uri: str) -> None:
+    """`StorageError` where what it holds is not lost: nothing healthy is given up by a slip."""
+    if found.ledgers is None or not _is_of(holder, found.cookie):
+        return
+    drain = repair("decommission", holder.bookie_id, "--keep-cookie", uri=uri)
+    raise StorageError(
+        f"{path} holds a log that can be read, with {len(found.ledgers)} ledgers: it is not "
+        "lost, and nothing was changed",
+        remedy="Start the bookie with it; if the disk takes no writes any more, copy the directory "
+        "to another one first. To take it away, empty the bookie ("
+        + drain
+        + "), then `quire bookie disk remove`. What it holds is given up by "
+        + repair("format", "--dir", path),
+    )
+
+
+def _is_of(holder: Holder, cookie: Cookie | None) -> bool:
+    """One whose cookie is lost may be."""
+    return cookie is None or cookie.bookie_id == holder.bookie_id
+
+
+def check_successor(holder: Holder, path: str, found: Content) -> None:
+    """`StorageError` or `CookieError` where it cannot take the place of a lost one."""
+    erase = repair("format", "--dir", path)
+    if found.ledgers is not None or found.unreadable:
+        what = "a log" if found.ledgers is not None else f"what cannot be read ({found.unreadable})"
+        raise StorageError(
+            f"{path} is not empty, but holds {what}: nothing was changed",
+            remedy=f"Name an empty directory, or erase this one: {erase}",
+        )
+    if not _is_of(holder, found.cookie) or (
+        found.cookie is not None and found.cookie.instance_id != holder.instance_id
+    ):
+        assert found.cookie is not None
+        raise CookieError(
+            f"{path} belongs to bookie {found.cookie.bookie_id} of cluster "
+            f"{found.cookie.instance_id}: nothing was changed",
+            remedy=f"Name an empty directory, or erase this one: {erase}",
+        )
+
+
+async def replace_directory(
+    metadata: MetadataStore,
+    holder: Holder,
+    lost: str,
+    new: Disk,
+    random_bytes: Callable[[int], bytes],
+) -> None:
+    """`new`, which is empty and locked, takes the place of `lost`: as a directory whose log is
+    gone. Durable on return. `StorageError` where it holds something else; `OSError`;
+    MetadataError."""
+    cookie = holder.cookie([new.path if one == lost else one for one in holder.directories])
+    begin_lost(new, random_bytes)
+    write_small_file(new, COOKIE_FILE, encode(cookie))
+    # Those of the other directories are written again by the start.
+    if new.path != lost:
+        await metadata.write_cookie(holder.bookie_id, encode(cookie), holder.version)
+
+
+async def remove_directory(
+    metadata: MetadataStore, holder: Holder, removed: str, others: Sequence[Disk]
+) -> None:
+    """The bookie has only the others, which are locked, from now on. Durable on return. `OSError`;
+    MetadataError."""
+    cookie = holder.cookie([one for one in holder.directories if one != removed])
+    for disk in others:  # first: the last one left is compared with the cluster's as it is
+        write_small_file(disk, COOKIE_FILE, encode(cookie))
+    await metadata.write_cookie(holder.bookie_id, encode(cookie), holder.version)

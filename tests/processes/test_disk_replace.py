@@ -1,0 +1,126 @@
+"""A bookie with three data directories loses one: an empty one takes its place, and what was in the
+lost one comes back from the other bookies, with no wrong answer on the way."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import quire
+from quire.codec import frames
+from quire.codec.frames import Code
+from quire.testing.cluster import BookieProcess, LocalCluster
+from tests.processes.cli import Quire
+from tests.support.bookie import Peer
+
+pytestmark = pytest.mark.slow
+
+LEDGERS = 9
+ENTRIES = 40
+PATIENCE_S = 90.0
+BOOKIE = (
+    "--set", "segment_bytes=1048576", "--set", "min_free_bytes=0", "--set", "check_space_s=0.2",
+    "--set", "damage_report_interval_s=0.5",
+)  # fmt: skip
+QUICK = ("--set", "backoff_s=0.2", "--set", "poll_s=0.2", "--set", "bytes_per_s=none")
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Iterator[LocalCluster]:
+    with LocalCluster(3, tmp_path / "cluster", bookie_args=BOOKIE, data_directories=3) as running:
+        yield running
+
+
+def payload(ledger: int, entry: int) -> bytes:
+    return b"%d %d" % (ledger, entry)
+
+
+async def write(client: quire.Client) -> list[int]:
+    ids = []
+    for number in range(LEDGERS):
+        writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        await writer.append_many([payload(number, entry) for entry in range(ENTRIES)])
+        await writer.close()
+        ids.append(writer.ledger_id)
+    return ids
+
+
+async def entries(client: quire.Client, ids: list[int]) -> dict[int, list[bytes]]:
+    found = {}
+    for ledger_id in ids:
+        reader = await client.open_ledger(ledger_id)
+        found[ledger_id] = [one.payload async for one in reader.read()]
+    return found
+
+
+async def codes(bookie: BookieProcess, ids: list[int]) -> dict[int, int]:
+    """How the bookie answers a read of the first entry of each ledger."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", bookie.port)
+    peer, answers = Peer(reader, writer), {}
+    for ledger_id in ids:
+        answer = await peer.ask(frames.read_request(ledger_id, 0))
+        answers[ledger_id] = frames.RESPONSE.unpack_from(answer)[2]
+    writer.close()
+    await writer.wait_closed()
+    return answers
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not await asyncio.to_thread(condition):
+            await asyncio.sleep(0.2)
+
+
+async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster) -> None:
+    command = Quire(cluster.uri)
+    victim = cluster.bookies[0]
+    async with quire.connect(cluster.uri) as client:
+        ids = await write(client)
+        whole = await entries(client, ids)
+    assert list(whole.values()) == [
+        [payload(number, entry) for entry in range(ENTRIES)] for number in range(LEDGERS)
+    ]
+    lost = victim.directories[1]
+    replace = ("bookie", "disk", "replace", victim.id, str(lost))
+    command(*replace).fails(2, "is registered", "Stop it first")
+    victim.stop()
+    command(*replace).fails(1, str(lost), "can be read", "it is not lost")
+    shutil.rmtree(lost)
+    lost.mkdir()
+    planned = json.loads(command(*replace, "--dry-run", "--json").ok())
+    assert list(lost.iterdir()) == [lost / "LOCK"]
+    gone = planned["loss"]["ledgers"]["ledger_ids"]
+    assert len(gone) == LEDGERS // 3
+    remove = ("bookie", "disk", "remove", victim.id, str(lost))
+    command(*remove).fails(2, f"{len(gone)} ledgers name bookie {victim.id}")
+    text = command(*replace).ok().decode()
+    assert f"{len(gone)} ledgers name bookie {victim.id}" in text
+    assert "already" in command(*replace).ok().decode()
+
+    victim.start()
+    assert "directory_failed" not in victim.log_path.read_text()
+    expected = {one: Code.UNKNOWN_LEDGER_STATE if one in gone else Code.OK for one in ids}
+    assert await codes(victim, ids) == expected
+    async with quire.connect(cluster.uri) as client:
+        assert victim.id in (await client.bookies()).readonly
+        assert await entries(client, ids) == whole
+        await until(lambda: "damage_reported" in victim.log_path.read_text())
+        with command.start("autorecovery", "start", "--name", "one", *QUICK) as healer:
+            await until(lambda: not command("autorecovery", "list").ok())
+            healer.process.terminate()
+            healer.process.communicate(timeout=30)
+        # Its next round of the cluster is ten minutes away, or behind a start.
+        victim.kill()
+        victim.start()
+        await until(lambda: "loss_healed" in victim.log_path.read_text())
+        while victim.id not in (await client.bookies()).writable:
+            await asyncio.sleep(0.1)
+    for other in cluster.bookies[1:]:
+        other.kill()
+    async with quire.connect(cluster.uri) as client:
+        assert await entries(client, ids) == whole
