@@ -118,10 +118,10 @@ def test_ledger_ids_are_a_sorted_set(model: set[int]) -> None:
     st.integers(1, 12),
     # Where the low bytes of the ids begin anew, too.
     st.one_of(st.integers(0, 1 << 40), st.integers((5 << 16) - 12, 5 << 16)),
-    st.integers(0, 90), st.integers(0, 40), st.integers(1, 255), st.data(),
+    st.integers(0, 90), st.integers(0, 40), st.integers(1, 255), st.booleans(), st.data(),
 )  # fmt: skip
 def test_frames_are_checked_column_by_column_as_one_by_one(
-    count: int, first: int, payload: int, before: int, flip: int, data: st.DataObject
+    count: int, first: int, payload: int, before: int, flip: int, bare: bool, data: st.DataObject
 ) -> None:
     """One byte is changed at any place: heads must be found wrong, all else is not looked at."""
     ids = range(first, first + count)
@@ -129,14 +129,22 @@ def test_frames_are_checked_column_by_column_as_one_by_one(
     assert made.buffers is not None
     frames = b"".join(made.buffers)
     size = len(frames) // count
+    if bare:
+        size -= 24
+        frames = b"".join(
+            (size - 4).to_bytes(4, "big") + frames[at + 28 : at + 24 + size]
+            for at in range(0, len(frames), size + 24)
+        )
+    head = 4 if bare else 28
     whole = bytearray(bytes(before) + frames + b"more")
-    assert equal_frames_are(whole, before, 7, ids, size)
-    assert not equal_frames_are(whole, before, 8, ids, size)
-    assert not equal_frames_are(frames[:-1], 0, 7, ids, size)
+    assert equal_frames_are(whole, before, 7, ids, size, head)
+    assert not equal_frames_are(whole, before, 8, ids, size, head)
+    assert not equal_frames_are(frames[:-1], 0, 7, ids, size, head)
+    assert not equal_frames_are(whole, before, 7, ids, size, 32 - head)  # of the other kind
     at = data.draw(st.integers(0, len(frames) - 1))
     whole[before + at] ^= flip
-    in_head = at % size < 4 or 28 <= at % size < 44
-    assert equal_frames_are(whole, before, 7, ids, size) == (not in_head)
+    in_head = at % size < 4 or head <= at % size < head + 16
+    assert equal_frames_are(whole, before, 7, ids, size, head) == (not in_head)
     part = memoryview(whole)[before : before + len(frames)]
-    assert frames_are(part, 7, ids, (), size) == (not in_head)
-    assert frames_are(part, 7, list(ids), (), size) == (not in_head)
+    assert frames_are(part, 7, ids, (), size, head) == (not in_head)
+    assert frames_are(part, 7, list(ids), (), size, head) == (not in_head)

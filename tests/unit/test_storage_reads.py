@@ -135,6 +135,62 @@ def test_a_cold_read_fetches_nothing_twice() -> None:
     assert len(set(checked)) == len(checked)
 
 
+def answer(box: StoreOnDisk, ledger_id: int, first: int, max_bytes: int) -> list[bytes]:
+    return [bytes(e) for e in run(box.store.read_blocking(ledger_id, first, 1_000, max_bytes))]
+
+
+def test_what_a_reader_wants_next_is_read_while_its_answer_is_sent() -> None:
+    box, recorder = sealed(1.0, 400, 20_000)
+    at = early = 0
+    while at < 400:
+        known = len(recorder.reads)
+        found = answer(box, 1, at, 401_000)  # a run
+        assert found == [box.written[1, entry] for entry in range(at, at + len(found))]
+        at += len(found)
+        # Behind the first answers the only read is the one for the next.
+        early += len(recorder.reads) == known + 1 and bool(box.store._cold._kept)
+    assert len(set(recorder.reads)) == len(recorder.reads)
+    assert early >= 4
+    assert not box.store._cold._kept  # at the end of the ledger
+
+
+def test_what_is_kept_for_a_reader_may_be_of_no_use() -> None:
+    box, recorder = sealed(1.0, 600, 20_000)
+    kept = box.store._cold._kept
+    run(box.store.read_blocking(1, 7, 3, 1 << 30))
+    assert not kept  # a single look
+    for at in range(10, 20):
+        run(box.store.read_blocking(1, at, 1, 1 << 30))
+    assert not kept  # nor a reader of single entries
+    for at in range(0, 200, 49):
+        answer(box, 1, at, 1_000_000)
+    assert len(kept) == 1
+    before = len(recorder.reads)
+    assert answer(box, 1, 400, 50_000)[1] == box.written[1, 401]  # elsewhere
+    assert len(recorder.reads) == before + 1
+    assert not kept
+    for at in range(0, 200, 49):
+        answer(box, 1, at, 1_000_000)
+    [(_, fetching)] = kept.values()
+    fetching.piece = cold_reads._FAILED  # The disk gave nothing: it is asked again.
+    assert answer(box, 1, 245, 1_000_000)[0] == box.written[1, 245]
+    assert box.store.stats().damaged_reads == 0
+    assert len(kept) == 1
+    box.drop([1])
+    with pytest.raises(NoLedger):
+        answer(box, 1, 294, 1_000_000)
+    assert not kept
+
+
+def test_pieces_are_kept_for_so_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cold_reads, "KEPT_MAX", 2)
+    box, _ = sealed(1.0, 90, 20_000, ledgers=3)
+    for ledger_id in (1, 2, 3):
+        for at in range(0, 12, 3):
+            answer(box, ledger_id, at, 60_200)
+    assert list(box.store._cold._kept) == [2, 3]
+
+
 class Later(Recorder):
     """What it reads is there when the test says so."""
 

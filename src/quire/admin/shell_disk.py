@@ -62,14 +62,14 @@ def _print_entries(
     wanted: Callable[[int, int, int], bool] = lambda ledger_id, entry_id, offset: True,
 ) -> None:
     """`wanted` is asked for ledger, entry and place in the file."""
-    for run in _runs(dump):
-        for entry_id, offset, frame in dump.frames(run):
+    for run, head_bytes in _runs(dump):
+        for entry_id, offset, size, entry in dump.frames(run, head_bytes):
             if not wanted(run.ledger_id, entry_id, offset):
                 continue
-            lac, payload = _opened(frame)
+            lac, payload = _opened(entry)
             click.echo(
                 f"--------- Lid={shell.ledger(run.ledger_id)}, Eid={entry_id}, "
-                f"ByteOffset={offset}, EntrySize={len(frame)} ---------"
+                f"ByteOffset={offset}, EntrySize={size} ---------"
             )
             click.echo(f"Type:           DATA\nLastConfirmed:  {lac}")
             if message:
@@ -77,28 +77,27 @@ def _print_entries(
             click.echo("")
 
 
-def _runs(dump: SegmentDump) -> Iterator[Extent]:
-    """In the order of the file."""
+def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
+    """In the order of the file, and how many bytes of each frame stand before its entry."""
     from quire.storage.extents import Extent
 
     for group in dump.groups():
         if group.damaged_blocks:
             say(f"group {group.header.number}: {group.damaged_blocks} blocks are damaged")
         for row in group.table.runs:
-            yield Extent(
+            extent = Extent(
                 row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
                 row.frame_size, row.sizes, row.ids,
             )  # fmt: skip
+            yield extent, group.header.head_bytes
 
 
-def _opened(frame: bytes) -> tuple[int, bytes]:
+def _opened(entry: bytes) -> tuple[int, bytes]:
     """The LAC in an entry, and its payload. What kind of digest stands before that is not stored
     beside it: one that fits is believed, else it is left where it is."""
     from quire.codec.digest import DIGEST_SIZE_BYTES, DigestType, digester
     from quire.codec.entry import META, META_BYTES
-    from quire.codec.frames import FRAME_HEADER_BYTES
 
-    entry = frame[FRAME_HEADER_BYTES:]
     meta, rest = entry[:META_BYTES], entry[META_BYTES:]
     if len(meta) < META_BYTES:
         return -1, b""
@@ -172,7 +171,7 @@ def _sizes(dump: SegmentDump) -> dict[int, int]:
         summary = dump.summary
         return dict(zip(summary.ledger_ids, summary.size_bytes, strict=True))
     sizes: dict[int, int] = {}
-    for run in _runs(dump):
+    for run, _ in _runs(dump):
         sizes[run.ledger_id] = sizes.get(run.ledger_id, 0) + run.size_bytes
     return dict(sorted(sizes.items()))
 

@@ -306,7 +306,7 @@ class ReadOne:
             Code.OK, self.ledger_id, self.entry_id, entries[0], version=self.version
         )
 
-    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
         return (self.found(entries),)
 
     def answer_fenced(self, code: int) -> None:
@@ -345,7 +345,7 @@ class ReadBatch(ReadOne):
     def found(self, entries: Sequence[Buffer]) -> bytes:
         return b"".join(self.parts(entries))
 
-    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
         body = packed(entries)
         size = sum(map(len, body))
         head = batch_read_head(Code.OK, self.ledger_id, self.entry_id, self.request_id, size)

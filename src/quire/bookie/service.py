@@ -58,7 +58,7 @@ class PendingRead(Protocol):
 
     def found(self, entries: Sequence[Buffer]) -> bytes: ...
 
-    def parts(self, entries: Sequence[Buffer]) -> Sequence[bytes]:
+    def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
         """What `found` gives, not joined: it may be megabytes."""
         ...
 

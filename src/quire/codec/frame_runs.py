@@ -1,7 +1,8 @@
 """Entries as they lie in the log, and as a BATCH_READ answer has them: without an object for each.
 
 A bookie stores the frames of an ADD as they came, back to back, and a batch read's answer is their
-entries with a length before each. What lies between is one pass over the bytes of a run.
+entries with a length before each. What lies between is one pass over the bytes of a run. What a
+compaction has written has bare frames: these are the answer already.
 """
 
 from __future__ import annotations
@@ -21,33 +22,45 @@ for longer than their part of the answer takes to be made."""
 class FrameRun:
     """The entries of frames that lie back to back and have been checked."""
 
-    __slots__ = ("_frames", "_packed", "_sizes", "count", "frame_bytes", "frame_size")
+    __slots__ = (
+        "_frames", "_packed", "_sizes", "count", "frame_bytes", "frame_size", "head_bytes",
+    )  # fmt: skip
 
     def __init__(
-        self, frames: memoryview, count: int, frame_size: int, sizes: Sequence[int] = ()
+        self,
+        frames: memoryview,
+        count: int,
+        frame_size: int,
+        sizes: Sequence[int] = (),
+        head_bytes: int = FRAME_HEADER_BYTES,
     ) -> None:
-        """`frames`: just these; `frame_size`: of each, or 0 where they have the `sizes` listed."""
+        """`frames`: just these; `frame_size`: of each, or 0 where they have the `sizes` listed;
+        `head_bytes`: of each, before the entry."""
         self.count = count
         self.frame_size = frame_size
         self.frame_bytes = len(frames)
         self._sizes = sizes
         self._frames = frames
-        self._packed: list[bytes] | None = None
+        self.head_bytes = head_bytes
+        self._packed: Sequence[Buffer] | None = (frames,) if head_bytes == LENGTH.size else None
 
     @property
     def size_bytes(self) -> int:
         """Of the entries, without anything before them."""
-        return self.frame_bytes - FRAME_HEADER_BYTES * self.count
+        return self.frame_bytes - self.head_bytes * self.count
 
-    def pack(self) -> list[bytes]:
+    def pack(self) -> Sequence[Buffer]:
         """Parts which joined have a length (4 bytes) before each entry. Done once; the frames are
-        then let go."""
+        then let go, unless they are just that."""
         if self._packed is None:
             self._packed = self._pack()
             self._frames = memoryview(b"")
         return self._packed
 
     def _pack(self) -> list[bytes]:
+        if self.count == 1:
+            body = self._frames[FRAME_HEADER_BYTES:]
+            return [LENGTH.pack(len(body)) + body]
         if not self.frame_size:
             return [pack_entries(list(self.entries()))]
         size, frames = self.frame_size, self._frames
@@ -71,7 +84,7 @@ class FrameRun:
         for part in parts:
             at = 0
             while at < len(part):
-                size = (self.frame_size or self._sizes[index]) - FRAME_HEADER_BYTES
+                size = (self.frame_size or self._sizes[index]) - self.head_bytes
                 at += skip
                 yield part[at : at + size]
                 at += size
@@ -127,7 +140,7 @@ def entry_bytes(entries: Sequence[Buffer]) -> int:
     return entries.size_bytes if isinstance(entries, Entries) else sum(map(len, entries))
 
 
-def packed(entries: Sequence[Buffer]) -> list[bytes]:
+def packed(entries: Sequence[Buffer]) -> list[Buffer]:
     """Parts which joined have a length (4 bytes) before each entry."""
     if isinstance(entries, Entries):
         return [part for run in entries.runs for part in run.pack()]

@@ -51,7 +51,8 @@ Trailer:
 | 104    | 4    | checksum of the state records                            |
 | 108    | 4    | checksum of the block checksums                          |
 | 112    | 4    | checksum of the summary                                  |
-| 116    | 8    | reserved, 0                                              |
+| 116    | 4    | flags; 1: the frames are bare                            |
+| 120    | 4    | reserved, 0                                              |
 | 124    | 4    | checksum of bytes 0..123                                 |
 """
 
@@ -67,7 +68,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from quire.codec.digest import crc32c
-from quire.codec.log_format import RunLike
+from quire.codec.log_format import RunLike, head_bytes_of
 from quire.codec.log_parts import (
     BLOCK_BYTES,
     Buffer,
@@ -82,6 +83,7 @@ from quire.codec.log_parts import (
 TRAILER_MAGIC = b"QSEALED\x01"
 CONSECUTIVE = 0xFFFFFFFF
 DISJOINT = -1
+TRAILER_BARE = 1
 
 _TRAILER = struct.Struct(
     "<"
@@ -101,7 +103,8 @@ _TRAILER = struct.Struct(
     "I"  # checksum of records
     "I"  # checksum of block checksums
     "I"  # checksum of summary
-    "8x"
+    "I"  # flags
+    "4x"
 )
 _U32 = struct.Struct("<I")
 TRAILER_BYTES = _TRAILER.size + _U32.size
@@ -321,6 +324,12 @@ class Trailer:
     records_crc: int
     checksums_crc: int
     summary_crc: int
+    flags: int = 0
+
+    @property
+    def head_bytes(self) -> int:
+        """Of each frame of the segment, before the entry."""
+        return head_bytes_of(bare=bool(self.flags & TRAILER_BARE))
 
     @property
     def records_at(self) -> int:
@@ -347,7 +356,7 @@ class Trailer:
             TRAILER_MAGIC, self.directory_id, self.segment, self.first_group, self.end_group,
             self.groups_at, self.footer_at, self.rows_bytes, self.records_bytes,
             self.checksums_bytes, self.summary_bytes, self.records, self.ledgers,
-            self.records_crc, self.checksums_crc, self.summary_crc,
+            self.records_crc, self.checksums_crc, self.summary_crc, self.flags,
         )  # fmt: skip
         return body + _U32.pack(crc32c(body))
 
@@ -381,6 +390,8 @@ class FooterParts:
     ledgers: Sequence[LedgerSummary]
     records: Sequence[StateRecord]
     checksums: array[int]
+    flags: int = 0
+    """Of the trailer."""
 
     def encode(self) -> tuple[list[bytes], Trailer]:
         """The pieces of the footer in order; the last is the trailer."""
@@ -391,7 +402,7 @@ class FooterParts:
             self.directory_id, self.segment, self.first_group, self.end_group, self.groups_at,
             self.footer_at, sum(map(len, self.rows)), len(records), len(checksums), len(summary),
             len(self.records), len(self.ledgers), crc32c(records),
-            crc32c(checksums), crc32c(summary),
+            crc32c(checksums), crc32c(summary), self.flags,
         )  # fmt: skip
         return [*self.rows, records, checksums, summary, trailer.encode()], trailer
 

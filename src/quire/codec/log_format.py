@@ -11,7 +11,8 @@ Segment header, padded with zeros to whole blocks:
 | offset | size | field                                                              |
 |--------|------|--------------------------------------------------------------------|
 | 0      | 8    | "QSEGMENT"                                                         |
-| 8      | 4    | format version: 1, or 2 where a compaction wrote the segment       |
+| 8      | 4    | format version: 1; where a compaction wrote the segment 3, before  |
+|        |      | that 2, whose frames are those of version 1                        |
 | 12     | 4    | header length in bytes, padding included                           |
 | 16     | 16   | directory id                                                       |
 | 32     | 8    | segment number                                                     |
@@ -35,12 +36,14 @@ block. The *table* is what lies between header and payload.
 | 48     | 4    | number of runs                                                      |
 | 52     | 4    | number of state records                                             |
 | 56     | 4    | table length in bytes                                               |
-| 60     | 4    | flags; 1: of a compaction, 2: the last group of one                 |
+| 60     | 4    | flags; 1: of a compaction, 2: the last group of one, 4: its frames  |
+|        |      | are bare                                                            |
 | 64     | 8    | payload length in bytes                                             |
 | 72     | 4    | checksum of what follows the table in the block it ends in          |
 | 76     | 4    | checksum of bytes 0..75 and of the table                            |
 
-Run row (32 bytes). Its frames, complete ADD frames as on the wire, lie back to back:
+Run row (32 bytes). Its frames lie back to back: complete ADD frames as on the wire, or bare ones,
+which are a length (4 bytes, big-endian) and the entry, as in the answer to a BATCH_READ:
 
 | offset | size | field                                                               |
 |--------|------|---------------------------------------------------------------------|
@@ -52,7 +55,9 @@ Run row (32 bytes). Its frames, complete ADD frames as on the wire, lie back to 
 | 28     | 4    | flags; 1: ids are not consecutive, the next `count` of the ids (i64)|
 
 A compaction puts a new file in the place of a segment: its header says what the old one said about
-the log, its groups are numbered from 0 on, and its state records all stand in the first one.
+the log, its groups are numbered from 0 on, and its state records all stand in the first one. Its
+frames are bare: what a reader of the whole ledger gets are the bytes of the file. What stood before
+the entries, the ledger's key, is among the state records.
 
 State records: see `log_parts`. Block checksums (u32): one for each block of the group that starts
 at or behind the end of the table, final zeros included; payload length / 4096 + 1 of them, the last
@@ -69,6 +74,7 @@ from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from quire.codec.digest import crc32c
+from quire.codec.frames import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
 from quire.codec.log_parts import (
     BLOCK_BYTES,
     Buffer,
@@ -85,8 +91,12 @@ from quire.codec.log_parts import (
 )
 
 FORMAT_VERSION = 1
-COMPACTED_VERSION = 2
+FRAMED_COMPACTED_VERSION = 2
+"""Of a segment that a compaction wrote with whole ADD frames, as it did once."""
+COMPACTED_VERSION = 3
 """Of a segment that a compaction wrote."""
+BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
+"""Before the entry in a bare frame."""
 MAX_TABLE_BYTES = 256 * 1024 * 1024
 """A longer one is not believed."""
 ID_BYTES = 16
@@ -135,6 +145,7 @@ RUN_ROW = struct.Struct(
 ROW_HAS_IDS = 1
 GROUP_COMPACTED = 1
 GROUP_LAST = 2
+GROUP_BARE = 4
 _CLEAN = struct.Struct("<8s16sQQ")  # magic, directory id, last segment, next group
 
 
@@ -185,6 +196,13 @@ class SegmentHeader:
     size_bytes: int = 0
     """Padding included; filled in by `decode_segment_header`."""
     compacted: bool = False
+    bare: bool = False
+    """Its frames are. Only of one that is compacted."""
+
+
+def head_bytes_of(*, bare: bool) -> int:
+    """How many bytes of a frame stand before the entry."""
+    return BARE_HEAD_BYTES if bare else FRAME_HEADER_BYTES
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -207,7 +225,9 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
     ranges = b"".join(_RANGE.pack(first, last) for first, last in header.live)
     used = _SEGMENT.size + _CRC.size + len(ranges)
     size = segment_header_size(len(header.live))
-    version = COMPACTED_VERSION if header.compacted else FORMAT_VERSION
+    version = FORMAT_VERSION
+    if header.compacted:
+        version = COMPACTED_VERSION if header.bare else FRAMED_COMPACTED_VERSION
     fixed = _SEGMENT.pack(
         SEGMENT_MAGIC, version, size, header.directory_id, header.segment,
         header.first_group, header.previous, len(header.live),
@@ -241,11 +261,11 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
     ranges = view[_SEGMENT.size + _CRC.size : end]
     if crc != crc32c(ranges, crc32c(view[: _SEGMENT.size])):
         raise FormatError("a segment header does not match its checksum")
-    if version not in (FORMAT_VERSION, COMPACTED_VERSION):
+    if not FORMAT_VERSION <= version <= COMPACTED_VERSION:
         raise VersionError(f"log format {version}, this is {COMPACTED_VERSION}")
     return SegmentHeader(
         directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size,
-        version == COMPACTED_VERSION,
+        version != FORMAT_VERSION, version == COMPACTED_VERSION,
     )  # fmt: skip
 
 
@@ -269,6 +289,11 @@ class GroupHeader:
     def payload_offset(self) -> int:
         """In the file."""
         return self.offset + GROUP_HEADER_BYTES + self.table_bytes
+
+    @property
+    def head_bytes(self) -> int:
+        """Of each of its frames, before the entry."""
+        return head_bytes_of(bare=bool(self.flags & GROUP_BARE))
 
     @property
     def end(self) -> int:

@@ -7,6 +7,7 @@ while it is busy with one piece of a read, the next one is under way.
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -28,6 +29,10 @@ InfoOf = Callable[[int], LedgerInfo]
 
 ROWS_PER_TURN = 4096
 """Of an index, looked at in one turn of the event loop."""
+
+KEPT_MAX = 8
+"""Readers whose next piece is fetched while they have nothing asked for: of so many pieces, of
+`reader.MAX_READ_BYTES` each, memory is held."""
 
 _FAILED = Piece(b"", [])
 
@@ -56,6 +61,11 @@ class _Fetch:
         """None, once done: it was not run."""
         self.waiter: asyncio.Future[None] | None = None
 
+    @property
+    def failed(self) -> bool:
+        """Nothing was read: a disk that failed once is asked again."""
+        return self.done and (self.piece is None or not self.piece.data)
+
 
 class ColdReads:
     """Used on the event loop."""
@@ -73,6 +83,9 @@ class ColdReads:
         self._ahead = ahead
         self._blocking = blocking
         self._info_of = info_of
+        self._kept: OrderedDict[int, tuple[Fetched, _Fetch]] = OrderedDict()
+        """By ledger: what its reader is going to want. Of files that do not change, and checked
+        like all else, so it may be old."""
         self.closed = False
 
     async def read(
@@ -81,6 +94,10 @@ class ColdReads:
         """See `LedgerStore.read_blocking`."""
         have: dict[Fetched, Piece] = {}
         under_way: dict[Fetched, _Fetch] = {}
+        kept = self._kept.pop(ledger_id, None)
+        if kept is not None and not kept[1].failed:
+            under_way[kept[0]] = kept[1]
+        asked_bytes = max_bytes
         entries, turn_bytes = Entries(), 0
         while len(entries) < max_count:
             at, most = first + len(entries), max_count - len(entries)
@@ -122,7 +139,29 @@ class ColdReads:
                 await asyncio.sleep(0)
         if not entries:
             raise NoEntry
+        if max_bytes < asked_bytes // 2 and not self.closed:
+            # Not the end of what there is, so the reader may come again for as much.
+            self._keep_next(ledger_id, first + len(entries), max_count, asked_bytes, overhead_bytes)
         return entries
+
+    def _keep_next(
+        self, ledger_id: int, entry_id: int, max_count: int, max_bytes: int, overhead_bytes: int
+    ) -> None:
+        """Fetch what a reader that goes on wants first, while its answer is sent. Only of one that
+        goes through its ledger on the device."""
+        try:
+            info = self._info_of(ledger_id)
+        except NoLedger:
+            return
+        if entry_id > info.last_entry_id:
+            return
+        wanted = self._reader.upcoming(info, entry_id, max_count, max_bytes, overhead_bytes)
+        if wanted is None or not wanted.entries:
+            return
+        if self._ahead.goes_on(ledger_id, entry_id, wanted.segment):
+            self._kept[ledger_id] = wanted.key, self._begin(ledger_id, wanted)
+            if len(self._kept) > KEPT_MAX:
+                self._kept.popitem(last=False)
 
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `LedgerStore.entry_ranges`."""

@@ -346,6 +346,7 @@ class Compactor(PacedChore):
         made.state = SegmentState.SEALED
         made.trailer = trailer
         made.groups_at, made.end = result.groups_at, result.end
+        made.head_bytes = trailer.head_bytes
         made.first_group, made.end_group = last.first_group, last.end_group
         made.previous, made.live = last.previous, last.live
         made.payload_bytes = result.copied_bytes
@@ -396,7 +397,8 @@ class Compactor(PacedChore):
     # -- what must survive ------------------------------------------------------------------------
 
     def _still_needed(self, work: _Work, records: Sequence[StateRecord]) -> list[StateRecord]:
-        """Of the records of the last segment, in their order; and that it holds the others' too."""
+        """Of the records of the last segment, in their order; the keys of all that is copied; and
+        that it holds the others' too."""
         void: dict[int, int] = {}
         newest: dict[int, int] = {}
         for at, record in enumerate(records):
@@ -419,6 +421,12 @@ class Compactor(PacedChore):
                     needed = needed and newest[ledger_id] == at
             if needed:
                 kept.append(record)
+        # Frames bring their ledger's key from the segments that they come from, bare ones do not.
+        known = {one.ledger_id for one in kept if one.kind is RecordKind.MASTER_KEY}
+        for ledger_id, info in work.living.items():
+            lives = self._catalogue.ledgers.get(ledger_id) is info
+            if lives and info.master_key and ledger_id not in known:
+                kept.append(StateRecord(RecordKind.MASTER_KEY, ledger_id, info.master_key))
         for number in work.choice.numbers[:-1]:
             kept.append(StateRecord(RecordKind.MERGED, value=segment_value(number)))
         return kept

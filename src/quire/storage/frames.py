@@ -6,11 +6,11 @@ import struct
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from quire.codec.log_parts import Buffer
 
-FRAME_IDS = struct.Struct(">I24xqq")  # length, (header word, key), ledger, entry
-LEDGER_AT, ENTRY_AT, ID_BYTES = 28, 36, 8
+ID_BYTES = 8
 _LENGTH = struct.Struct(">I")
 _IDS = struct.Struct(">qq")
 _LOW_BYTES = 2
@@ -29,27 +29,45 @@ def _low_bytes() -> bytes:
 _LOW = _low_bytes()
 
 
+@lru_cache(maxsize=2)
+def frame_ids(head_bytes: int) -> struct.Struct:
+    """Length, ledger and entry of a frame that has so many bytes before its entry."""
+    return struct.Struct(f">I{head_bytes - _LENGTH.size}xqq")
+
+
 def frames_are(
-    frames: Buffer, ledger_id: int, ids: Sequence[int], sizes: Iterable[int], frame_size: int
+    frames: Buffer,
+    ledger_id: int,
+    ids: Sequence[int],
+    sizes: Iterable[int],
+    frame_size: int,
+    head_bytes: int,
 ) -> bool:
-    """Whether these are just the frames of these entries; `frame_size`: of all, or 0."""
+    """Whether these are just the frames of these entries; `frame_size`: of all, or 0. Each has
+    `head_bytes` before the entry."""
     if frame_size:
         if len(frames) != frame_size * len(ids):
             return False
         data = bytes(frames) if isinstance(frames, memoryview) else frames
-        return equal_frames_are(data, 0, ledger_id, ids, frame_size)
+        return equal_frames_are(data, 0, ledger_id, ids, frame_size, head_bytes)
     at, end = 0, len(frames)
+    known = frame_ids(head_bytes)
     for entry_id, size in zip(ids, sizes, strict=True):
-        if at + FRAME_IDS.size > end:
+        if at + known.size > end:
             return False
-        if FRAME_IDS.unpack_from(frames, at) != (size - 4, ledger_id, entry_id):
+        if known.unpack_from(frames, at) != (size - 4, ledger_id, entry_id):
             return False
         at += size
     return at == end
 
 
 def equal_frames_are(
-    data: bytes | bytearray, at: int, ledger_id: int, ids: Sequence[int], frame_size: int
+    data: bytes | bytearray,
+    at: int,
+    ledger_id: int,
+    ids: Sequence[int],
+    frame_size: int,
+    head_bytes: int,
 ) -> bool:
     """`frames_are`, of frames of one size from `at` on.
 
@@ -61,6 +79,8 @@ def equal_frames_are(
         return False
     if not count:
         return True
+    if frame_size < head_bytes + _IDS.size:
+        return False
     first = ids[0]
     length, known = _LENGTH.pack(frame_size - 4), _IDS.pack(ledger_id, first)
     listed = not isinstance(ids, range) or ids.step != 1
@@ -72,11 +92,11 @@ def equal_frames_are(
     else:
         low = _LOW_BYTES * (first % _LOW_IDS)
         changing, size = _LOW[low : low + _LOW_BYTES * count], _LOW_BYTES
-    for start, expected in ((at, length), (at + LEDGER_AT, known[:-size])):
+    for start, expected in ((at, length), (at + head_bytes, known[:-size])):
         for offset, byte in enumerate(expected, start):
             if data[offset:end:frame_size].count(byte) != count:
                 return False
-    entries_at = at + ENTRY_AT + ID_BYTES - size
+    entries_at = at + head_bytes + _IDS.size - size
     return all(
         data[entries_at + byte : end : frame_size] == changing[byte::size] for byte in range(size)
     )

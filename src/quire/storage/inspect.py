@@ -221,14 +221,14 @@ class SegmentDump:
             self._file, self._directory_id, facts.number, facts.groups_at, facts.groups_end
         )
 
-    def frames(self, extent: Extent) -> Iterator[tuple[int, int, bytes]]:
-        """Entry id, place in the file, and frame of each entry of a run, one by one. Nothing of
-        them is checked. `OSError`."""
+    def frames(self, extent: Extent, head_bytes: int) -> Iterator[tuple[int, int, int, bytes]]:
+        """Entry id, place and size of its frame in the file, and the entry, of each in a run, one
+        by one. Nothing of them is checked. `head_bytes`: of its group. `OSError`."""
         at = extent.offset
         for index in range(extent.count):
             entry_id = extent.first + index if extent.ids is None else extent.ids[index]
             size = extent.frame_size if extent.sizes is None else extent.sizes[index]
-            yield entry_id, at, read(self._file, at, size)
+            yield entry_id, at, size, read(self._file, at, size)[head_bytes:]
             at += size
 
     def scrub(self, target: Target) -> SegmentScrub:

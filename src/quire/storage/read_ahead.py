@@ -82,6 +82,17 @@ class ReadAhead:
         follow = self._follows.get(ledger_id)
         return follow is not None and (follow.waited_in is segment or follow.beyond is segment)
 
+    def goes_on(self, ledger_id: int, entry_id: int, segment: Segment) -> bool:
+        """Whether a reader is followed there that has come to this entry one piece behind the
+        other."""
+        follow = self._follows.get(ledger_id)
+        return (
+            follow is not None
+            and follow.next_entry == entry_id
+            and follow.steps >= STEPS_BEFORE
+            and self.is_followed(ledger_id, segment)
+        )
+
     def has_read(
         self, ledger_id: int, entry_id: int, count: int, segment: Segment, end: int, stop: int
     ) -> None:

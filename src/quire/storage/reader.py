@@ -28,7 +28,7 @@ from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
 from quire.errors import DamagedError
 from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles
-from quire.storage.frames import FRAME_IDS, equal_frames_are, frames_are
+from quire.storage.frames import equal_frames_are, frame_ids, frames_are
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
@@ -237,9 +237,9 @@ class Reader:
         return None if found is None else found[0]
 
     def master_key(self, info: LedgerInfo, have: Have) -> bytes | None:
-        """The key in one of the ledger's frames, of the last entry."""
+        """The key in one of the ledger's frames, of the last entry. Bare frames have none."""
         for place in self._places(info, info.last_entry_id, have):
-            if isinstance(place, DamagedError):
+            if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:
                 continue
             try:
                 view, at, good = self._frames(place, 1, have)
@@ -395,7 +395,7 @@ def _rows_key(segment: Segment, ledger_id: int) -> Hashable:
 
 def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
     """How many entries of the place to read; 0 where even the first passes the budget."""
-    per_entry = overhead - FRAME_HEADER_BYTES
+    per_entry = overhead - place.segment.head_bytes
     most = min(place.count, most)
     max_bytes = max(max_bytes, 0)  # Below 0 the first entry, which is never refused, has passed it.
     if place.sizes is None:
@@ -420,7 +420,7 @@ def _blocks_of(place: Place, count: int) -> WouldBlock:
     size = _frame_bytes(place, count)
     low = place.start - place.start % BLOCK_BYTES
     high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES
-    entry_bytes = size - FRAME_HEADER_BYTES * count
+    entry_bytes = size - place.segment.head_bytes * count
     return WouldBlock(place.segment, low, high - low, count, entry_bytes)
 
 
@@ -435,19 +435,19 @@ def _checked(
 ) -> FrameRun:
     """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
     trusted. `DamagedError` where the first is damaged."""
-    size = place.frame_size
+    size, head_bytes = place.frame_size, place.segment.head_bytes
     end = at + size * count
     if place.sizes is None and count >= COLUMNS_FROM and end <= good:
         ids = range(entry_id, entry_id + count)
         whole = view.obj
         if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
-            equal = equal_frames_are(whole, at, ledger_id, ids, size)
+            equal = equal_frames_are(whole, at, ledger_id, ids, size, head_bytes)
         else:
-            equal = frames_are(view[at:end], ledger_id, ids, (), size)
+            equal = frames_are(view[at:end], ledger_id, ids, (), size, head_bytes)
         if equal:
-            return FrameRun(view[at:end], count, size)
+            return FrameRun(view[at:end], count, size, (), head_bytes)
     found, end = 0, at
-    unpack = FRAME_IDS.unpack_from
+    unpack = frame_ids(head_bytes).unpack_from
     for size in repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]:
         if end + size > good or unpack(view, end) != (size - 4, ledger_id, entry_id + found):
             break
@@ -459,4 +459,4 @@ def _checked(
             remedy="Another replica has it; it is replaced when the ledger is replicated again",
         )
     sizes = () if place.sizes is None else place.sizes[:found]
-    return FrameRun(view[at:end], found, place.frame_size, sizes)
+    return FrameRun(view[at:end], found, place.frame_size, sizes, head_bytes)

@@ -17,7 +17,8 @@ from quire.storage.sealing import Loaded, mentioned, read
 from quire.storage.seams import File
 from quire.storage.segment import Segment, SegmentState, segment_name
 
-_FRAME_LAC = struct.Struct(">I24xqqq")  # length, (header word, key), ledger, entry, LAC
+_LENGTH = struct.Struct(">I")
+_ENTRY_HEAD = struct.Struct(">qqq")  # ledger, entry, LAC
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +222,7 @@ class Replayer:
 
     def _group(self, segment: Segment, group: ScannedGroup) -> None:
         header = group.header
+        segment.head_bytes = header.head_bytes  # The same in all groups of a segment.
         gap = (header.offset - segment.end) // BLOCK_BYTES
         segment.checksums.extend(array("I", bytes(4 * gap)))
         segment.checksums.extend(group.checksums)
@@ -269,10 +271,11 @@ class Replayer:
             run = max(part.runs, key=lambda run: run.last)
             size = run.frame_size or (run.sizes[-1] if run.sizes else 0)
             at = run.batch.file_offset + run.offset + run.size_bytes - size
-            data = read(file, at, _FRAME_LAC.size)
-            if len(data) < _FRAME_LAC.size:
+            data = read(file, at, segment.head_bytes + _ENTRY_HEAD.size)
+            if len(data) < segment.head_bytes + _ENTRY_HEAD.size:
                 continue
-            length, ledger, entry, lac = _FRAME_LAC.unpack(data)
+            (length,) = _LENGTH.unpack_from(data)
+            ledger, entry, lac = _ENTRY_HEAD.unpack_from(data, segment.head_bytes)
             if (length, ledger, entry) == (size - 4, ledger_id, run.last) and lac <= entry:
                 info = self.catalogue.ledgers[ledger_id]
                 info.last_add_confirmed = max(info.last_add_confirmed, lac)

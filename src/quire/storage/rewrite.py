@@ -6,7 +6,9 @@ renames the file over the last of the segments. Before that rename nothing has h
 spare file; behind it the output holds all that lived in any of them, and is durable.
 
 Every block that is copied is checked against its checksum, and every frame against the index, as by
-a read. What does not check ends the whole: damage must not get a good checksum.
+a read. What does not check ends the whole: damage must not get a good checksum. What stands in a
+frame beside the entry and its length is left out: then what a reader gets of a long run are the
+bytes of the file.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from dataclasses import dataclass
 from itertools import repeat
 
 from quire.codec.digest import crc32c
+from quire.codec.frame_runs import FrameRun
 from quire.codec.log_footer import (
     DISJOINT,
     Trailer,
@@ -28,6 +31,8 @@ from quire.codec.log_footer import (
     decode_ledger_rows,
 )
 from quire.codec.log_format import (
+    BARE_HEAD_BYTES,
+    GROUP_BARE,
     GROUP_COMPACTED,
     GROUP_LAST,
     GroupEncoder,
@@ -113,6 +118,10 @@ class _Piece:
     ids: Sequence[int] | None
 
     @property
+    def head_bytes(self) -> int:
+        return self.origin.source.trailer.head_bytes
+
+    @property
     def last(self) -> int:
         return self.first + self.count - 1 if self.ids is None else self.ids[-1]
 
@@ -139,6 +148,7 @@ class Rewrite:
         self._runs: dict[int, list[Run]] = {}
         self._spans: dict[int, int] = {}
         self._output = Segment(self._last.number, None, 0)
+        self._output.head_bytes = BARE_HEAD_BYTES
         self._groups = 0
         self._copied = 0
         self._duplicates = 0
@@ -167,7 +177,7 @@ class Rewrite:
         old = self._header
         header = SegmentHeader(
             self._directory_id, old.segment, old.first_group, old.previous, old.live,
-            compacted=True,
+            compacted=True, bare=True,
         )  # fmt: skip
         self._records = records
         if self._disk.exists(SPARE_NAME):
@@ -196,7 +206,7 @@ class Rewrite:
         encoder = GroupEncoder(self._directory_id, output.number, self._groups, output.end)
         encoder.add(runs, buffers, size, self._records if not self._groups else ())
         whole = self._at == len(self._pieces)
-        group = encoder.finish(GROUP_COMPACTED | (GROUP_LAST if whole else 0))
+        group = encoder.finish(GROUP_COMPACTED | GROUP_BARE | (GROUP_LAST if whole else 0))
         self._file.write(group.buffers, output.end)
         self._file.sync()
         batch.file_offset = group.header.payload_offset
@@ -315,14 +325,14 @@ class Rewrite:
             piece = self._pieces[self._at]
             if size and size + piece.size_bytes > GROUP_BYTES:
                 break
-            frames = self._frames(piece)
-            buffers.append(frames)
+            frames = _bare(self._frames(piece), piece)
+            buffers += frames
             before = runs[-1] if runs else None
             if before is not None and _goes_on(before, piece):
                 before.count += piece.count
             else:
                 runs.append(_run_of(piece, size, batch))
-            size += len(frames)
+            size += sum(map(len, frames))
             self._at += 1
         return runs, buffers, size
 
@@ -339,7 +349,7 @@ class Rewrite:
         frames = view[start : start + size]
         ids = piece.ids or range(piece.first, piece.first + piece.count)
         sizes = repeat(piece.frame_size, piece.count) if piece.sizes is None else piece.sizes
-        if not frames_are(frames, piece.ledger_id, ids, sizes, piece.frame_size):
+        if not frames_are(frames, piece.ledger_id, ids, sizes, piece.frame_size, piece.head_bytes):
             what = f"the frames at {piece.offset} are not what they should"
             raise BadSegmentError(one.source.number, what)
         return frames
@@ -411,21 +421,34 @@ def _cut(piece: _Piece) -> Iterator[_Piece]:
         start, offset = stop, offset + size
 
 
+def _bare(frames: memoryview, piece: _Piece) -> Sequence[Buffer]:
+    """The piece's frames as the output has them."""
+    sizes = () if piece.sizes is None else piece.sizes
+    return FrameRun(frames, piece.count, piece.frame_size, sizes, piece.head_bytes).pack()
+
+
 def _goes_on(run: Run, piece: _Piece) -> bool:
     return (
         run.ledger_id == piece.ledger_id
         and run.ids is None
         and piece.ids is None
         and bool(run.frame_size)
-        and run.frame_size == piece.frame_size
+        and run.frame_size == piece.frame_size - _left_out(piece)
         and run.first + run.count == piece.first
     )
 
 
+def _left_out(piece: _Piece) -> int:
+    """Bytes of each frame that the output does not have."""
+    return piece.head_bytes - BARE_HEAD_BYTES
+
+
 def _run_of(piece: _Piece, offset: int, batch: Batch) -> Run:
+    less = _left_out(piece)
     run = Run(
-        piece.ledger_id, piece.first, piece.count, offset, piece.frame_size,
-        None if piece.sizes is None else array("I", piece.sizes),
+        piece.ledger_id, piece.first, piece.count, offset,
+        piece.frame_size - less if piece.frame_size else 0,
+        None if piece.sizes is None else array("I", [size - less for size in piece.sizes]),
         None if piece.ids is None else array("q", piece.ids),
     )  # fmt: skip
     run.batch = batch

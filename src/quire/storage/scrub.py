@@ -41,7 +41,7 @@ from quire.codec.log_parts import BLOCK_BYTES, FormatError, block_checksums
 from quire.core.ranges import Range, merged, touches, widened
 from quire.storage import extents
 from quire.storage.extents import Extent
-from quire.storage.frames import FRAME_IDS, frames_are
+from quire.storage.frames import frame_ids, frames_are
 from quire.storage.scan import SCAN_BYTES, read_group_header, read_segment_header
 from quire.storage.sealing import read
 from quire.storage.seams import File
@@ -242,6 +242,7 @@ class SegmentScrub:
         bad = sorted(n for n in self._bad if n * BLOCK_BYTES >= header.offset)
         hurt = merged((number, number) for number in bad)
         starts, ends = self._starts, self._ends
+        known = frame_ids(header.head_bytes)
         for row in table.runs:
             size = row.frame_size * row.count if row.sizes is None else sum(row.sizes)
             start = payload + row.offset
@@ -254,12 +255,12 @@ class SegmentScrub:
             at = start - header.offset
             if row.count == 1:  # of thousands in a group
                 ids = size - 4, row.ledger_id, row.first
-                right = size >= FRAME_IDS.size and FRAME_IDS.unpack_from(data, at) == ids
+                right = size >= known.size and known.unpack_from(data, at) == ids
             else:
                 right = frames_are(
                     data[at : at + size], row.ledger_id,
                     row.ids or range(row.first, row.first + row.count),
-                    row.sizes or (), row.frame_size,
+                    row.sizes or (), row.frame_size, header.head_bytes,
                 )  # fmt: skip
             if not right:
                 extent = _extent_of(row, start)

@@ -114,6 +114,7 @@ class DirectoryScrub:
             return False
         segment.trailer = trailer
         segment.groups_at, segment.end = trailer.groups_at, trailer.footer_at
+        segment.head_bytes = trailer.head_bytes
         return True
 
     def _scrubbed(self, segment: Segment, found: Findings) -> SegmentScrubbed:

@@ -10,6 +10,7 @@ from quire.codec.digest import crc32c
 from quire.codec.log_footer import (
     DISJOINT,
     PLAIN_ROWS_MAX,
+    TRAILER_BARE,
     TRAILER_BYTES,
     FooterParts,
     LedgerSummary,
@@ -21,6 +22,7 @@ from quire.codec.log_footer import (
     encode_ledger_rows,
     encode_plain_rows,
 )
+from quire.codec.log_format import BARE_HEAD_BYTES
 from quire.codec.log_parts import StateRecord
 from quire.storage.batch import Run
 from quire.storage.ledger_ids import LedgerIds
@@ -138,7 +140,7 @@ def write_footer(seal: SealInput) -> Sealed:
         seal.directory_id, segment.number, segment.first_group, segment.end_group,
         segment.groups_at, segment.end, rows, ledgers,
         [replace(one, run_index=0) if one.run_index else one for one in seal.records],
-        segment.checksums,
+        segment.checksums, TRAILER_BARE if segment.head_bytes == BARE_HEAD_BYTES else 0,
     )  # fmt: skip
     pieces, trailer = footer.encode()
     assert segment.file is not None

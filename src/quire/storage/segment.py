@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import add, attrgetter
 
+from quire.codec.frames import FRAME_HEADER_BYTES
 from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
 from quire.storage import sealed_rows
@@ -269,9 +270,10 @@ class Segment:
 
     __slots__ = (
         "capacity", "checksums", "chunks", "compacting", "damage", "end", "end_group", "file",
-        "first_group", "forgotten", "generation", "groups_at", "in_flight", "live", "live_bytes",
-        "live_ledgers", "lost_groups", "mentions", "number", "parts", "payload_bytes", "previous",
-        "readers", "records", "reserved", "run_count", "state", "trailer",
+        "first_group", "forgotten", "generation", "groups_at", "head_bytes", "in_flight", "live",
+        "live_bytes", "live_ledgers", "lost_groups", "mentions", "number", "parts",
+        "payload_bytes", "previous", "readers", "records", "reserved", "run_count", "state",
+        "trailer",
     )  # fmt: skip
 
     def __init__(self, number: int, file: File | None, capacity: int) -> None:
@@ -289,6 +291,8 @@ class Segment:
         """The segment before, as its header says it."""
         self.groups_at = BLOCK_BYTES
         """Length of the header."""
+        self.head_bytes = FRAME_HEADER_BYTES
+        """Of each frame, before the entry: fewer where a compaction wrote it."""
         self.first_group = 0
         self.end_group = 0
         """The group behind the last."""
@@ -340,6 +344,7 @@ class Segment:
         self.state = SegmentState.SEALED
         self.trailer, self.mentions = trailer, mentions
         self.groups_at, self.end = trailer.groups_at, trailer.footer_at
+        self.head_bytes = trailer.head_bytes
         self.first_group, self.end_group = trailer.first_group, trailer.end_group
 
     def fits(self, cost: int) -> bool:
