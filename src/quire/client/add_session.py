@@ -4,10 +4,10 @@
     turn of the event loop: together with other ledgers of these members, by a Route)
     answers -> AddPipeline watermarks -> confirm -> the futures of the appends, in order
 
-Failed members are replaced, one change at a time; where no replacement can be had the session goes
-on without them, or waits for them where no ack quorum is left (`quire.client.away`). Recovery
-writes entries back through the same session; only the flags and the way to change the ensemble
-differ.
+One entry among those of many ledgers is a row of a `Sheaf` instead of a Block. Failed members are
+replaced, one change at a time (`Replacement`); where no replacement can be had the session goes on
+without them, or waits for them where no ack quorum is left (`Away`). Recovery writes entries back
+through the same session; only the flags and the way to change the ensemble differ.
 """
 
 from __future__ import annotations
@@ -15,31 +15,28 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from contextlib import nullcontext
+from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from quire.client.add_member import Member
-from quire.client.away import Away
+from quire.client.add_timeouts import quorum_timeout
+from quire.client.away import Away, nobody_left
 from quire.client.logs import log_event
 from quire.client.pool import BookiePool
-from quire.client.tracing import note
+from quire.client.replacement import ChangeEnsemble, Replacement
 from quire.client.turns import Route
 from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.frames import Buffer
 from quire.config import ClientConfig
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.core.placement import Wanted
-from quire.core.placement.words import some
 from quire.core.quorum import bearable
 from quire.core.spread_pipeline import SpreadPipeline
 from quire.errors import (
-    AddQuorumTimeoutError,
     BookieTimeoutError,
     EntryTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
-    NotEnoughBookiesError,
     QuireError,
     UnauthorizedError,
     WriteError,
@@ -49,10 +46,6 @@ from quire.tasks import TaskSet
 
 REACH_S = 1.0
 """How long the end of a session waits for connections that are still being made."""
-
-ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
-"""(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
-now in force. Raises what ends the session."""
 
 
 class Encoder(Protocol):
@@ -67,11 +60,11 @@ class AddSession:
     """Adds to one ledger on one ensemble, with replacement of failed members."""
 
     __slots__ = (
-        "_away", "_change_ensemble", "_changes", "_encoder", "_failed", "_lac_sent", "_loop",
-        "_members", "_reached", "_room", "_route", "_spans", "_stopped", "_striped", "_turns",
-        "_waiters", "_write_quorum", "ack_quorum", "causes", "config", "ensemble", "failure",
+        "_change_ensemble", "_encoder", "_lac_sent", "_lends", "_loop", "_members", "_places",
+        "_reached", "_replacement", "_room", "_route", "_stopped", "_striped", "_turns", "_waiters",
+        "_write_quorum", "ack_quorum", "away", "causes", "config", "ensemble", "failure",
         "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met", "pipeline",
-        "pool", "tasks",
+        "pool", "spans", "tasks",
     )  # fmt: skip
 
     always_hears = False
@@ -125,14 +118,17 @@ class AddSession:
         """Also of those that do not come to a quorum: somebody waits for room."""
         self._route: Route | None = None
         """While all members are connected."""
+        self._places: tuple[int, ...] = ()
+        """Of the members on that."""
+        self._lends = False
+        """Single entries may be rows of a sheaf."""
         self._reached: asyncio.Future[None] | None = None
         """Once this is made, members that fail are not replaced any more."""
-        self._failed: dict[int, Member] = {}
-        self._away: Away | None = None
+        self._replacement: Replacement | None = None
+        self.away: Away | None = None
         self.met = False
         """Some member was connected to: those that cannot be had now may come back."""
-        self._changes = 0
-        self._spans = pool.tracing.of_session(self.ledger_id)
+        self.spans = pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
 
@@ -149,13 +145,13 @@ class AddSession:
     @property
     def traced(self) -> bool:
         """Whether its batches have spans."""
-        return self._spans is not None
+        return self.spans is not None
 
     @property
     def full(self) -> bool:
         if self.pipeline.unacked_bytes_max() >= self.config.max_unacked_bytes:
             return True
-        return self._away is not None and self._away.full
+        return self.away is not None and self.away.full
 
     async def room(self) -> None:
         """Wait until the slowest member has acknowledged enough. Cancel-safe."""
@@ -196,25 +192,44 @@ class AddSession:
             )
         before = pipeline.length
         pieces, length = self._encoder.frames(first, lac, before, payloads)
-        block = Block(first, last, pieces, before, length, self._loop.time())
         counters = self.pool.counters
         counters.adds += len(payloads)
         counters.add_bytes += length - before
         counters.add_batches += 1
         if not self._members:
             self._start()
-        pipeline.push(block)
         self.lac_pushed = lac
-        route = self._route
-        if route is not None and self._turns.ending:
-            if not route.pieces:
-                self._turns.loaded.append(route)
-            route.pieces += pieces
-        else:
-            self._send(block)
-        if self._spans is not None:
-            self._spans.sent(first, last, length - before)
+        route = self._route if self._turns.ending else None
+        if route is not None and not route.pieces:
+            self._turns.loaded.append(route)
+        if route is None or len(payloads) > 1 or not self._lend(route, pieces):
+            block = Block(first, last, pieces, before, length, self._loop.time())
+            pipeline.push(block)
+            if route is None:
+                self._send(block)
+            else:
+                route.put(pieces)
+        if self.spans is not None:
+            self.spans.sent(first, last, length - before)
         return last
+
+    def _lend(self, route: Route, pieces: Sequence[Buffer]) -> bool:
+        """Let one entry be a row of what leaves on `route`, if nothing is unusual."""
+        pipeline = self.pipeline
+        if not self._lends or self.hears_every_ack or not pipeline.lends:
+            return False
+        sheaf = route.sheaf(self._turns, self.ack_quorum)
+        if sheaf is None:
+            return False
+        route.pieces += pieces
+        row = pipeline.lend(sheaf, self._places, self.ledger_id, pieces)
+        if self._waiters is not None:
+            sheaf.waiting[row] = self._confirmed_in_sheaf
+        return True
+
+    def _confirmed_in_sheaf(self) -> None:
+        if self._waiters is not None:
+            self._tell_waiters(self._waiters, self.pipeline.accepted)
 
     def _send(self, block: Block) -> None:
         """To each member that is connected, what it has to store of it."""
@@ -237,10 +252,13 @@ class AddSession:
         links = [member.channel for member in self._members if member.channel is not None]
         if len(links) == len(self._members):
             self._route = self._turns.route(tuple(links))
+            self._places = self._route.places(tuple(links))
+            self._lends = type(self.pipeline) is AddPipeline and self.spans is None
 
     def lose_route(self) -> None:
         """A member is not connected any more."""
         self._route = None
+        self.pipeline.settle()
 
     def wait_for(self, entry_id: int) -> asyncio.Future[int]:
         """A future of `entry_id`, done once it is accepted (which is confirmed, but for deferred
@@ -261,6 +279,9 @@ class AddSession:
                 waiters.append((entry_id, future))
             else:
                 waiters.insert(at, (entry_id, future))
+            sheaf = self.pipeline.sheaf
+            if sheaf is not None and not sheaf.over:
+                sheaf.waiting[self.pipeline.row] = self._confirmed_in_sheaf
         return future
 
     async def force(self) -> int:
@@ -299,8 +320,8 @@ class AddSession:
                 self.pool.counters.add_time.observe(took_s, accepted - before)
             if self._waiters is not None:
                 self._tell_waiters(self._waiters, accepted)
-            if self._spans is not None:
-                self._spans.accepted(accepted)
+            if self.spans is not None:
+                self.spans.accepted(accepted)
         if self._room is not None and not self.full:
             self._end_wait_for_room()
 
@@ -330,14 +351,13 @@ class AddSession:
             member.leave()
             self.look_who_is_reached()
             return
-        self._failed[member.index] = member
-        if not self.pipeline.frozen:
-            self.pipeline.frozen = True
-            self.tasks.start(self._replace_failed())
+        if self._replacement is None:
+            self._replacement = Replacement(self, self._change_ensemble)
+        self._replacement.of(member)
 
     def _tell_failure(self, error: QuireError) -> None:
-        if self._spans is not None:
-            self._spans.failed(error)
+        if self.spans is not None:
+            self.spans.failed(error)
         if not self._stopped:
             confirmed, pushed = self.pipeline.last_confirmed, self.pipeline.last_pushed
             outcome = "unknown" if pushed > confirmed else "acknowledged"
@@ -353,8 +373,8 @@ class AddSession:
         self.failure = error
         self.pipeline.frozen = True
         self.pool.timeouts.forget(self)
-        if self._away is not None:
-            self._away.stop()
+        if self.away is not None:
+            self.away.stop()
         self.look_who_is_reached()
         for member in self._members:
             member.leave()
@@ -366,90 +386,25 @@ class AddSession:
         self._end_wait_for_room()
         self._tell_failure(error)
 
-    async def _replace_failed(self) -> None:
-        """Replace failed members until none is left (replication spec, 4.2 and 4.3)."""
-        try:
-            while self._failed and self.failure is None:
-                failed = {index: member.bookie_id for index, member in self._failed.items()}
-                self._failed.clear()
-                for index in failed:
-                    self._members[index].leave()
-                await self._replace_and_tell(failed)
-        except QuireError as error:
-            self.fail(error)
-        if self.failure is None:
-            self.pipeline.frozen = False
-            self.after_acks()
-
-    async def _replace_and_tell(self, failed: dict[int, str]) -> None:
-        bookies = [failed[index] for index in sorted(failed)]
-        spans = self._spans
-        with nullcontext() if spans is None else spans.ensemble_change(bookies) as span:
-            await self._replace(failed)
-            now = {index: self.ensemble[index] for index in sorted(failed)}
-            added = [bookie for index, bookie in now.items() if bookie != failed[index]]
-            outcome = "replaced"
-            if self._away is not None and self._away.indexes.intersection(failed):
-                outcome = "fewer" if self.bearable() else "waits"
-            note(span, added=added, outcome=outcome, first_entry=self.pipeline.last_confirmed + 1)
-        log_event(
-            logging.INFO, "ensemble_changed", ledger=self.ledger_id,
-            entry=self.pipeline.last_confirmed + 1, bookie=bookies, added=added, outcome=outcome,
-            error="; ".join(str(self.causes[b]) for b in bookies if b in self.causes),
-        )  # fmt: skip
-
-    async def _replace(self, failed: dict[int, str]) -> None:
-        self._changes += 1
-        self.pool.counters.ensemble_changes += 1
-        if self._changes > self.config.max_ensemble_changes:
-            raise WriteError(
-                f"ledger {self.ledger_id}: more than {self.config.max_ensemble_changes} "
-                "ensemble changes",
-                ledger_id=self.ledger_id,
-                causes=self.causes,
-            )
-        if self.bearable(failed):
-            replacements = self.pool.pick_now(self.wanted(failed), rested=True)
-        else:
-            replacements = await self.pool.pick(self.wanted(failed), rested=True)
-        ensemble = self.ensemble
-        if replacements:
-            gone = {index: failed[index] for index in replacements}
-            ensemble = await self._change_ensemble(
-                gone, replacements, self.pipeline.last_confirmed + 1
-            )
-        # Every index that failed starts again, also where the bookie is the same in the end
-        # (A replaced by B, B by A: rule 43).
-        unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
+    def take_ensemble(self, ensemble: tuple[str, ...]) -> set[int]:
+        """The one that is in force now; where it has other bookies."""
         changed = {index for index, b in enumerate(ensemble) if b != self.ensemble[index]}
         self.ensemble = ensemble
-        if self._away is not None:
-            self._away.replaced(changed)
+        if self.away is not None:
+            self.away.replaced(changed)
         self._look_at_domains()
-        if unreplaced:
-            if not self._patience_s and not self.bearable(unreplaced):
-                raise self.nobody_left(unreplaced)
-            if self._away is None:
-                self._away = Away(self)
-            self._away.go_on_without(unreplaced)
-        self.begin_again(changed | (set(failed) - unreplaced))
+        return changed
 
-    def nobody_left(self, indexes: Iterable[int]) -> NotEnoughBookiesError:
-        """These members cannot be had, nor others in their places."""
-        lost = {index: self.ensemble[index] for index in sorted(indexes)}
-        why = self.pool.placement.why(self.wanted(lost), self.pool.placement.view())
-        limit_s = self._patience_s
-        return NotEnoughBookiesError(
-            f"ledger {self.ledger_id}: no bookie is left to replace {some(lost.values())}"
-            + (f", which were tried again for {limit_s:g} s: " if limit_s else ": ")
-            + why,
-            ledger_id=self.ledger_id,
-            causes=self.causes,
-            remedy="Start another bookie, then open the ledger with recovery",
-        )
+    def go_on_without(self, unreplaced: set[int]) -> None:
+        """These members cannot be had, nor others in their places. Raises NotEnoughBookiesError."""
+        if not self.patience_s and not self.bearable(unreplaced):
+            raise nobody_left(self, unreplaced)
+        if self.away is None:
+            self.away = Away(self)
+        self.away.go_on_without(unreplaced)
 
     @property
-    def _patience_s(self) -> float:
+    def patience_s(self) -> float:
         """Nobody waits for bookies that were never there: mostly that is a mistake."""
         return self.config.lost_quorum_limit_s if self.met else 0.0
 
@@ -460,7 +415,7 @@ class AddSession:
 
     def bearable(self, missing: Iterable[int] = ()) -> bool:
         """Whether there is an ack quorum without these members, and those that are away."""
-        absent = set(missing) if self._away is None else self._away.indexes.union(missing)
+        absent = set(missing) if self.away is None else self.away.indexes.union(missing)
         if isinstance(self.pipeline, SpreadPipeline) and not self.pipeline.spread_without(absent):
             return False
         return bearable(absent, len(self.ensemble), self._write_quorum, self.ack_quorum)
@@ -507,13 +462,16 @@ class AddSession:
     def check_timeouts(self, now: float) -> None:
         """Called every now and then, while this session has members."""
         pipeline = self.pipeline
+        sheaf = pipeline.sheaf
+        if sheaf is not None and (sheaf.over or now - sheaf.sent_at <= self.pool.timeouts.limit_s):
+            return
         if pipeline.idle and pipeline.accepted == pipeline.last_pushed:
             return
         quorum_limit = self.config.add_quorum_timeout_s
         if quorum_limit > 0:
             since = self.pipeline.unaccepted_since()
             if since is not None and now - since > quorum_limit:
-                self.fail(self._quorum_timeout(quorum_limit))
+                self.fail(quorum_timeout(self, quorum_limit))
         if self.failure is not None or self.pipeline.idle:
             return
         for member in self._members:
@@ -527,15 +485,6 @@ class AddSession:
                         f"unanswered for {self.config.add_timeout_s:g} s"
                     ),
                 )
-
-    def _quorum_timeout(self, limit: float) -> AddQuorumTimeoutError:
-        return AddQuorumTimeoutError(
-            f"entry {self.pipeline.accepted + 1} of ledger {self.ledger_id} was not acknowledged "
-            f"by {self.ack_quorum} bookies within {limit:g} s",
-            ledger_id=self.ledger_id,
-            causes=self.causes,
-            remedy="Open the ledger with recovery to see which entries it has",
-        )
 
     # -- the end ------------------------------------------------------------------------------
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+from quire.errors import AddQuorumTimeoutError
+
 if TYPE_CHECKING:
     from quire.client.add_session import AddSession
 
@@ -23,6 +25,7 @@ class AddTimeouts:
     """Looks at each session every `limit_s / CHECKS`."""
 
     def __init__(self, limit_s: float) -> None:
+        self.limit_s = limit_s
         self._interval_s = limit_s / CHECKS
         self._sessions: dict[AddSession, None] = {}
         self._left: list[AddSession] = []
@@ -61,3 +64,13 @@ class AddTimeouts:
             self._timer = loop.call_later(self._pause_s, self._look)
         else:
             self._begin_round()
+
+
+def quorum_timeout(session: AddSession, limit_s: float) -> AddQuorumTimeoutError:
+    return AddQuorumTimeoutError(
+        f"entry {session.pipeline.accepted + 1} of ledger {session.ledger_id} was not acknowledged "
+        f"by {session.ack_quorum} bookies within {limit_s:g} s",
+        ledger_id=session.ledger_id,
+        causes=session.causes,
+        remedy="Open the ledger with recovery to see which entries it has",
+    )

@@ -17,11 +17,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from quire.client.logs import log_event
-from quire.errors import QuireError
+from quire.core.placement.words import some
+from quire.errors import NotEnoughBookiesError, QuireError
 
 if TYPE_CHECKING:
     from quire.client.add_session import AddSession
@@ -80,7 +81,7 @@ class Away:
         session = self._session
         moved = session.done != self._done or not session.owes
         if self._late and not moved:
-            session.fail(session.nobody_left(self.indexes))
+            session.fail(nobody_left(session, self.indexes))
         elif self._giving_up is None or moved:
             self.stop()
             self._done, self._late = session.done, False
@@ -91,7 +92,7 @@ class Away:
         session = self._session
         self._giving_up = None
         if not session.bearable():
-            session.fail(session.nobody_left(self.indexes))
+            session.fail(nobody_left(session, self.indexes))
         else:
             self._late = session.owes and session.done == self._done
 
@@ -141,3 +142,19 @@ class Away:
         if not self._session.bearable():
             delay = REJOIN_DELAY_S
         await self._session.pool.changed(asyncio.get_running_loop().time() + delay)
+
+
+def nobody_left(session: AddSession, indexes: Iterable[int]) -> NotEnoughBookiesError:
+    """These members cannot be had, nor others in their places."""
+    lost = {index: session.ensemble[index] for index in sorted(indexes)}
+    placement = session.pool.placement
+    why = placement.why(session.wanted(lost), placement.view())
+    limit_s = session.patience_s
+    return NotEnoughBookiesError(
+        f"ledger {session.ledger_id}: no bookie is left to replace {some(lost.values())}"
+        + (f", which were tried again for {limit_s:g} s: " if limit_s else ": ")
+        + why,
+        ledger_id=session.ledger_id,
+        causes=session.causes,
+        remedy="Start another bookie, then open the ledger with recovery",
+    )

@@ -13,8 +13,9 @@ import asyncio
 from collections import deque
 
 from quire.client.add_member import Member
-from quire.client.add_session import AddSession, ChangeEnsemble
+from quire.client.add_session import AddSession
 from quire.client.pool import BookiePool
+from quire.client.replacement import ChangeEnsemble
 from quire.codec.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig

@@ -8,28 +8,89 @@ the rest, and a frame, a copy and a call for each member of each ledger more tha
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from quire.codec.frames import Buffer
+from quire.core.sheaf import Sheaf
+from quire.metrics import Histogram
 from quire.net.link import Link
+
+SHEAF_ROWS_MIN = 2
+"""Fewer do not pay."""
+TURNS_ALONE = 100
+"""So many turns of a route go without sheaves, behind answers in another order than what was sent:
+this bookie has several logs."""
 
 
 class Route:
     """Connections that get the same frames: those to the members of one ensemble, in any order."""
 
-    __slots__ = ("__weakref__", "links", "pieces")
+    __slots__ = ("__weakref__", "_former", "_places", "_rests", "_sheaf", "links", "pieces",
+                 "sheaves")  # fmt: skip
 
     def __init__(self, links: tuple[Link, ...]) -> None:
         self.links = links
         self.pieces: list[Buffer] = []
         """Of this turn. Each writer bounds what it hands over in one (`max_turn_bytes`)."""
+        self.sheaves: list[Sheaf] = []
+        """Of this turn. What is in one lies together."""
+        self._sheaf: Sheaf | None = None
+        """That takes the next entry."""
+        self._former: Sheaf | None = None
+        self._rests = 0
+        self._places: dict[tuple[Link, ...], tuple[int, ...]] = {}
+
+    def places(self, links: tuple[Link, ...]) -> tuple[int, ...]:
+        """Where each of these connections is in `self.links`. One object for each order of them."""
+        found = self._places.get(links)
+        if found is None:
+            found = self._places[links] = tuple(self.links.index(link) for link in links)
+        return found
+
+    def put(self, pieces: Sequence[Buffer]) -> None:
+        """What no sheaf expects the answers of."""
+        self._sheaf = None
+        self.pieces += pieces
+
+    def sheaf(self, turns: Turns, ack_quorum: int) -> Sheaf | None:
+        """The one that takes the next entry, unless answers come in another order."""
+        sheaf = self._sheaf
+        if sheaf is not None and sheaf.ack_quorum == ack_quorum and not sheaf.over:
+            return sheaf
+        if self._former is not None and self._former.disordered:
+            self._former, self._rests = None, TURNS_ALONE
+        if self._rests:
+            return None
+        self._sheaf = Sheaf(len(self.links), ack_quorum, turns.now(), turns.confirmed)
+        self.sheaves.append(self._sheaf)
+        return self._sheaf
+
+    def send(self) -> None:
+        """What this turn has brought: one buffer, one write for each connection."""
+        data = b"".join(self.pieces)
+        sheaves, self.sheaves = self.sheaves, []
+        self.pieces.clear()
+        self._sheaf = None
+        self._rests -= self._rests > 0
+        for place, link in enumerate(self.links):
+            link.send(data)
+            for sheaf in sheaves:
+                if len(sheaf) >= SHEAF_ROWS_MIN:
+                    link.expect(sheaf, place)
+        for sheaf in sheaves:
+            if len(sheaf) < SHEAF_ROWS_MIN:
+                sheaf.give_back()
+            else:
+                self._former = sheaf
 
 
 class Turns:
-    __slots__ = ("_routes", "_waiting", "ending", "loaded")
+    __slots__ = ("_add_time", "_routes", "_waiting", "ending", "loaded")
 
-    def __init__(self) -> None:
+    def __init__(self, add_time: Histogram | None = None) -> None:
+        """`add_time`: what takes the time from the sending of an entry to its acknowledgement."""
+        self._add_time = add_time or Histogram()
         self._waiting: list[Callable[[], None]] = []
         """Each writer is here once at most: its bound is the number of open writers."""
         self._routes: WeakValueDictionary[tuple[Link, ...], Route] = WeakValueDictionary()
@@ -55,6 +116,13 @@ class Turns:
             self._routes[links] = route
         return route
 
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def confirmed(self, sent_at: float, count: int) -> None:
+        """So many entries of one sheaf have come to their quorum."""
+        self._add_time.observe(self.now() - sent_at, count)
+
     def _end(self) -> None:
         waiting, self._waiting = self._waiting, []
         self.ending = True
@@ -74,7 +142,4 @@ class Turns:
     def _send_loaded(self) -> None:
         loaded, self.loaded = self.loaded, []
         for route in loaded:
-            data = b"".join(route.pieces)
-            route.pieces.clear()
-            for link in route.links:
-                link.send(data)
+            route.send()

@@ -13,6 +13,9 @@ member of the ensemble acknowledged. Laws, with their rules in the replication s
 
 Blocks form a linked list with one cursor a member and one for confirmation: a block is freed when
 the last cursor has passed it.
+
+A single entry that leaves together with those of other ledgers may be lent to a `Sheaf` instead of
+becoming a block. Whatever here asks or tells more than what is confirmed settles that first.
 """
 
 from __future__ import annotations
@@ -21,6 +24,11 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from quire.codec.frames import Buffer, frame_bounds
 from quire.core.quorum import in_write_set
+from quire.core.sheaf import Sheaf
+
+PUSHES_ALONE = 32
+"""So many entries are not lent, behind one that had to be settled because the next one came: this
+ledger has several under way at most times."""
 
 
 class Block:
@@ -63,11 +71,13 @@ class AddPipeline:
     __slots__ = (
         "_ack_quorum",
         "_ahead",
+        "_alone_until",
         "_confirming",
         "_cursors",
         "_ensemble_size",
         "_next",
         "_parked",
+        "_places",
         "_restarted_at",
         "_striped",
         "_tail",
@@ -77,6 +87,8 @@ class AddPipeline:
         "last_confirmed",
         "last_pushed",
         "length",
+        "row",
+        "sheaf",
     )
 
     def __init__(
@@ -107,12 +119,22 @@ class AddPipeline:
         self._parked: frozenset[int] = frozenset()
         self._confirming: Block | None = None
         self._tail: Block | None = None
+        self.sheaf: Sheaf | None = None
+        """That has the newest entry, or had it until all members acknowledged it."""
+        self.row = 0
+        """The number of that entry there."""
+        self._places: Sequence[int] = ()
+        self._alone_until = -1
 
     # -- sending ------------------------------------------------------------------------------
 
     def push(self, block: Block) -> None:
         """`block` follows what was pushed before."""
         assert block.first == self.last_pushed + 1
+        if self.sheaf is not None:
+            if not self.sheaf.over:
+                self._alone_until = block.last + PUSHES_ALONE
+            self.settle()
         if self._tail is None and not self._striped and not self._parked:
             # Nothing is outstanding anywhere: so it is with thousands of ledgers in turn.
             self._cursors = [block] * self._ensemble_size
@@ -133,6 +155,45 @@ class AddPipeline:
             if cursor is None and index not in self._parked and self._next[index] <= block.last:
                 self._cursors[index] = block
 
+    @property
+    def lends(self) -> bool:
+        """Whether the next entry may be lent: nothing is outstanding anywhere, and nothing is
+        unusual."""
+        sheaf = self.sheaf
+        if sheaf is not None:
+            return sheaf.over and not self.frozen
+        free = self._tail is None and not self.frozen and not self._parked and not self._striped
+        return free and self.last_pushed >= self._alone_until
+
+    def lend(
+        self, sheaf: Sheaf, places: Sequence[int], ledger_id: int, pieces: Sequence[Buffer]
+    ) -> int:
+        """Push one entry as a row of `sheaf`, in which member i has place `places[i]`; the row.
+        The last one of `pieces` is its payload."""
+        self.last_pushed = entry_id = self.last_pushed + 1
+        self.length += len(pieces[-1])
+        self.sheaf, self._places = sheaf, places
+        self.row = row = sheaf.add(self, ledger_id, entry_id, pieces)
+        return row
+
+    def settle(self) -> None:
+        """Take back what was lent, with what each member has acknowledged of it."""
+        sheaf, self.sheaf = self.sheaf, None
+        if sheaf is None:
+            return
+        last = self.last_pushed
+        self._next = [last + 1] * self._ensemble_size
+        if sheaf.over:
+            return
+        missing = [sheaf.acked_by[place] <= self.row for place in self._places]
+        pieces = sheaf.take_back(self.row)
+        before = self.length - len(pieces[-1])
+        block = Block(last, last, pieces, before, self.length, sheaf.sent_at)
+        self._next = [last if late else last + 1 for late in missing]
+        self._cursors = [block if late else None for late in missing]
+        self._confirming = block if self.last_confirmed < last else None
+        self._tail = block if any(missing) or self._confirming is not None else None
+
     def stripe(self, index: int, first: int, last: int) -> Sequence[int]:
         """The entries of [first, last] that member `index` stores."""
         if not self._striped:
@@ -143,6 +204,7 @@ class AddPipeline:
     def frames_for(self, index: int, after: int) -> Iterator[tuple[int, bytes]]:
         """(last entry of the block, frames) of what member `index` has to be sent: its stripe of
         the entries behind `after` that it has not acknowledged, confirmed by others or not."""
+        self.settle()
         block = self._cursors[index]
         while block is not None:
             first = max(block.first, after + 1)
@@ -157,6 +219,8 @@ class AddPipeline:
     def acked_run(self, index: int, first: int, last: int) -> bool:
         """Member `index` has stored first..last (all of them; only where nothing is striped).
         Whether an ack quorum may have more than is accepted: if not, `confirm` moves nothing."""
+        if self.sheaf is not None:
+            self._end_sheaf()
         plain = last <= self.last_pushed and not self._ahead and not self._striped
         if plain and first == self._next[index]:
             self._next[index] = last + 1
@@ -177,6 +241,8 @@ class AddPipeline:
     def acked(self, index: int, entries: Iterable[int]) -> None:
         """Member `index` has stored `entries`, in any order, repetitions allowed. Of what was not
         sent it can have stored nothing."""
+        if self.sheaf is not None:
+            self._end_sheaf()
         ahead = self._ahead.get(index)
         upcoming = self._next[index]
         for entry in entries:
@@ -198,6 +264,8 @@ class AddPipeline:
 
     def confirm(self) -> bool:
         """Advance `last_confirmed` as far as the quorums allow. True if it moved."""
+        if self.sheaf is not None:
+            self.settle()
         if self.frozen:
             return False
         confirmed = self.stored_through()
@@ -210,6 +278,8 @@ class AddPipeline:
     def stored_through(self) -> int:
         """The last entry that, with all before it, an ack quorum has acknowledged as things stand
         now."""
+        if self.sheaf is not None:
+            self.settle()
         if self._striped:
             return min(self._stored_striped(), self.last_pushed)
         through = sorted(self._next)[-self._ack_quorum] - 1
@@ -239,6 +309,7 @@ class AddPipeline:
 
     def restart(self, indexes: Iterable[int], now: float) -> None:
         """These members are new: they have acknowledged nothing behind `last_confirmed`."""
+        self.settle()
         for index in indexes:
             self._parked -= {index}
             self._ahead.pop(index, None)
@@ -249,6 +320,7 @@ class AddPipeline:
 
     def park(self, indexes: Iterable[int]) -> None:
         """These members are away: nothing is outstanding on them until they restart."""
+        self.settle()
         for index in indexes:
             self._parked |= {index}
             self._cursors[index] = None
@@ -260,10 +332,15 @@ class AddPipeline:
     @property
     def idle(self) -> bool:
         """Nothing is outstanding on any member."""
+        if self.sheaf is not None:
+            if self.sheaf.over:
+                return True
+            self.settle()
         return not any(self._cursors)
 
     def outstanding_since(self, index: int) -> float | None:
         """When the oldest entry that member `index` has not acknowledged was sent."""
+        self.settle()
         cursor = self._cursors[index]
         if cursor is None:
             return None
@@ -271,6 +348,7 @@ class AddPipeline:
 
     def unaccepted_since(self) -> float | None:
         """When the oldest entry behind `accepted` was pushed."""
+        self.settle()
         block = self._confirming
         while block is not None and block.last <= self.accepted:  # deferred sync: not durable yet
             block = block.next
@@ -278,6 +356,7 @@ class AddPipeline:
 
     def unacked_bytes(self, index: int) -> int:
         """Payload bytes pushed since the oldest entry not acknowledged by member `index`."""
+        self.settle()
         cursor = self._cursors[index]
         return 0 if cursor is None else self.length - cursor.length_before
 
@@ -285,6 +364,7 @@ class AddPipeline:
     def unconfirmed_bytes(self) -> int:
         """Payload bytes of the blocks that are not wholly confirmed; with deferred sync, not wholly
         durable."""
+        self.settle()
         block = self._confirming
         return 0 if block is None else self.length - block.length_before
 
@@ -306,6 +386,13 @@ class AddPipeline:
         self._cursors[index] = cursor
         if cursor is None and self._confirming is None:
             self._forget_tail()
+
+    def _end_sheaf(self) -> None:
+        """An acknowledgement came for this ledger alone: not in the order of its sheaf."""
+        sheaf = self.sheaf
+        if sheaf is not None and not sheaf.over:
+            sheaf.end_in_disorder()
+        self.settle()
 
     def _forget_tail(self) -> None:
         """Where no cursor is left the newest block is kept by nothing else: an idle writer holds

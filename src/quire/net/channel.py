@@ -32,11 +32,13 @@ from quire.codec.frames import (
 from quire.errors import ProtocolError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
-from quire.net.link import AddSink, Link
+from quire.net.link import AddSink, Expected, Link
 
 _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, entry
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
 _LEDGER_AT, _ENTRY_AT = 12, 20
+AHEAD_ANSWERS = 1024
+"""In so many the next one that is expected is looked for at once."""
 
 
 class BookieChannel(Link):
@@ -47,6 +49,8 @@ class BookieChannel(Link):
         self._reads: dict[tuple[int, int], deque[asyncio.Future[bytes]]] = {}
         self._batch_reads: dict[int, asyncio.Future[bytes]] = {}
         self._request_id = 0
+        self._expected_done = 0
+        """Rows of the first one expected that were answered."""
 
     # -- requests -----------------------------------------------------------------------------
 
@@ -119,6 +123,11 @@ class BookieChannel(Link):
     def _parse_adds(self, buffer: Buffer, at: int, end: int) -> int:
         """As many ADD answers as stand here back to back."""
         count = (end - at) // ADD_RESPONSE_BYTES
+        if self._expected:
+            expected, others = self._parse_expected(buffer, at, count)
+            if expected:
+                return at + expected * ADD_RESPONSE_BYTES
+            count = others
         _, _, _, ledger, first = RESPONSE.unpack_from(buffer, at)
         stop = at + count * ADD_RESPONSE_BYTES
         if buffer[at + _LEDGER_AT : at + _ENTRY_AT] == buffer[stop - 16 : stop - 8]:
@@ -133,6 +142,45 @@ class BookieChannel(Link):
             return stop
         used = (count - rest) * ADD_RESPONSE_BYTES
         return self._parse_mixed_adds(view[used:], at + used)
+
+    def _parse_expected(self, buffer: Buffer, at: int, count: int) -> tuple[int, int]:
+        """How many answers at `at` are those to adds that went out together: one comparison. If
+        none, how many are others, before the next one of these."""
+        while self._expected and self._expected[0][0].over:
+            self._expected.popleft()
+            self._expected_done = 0
+        if not self._expected:
+            return 0, count
+        expected, place = self._expected[0]
+        answers, before = expected.answers, self._expected_done
+        start, rows = before * ADD_RESPONSE_BYTES, len(answers) // ADD_RESPONSE_BYTES
+        found = min(count, rows - before)
+        wanted = answers[start : start + found * ADD_RESPONSE_BYTES]
+        if buffer[at : at + len(wanted)] == wanted:
+            done = before + found
+            if done == rows:
+                self._expected.popleft()
+                self._expected_done = 0
+            else:
+                self._expected_done = done
+            if expected.taken_back:
+                self._tell_taken_back(expected, before, done)
+            expected.acked(place, done)
+            return found, 0
+        count = min(count, AHEAD_ANSWERS)
+        stop = at + count * ADD_RESPONSE_BYTES
+        ahead = bytes(buffer[at:stop]).find(wanted[:ADD_RESPONSE_BYTES])
+        if ahead > 0 and ahead % ADD_RESPONSE_BYTES == 0:
+            return 0, ahead // ADD_RESPONSE_BYTES
+        if ahead >= 0:  # it is there, and something else than expected behind it
+            expected.end_in_disorder()
+        return 0, count
+
+    def _tell_taken_back(self, expected: Expected, start: int, stop: int) -> None:
+        for row in sorted(row for row in expected.taken_back if start <= row < stop):
+            sink = self._sinks.get(expected.ledger_ids[row])
+            if sink is not None:
+                sink.on_acked_run(expected.entry_ids[row], expected.entry_ids[row])
 
     def _acked_in_turn(self, view: memoryview, count: int) -> int:
         """OK for adds of several ledgers, most of which have one or few in a row: one pass, for

@@ -4,7 +4,8 @@ one write a turn of the event loop out, where the answers to adds go, and the en
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
 
 from quire.codec.frames import MAX_FRAME_BYTES, Buffer
@@ -18,6 +19,34 @@ WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 
 CLOSE_DRAIN_S = 2.0
 """For what was handed over before a connection was closed; a third replica may be behind."""
+
+
+class Expected(Protocol):
+    """Adds to ledgers in turn that went out together: their answers, if all are stored, and what is
+    to be done with them (`core.sheaf.Sheaf`)."""
+
+    @property
+    def answers(self) -> bytes: ...
+
+    @property
+    def over(self) -> bool:
+        """Nobody expects these any more: what still comes is for the sinks."""
+        ...
+
+    @property
+    def taken_back(self) -> Collection[int]:
+        """Rows whose answers are for the sinks as well."""
+        ...
+
+    @property
+    def ledger_ids(self) -> Sequence[int]: ...
+
+    @property
+    def entry_ids(self) -> Sequence[int]: ...
+
+    def acked(self, place: int, count: int) -> None: ...
+
+    def end_in_disorder(self) -> None: ...
 
 
 class AddSink(Protocol):
@@ -43,6 +72,9 @@ class Link(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
+        self._expected: deque[tuple[Expected, int]] = deque()
+        """With this connection's place in each, in the order of what was sent. Those who sent it
+        bound it: what waits too long for an answer is taken back."""
         self._spent: set[int] = set()
         self._ended = asyncio.Event()
         self._writable = asyncio.Event()
@@ -99,6 +131,11 @@ class Link(asyncio.Protocol):
             del self._sinks[ledger_id]
             if unanswered:
                 self._spent.add(ledger_id)
+
+    def expect(self, expected: Expected, place: int) -> None:
+        """Answers to what was handed to `send` just now."""
+        if self.lost is None:
+            self._expected.append((expected, place))
 
     def send(self, frames: Buffer) -> None:
         """ADD frames, sent with everything else of this turn of the event loop: with thousands of
@@ -178,6 +215,7 @@ class Link(asyncio.Protocol):
             if not future.done():
                 future.set_exception(error)
                 future.exception()  # a cancelled caller never looks: no warning then
+        self._expected.clear()  # whose adds these are is told by the sinks
         for sink in list(self._sinks.values()):
             sink.on_lost(error)
         self._sinks.clear()

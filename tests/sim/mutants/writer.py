@@ -13,6 +13,7 @@ from quire.client.caller_ids import CallerIdWriter
 from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac
 from quire.client.pool import BookiePool
+from quire.client.replacement import Replacement
 from quire.client.write_handle import WriteHandle
 from quire.core.add_pipeline import AddPipeline
 from quire.core.deferred_pipeline import DeferredPipeline
@@ -46,11 +47,11 @@ def ensemble_change_is_not_stored(patch: pytest.MonkeyPatch) -> None:
 def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        AddSession,
+        Replacement,
         "_replace",
         (
-            "replacements, self.pipeline.last_confirmed + 1",
-            "replacements, self.pipeline.last_pushed + 1",
+            "replacements, session.pipeline.last_confirmed + 1",
+            "replacements, session.pipeline.last_pushed + 1",
         ),
     )
 
@@ -76,14 +77,14 @@ def entries_are_confirmed_during_a_change(patch: pytest.MonkeyPatch) -> None:
 def entries_are_confirmed_before_the_reset(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        AddSession,
+        Replacement,
         "_replace",
         (
-            "self.begin_again(changed",
-            "self.pipeline.frozen = False\n"
-            "    self.after_acks()\n"
-            "    self.pipeline.frozen = True\n"
-            "    self.begin_again(changed",
+            "session.begin_again(changed",
+            "session.pipeline.frozen = False\n"
+            "    session.after_acks()\n"
+            "    session.pipeline.frozen = True\n"
+            "    session.begin_again(changed",
         ),
     )
 

@@ -1,0 +1,103 @@
+"""Members of an ensemble that failed: one change of the ensemble at a time, named in the metadata
+before anything that it stores counts. Nothing is confirmed meanwhile (replication spec, 4.2)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
+from typing import TYPE_CHECKING
+
+from quire.client.logs import log_event
+from quire.client.tracing import note
+from quire.errors import QuireError, WriteError
+
+if TYPE_CHECKING:
+    from quire.client.add_member import Member
+    from quire.client.add_session import AddSession
+
+ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
+"""(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
+now in force. Raises what ends the session."""
+
+
+class Replacement:
+    """Made by a session of which a member failed for the first time."""
+
+    def __init__(self, session: AddSession, change_ensemble: ChangeEnsemble) -> None:
+        self._session = session
+        self._change_ensemble = change_ensemble
+        self._failed: dict[int, Member] = {}
+        self._changes = 0
+
+    def of(self, member: Member) -> None:
+        """As soon as no other change of the ensemble is under way."""
+        session = self._session
+        self._failed[member.index] = member
+        if not session.pipeline.frozen:
+            session.pipeline.frozen = True
+            session.tasks.start(self._run())
+
+    async def _run(self) -> None:
+        """Until none is left that failed (replication spec, 4.2 and 4.3)."""
+        session = self._session
+        try:
+            while self._failed and session.failure is None:
+                failed = {index: member.bookie_id for index, member in self._failed.items()}
+                self._failed.clear()
+                for index in failed:
+                    session.member(index).leave()
+                await self._replace_and_tell(failed)
+        except QuireError as error:
+            session.fail(error)
+        if session.failure is None:
+            session.pipeline.frozen = False
+            session.after_acks()
+
+    async def _replace_and_tell(self, failed: dict[int, str]) -> None:
+        session = self._session
+        bookies = [failed[index] for index in sorted(failed)]
+        spans = session.spans
+        with nullcontext() if spans is None else spans.ensemble_change(bookies) as span:
+            await self._replace(failed)
+            now = {index: session.ensemble[index] for index in sorted(failed)}
+            added = [bookie for index, bookie in now.items() if bookie != failed[index]]
+            first = session.pipeline.last_confirmed + 1
+            outcome = "replaced"
+            if session.away is not None and session.away.indexes.intersection(failed):
+                outcome = "fewer" if session.bearable() else "waits"
+            note(span, added=added, outcome=outcome, first_entry=first)
+        log_event(
+            logging.INFO, "ensemble_changed", ledger=session.ledger_id,
+            entry=first, bookie=bookies, added=added, outcome=outcome,
+            error="; ".join(str(session.causes[b]) for b in bookies if b in session.causes),
+        )  # fmt: skip
+
+    async def _replace(self, failed: dict[int, str]) -> None:
+        session = self._session
+        self._changes += 1
+        session.pool.counters.ensemble_changes += 1
+        if self._changes > session.config.max_ensemble_changes:
+            raise WriteError(
+                f"ledger {session.ledger_id}: more than {session.config.max_ensemble_changes} "
+                "ensemble changes",
+                ledger_id=session.ledger_id,
+                causes=session.causes,
+            )
+        if session.bearable(failed):
+            replacements = session.pool.pick_now(session.wanted(failed), rested=True)
+        else:
+            replacements = await session.pool.pick(session.wanted(failed), rested=True)
+        ensemble = session.ensemble
+        if replacements:
+            gone = {index: failed[index] for index in replacements}
+            ensemble = await self._change_ensemble(
+                gone, replacements, session.pipeline.last_confirmed + 1
+            )
+        # Every index that failed starts again, also where the bookie is the same in the end
+        # (A replaced by B, B by A: rule 43).
+        unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
+        changed = session.take_ensemble(ensemble)
+        if unreplaced:
+            session.go_on_without(unreplaced)
+        session.begin_again(changed | (set(failed) - unreplaced))

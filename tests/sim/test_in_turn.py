@@ -1,0 +1,66 @@
+"""Writers that hand over one entry a turn, each a row of a sheaf: the laws hold for these too."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.client import turns
+from quire.core import add_pipeline
+from quire.core.add_pipeline import AddPipeline
+from quire.core.sheaf import Sheaf
+from quire.testing.simulation import simulate, writers
+from tests.sim.mutants.mutant import edit
+
+SEEDS = range(1, 5)
+
+
+@pytest.fixture
+def in_turn(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Also what no program would gain by is a row; the rows that were confirmed."""
+
+    async def batch(self: Any, count: int) -> None:
+        first = self.handle.last_add_pushed + 1
+        for payload in self.payloads(first, first + count - 1):
+            await self.handle.room()
+            self.handle.submit(payload)
+            await asyncio.sleep(self.chance.random() ** 4 * 0.05)
+        if self.chance.random() < 0.4:
+            self.accepted(first, await self.handle.flush())
+
+    confirmed: list[int] = []
+    acked = Sheaf.acked
+
+    def noted(self: Sheaf, place: int, count: int) -> None:
+        before = self.confirmed
+        acked(self, place, count)
+        confirmed.append(self.confirmed - before)
+
+    monkeypatch.setattr(writers.Plain, "batch", batch)
+    monkeypatch.setattr(turns, "SHEAF_ROWS_MIN", 1)
+    monkeypatch.setattr(add_pipeline, "PUSHES_ALONE", 0)
+    monkeypatch.setattr(Sheaf, "acked", noted)
+    return confirmed
+
+
+@pytest.mark.parametrize("workload", ["fences", "takeover", "resets"])
+def test_the_laws_hold_for_rows(in_turn: list[int], workload: str) -> None:
+    for seed in SEEDS:
+        result = simulate(seed, workload)
+        assert result.failure is None, result
+    assert sum(in_turn) > 0, "no entry was a row"
+
+
+def test_an_acknowledgement_that_a_row_never_had_is_found(
+    in_turn: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit(
+        monkeypatch,
+        AddPipeline,
+        "settle",
+        ("sheaf.acked_by[place] <= self.row", "sheaf.acked_by[place] < 0"),
+    )
+    failures = [simulate(seed, "fences").failure for seed in SEEDS]
+    assert any(found and found.law == "acknowledged_is_on_a_quorum" for found in failures)
