@@ -13,7 +13,7 @@ SEEDS ?= 200
 MINUTES ?= 30
 ARGS ?=
 
-.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
+.PHONY: proto help demo test check format sim sim-fresh interop pipelines soak soak-disk bench bench-disk bench-heal bench-tailing bench-spark bench-spark-latency bench-ui bench-new-user java chromium config-docs docs dist dist-check lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z][a-z-]*:.*## ' Makefile | awk -F':.*## ' '{ printf "  make %-10s %s\n", $$1, $$2 }'
@@ -32,14 +32,14 @@ chromium:
 demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie killed (under 3 minutes)
 	@$(BIN)/python -m quire.admin.demo
 
-test: $(STAMP) java chromium ## every test, fast parts first (ARGS="unit" for one part, ARGS=--list)
+test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
 
 check: $(STAMP) ## format, lint, types, import rule, documents
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
-	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/ui.py
+	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/tailing.py bench/ui.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
 	@$(BIN)/python scripts/check-docs
@@ -74,6 +74,9 @@ bench-disk: $(STAMP) ## a bookie's index, start, cold reads, and adds beside the
 
 bench-heal: $(STAMP) ## what a lost bookie costs a writer, and what its healing copies (ARGS="--rounds 3")
 	@$(BIN)/python bench/heal.py $(ARGS)
+
+bench-tailing: $(STAMP) ## where readers that follow a ledger bend, over their number and the rate (ARGS="--apart --readers 1,10,100")
+	@$(BIN)/python bench/tailing.py $(ARGS)
 
 bench-spark: $(STAMP) java ## Spark reading and writing, beside what bounds it (ARGS="--rows write", ARGS=--quick)
 	@PYTHONPATH=bench $(BIN)/python bench/spark/throughput.py $(ARGS)

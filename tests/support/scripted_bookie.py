@@ -24,6 +24,10 @@ class ScriptedBookie:
         self.requests: list[Request] = []
         self.reads: list[int] = []
         """First entries that were read with v2."""
+        self.batch_bytes: list[int] = []
+        """The most that batch reads asked for."""
+        self.kept_back: list[tuple[_Connection, bytes]] | None = None
+        """Answers to v2 that wait here, if that is a list, to be sent by the test."""
         self.speaks_v3 = True
         self.connections: set[_Connection] = set()
         self.port = 0
@@ -82,6 +86,9 @@ class _Connection(asyncio.Protocol):
             answer = self.bookie.script(request)
         else:
             answer = self.read_v2(frame)
+            if self.bookie.kept_back is not None:
+                self.bookie.kept_back.append((self, answer))
+                return
         if answer is not None:
             self.transport.write(answer)
 
@@ -98,6 +105,7 @@ class _Connection(asyncio.Protocol):
             return frames.read_response(Code.OK, ledger, entry, entries[entry])
         request_id = int.from_bytes(frame[24:32], "big")
         count = int.from_bytes(frame[32:36], "big")
+        self.bookie.batch_bytes.append(int.from_bytes(frame[36:44], "big"))
         found = []
         while entry + len(found) in entries and len(found) < count:
             found.append(entries[entry + len(found)])

@@ -4,18 +4,22 @@ wants them to say."""
 from __future__ import annotations
 
 import asyncio
+import math
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
+from operator import contains
 
 import pytest
 
 from quire.client import Client, LedgerReader
+from quire.client.follow import Feed
 from quire.clock import SystemClock
 from quire.codec import v3
 from quire.codec.digest import DigestType
-from quire.codec.entry import Entry, EntryCodec
+from quire.codec.entry import Entry, EntryCodec, EntryRun
 from quire.codec.frames import Code
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.messages_pb2 import Request
@@ -24,6 +28,7 @@ from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageE
 from quire.metadata.base import BookieAddress
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
+from quire.storage.reader import SLICE_BYTES
 from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
 
 CONFIG = ClientConfig(
@@ -187,8 +192,11 @@ async def test_the_entry_that_came_with_a_poll_is_not_read_again() -> None:
         assert reader.last_add_confirmed == 0
 
 
-async def test_where_entries_come_one_by_one_a_poll_brings_each() -> None:
+async def test_where_entries_come_one_by_one_a_poll_brings_each(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Its entry proves the one before it, which is here, and is here then itself."""
+    monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
         for entry_id in range(2, 12):
@@ -201,8 +209,11 @@ async def test_where_entries_come_one_by_one_a_poll_brings_each() -> None:
                 assert (len(bookie.requests), len(bookie.reads)) == (asked, read)
 
 
-async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once() -> None:
+async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """By the packet: no entry can."""
+    monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
         for entry_id in range(1, 6):
@@ -374,6 +385,152 @@ async def polling(bookie: Honest) -> None:
     async with asyncio.timeout(10):
         while not bookie.waiting:
             await asyncio.sleep(0.001)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not true():
+            await asyncio.sleep(0.001)
+
+
+async def test_overdue_news_are_fetched_from_another_bookie(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Which is asked from then on, as long as it has them."""
+    monkeypatch.setattr("quire.client.tail.OVERDUE_GAPS", 0)
+    one, other = GivesTheLast(), GivesTheLast()
+    async with world(one, other, config=PATIENT) as w:
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            coming = asyncio.ensure_future(take(tail, 1))
+            for bookie in one, other:
+                bookie.has(w, (0, -1), (1, 0))
+            assert await coming == [0]
+            coming = asyncio.ensure_future(take(tail, 1))
+            await until(lambda: bool(one.waiting or other.waiting))
+            stuck, quick = (one, other) if one.waiting else (other, one)
+            await until(lambda: bool(quick.waiting))
+            quick.has(w, (2, 1))
+            assert await coming == [1]
+            asked = len(stuck.requests)
+            coming = asyncio.ensure_future(take(tail, 1))
+            await until(lambda: bool(quick.waiting))
+            assert len(stuck.requests) == asked
+            quick.has(w, (3, 2))
+            assert await coming == [2]
+
+
+async def test_a_bookie_is_left_alone_while_news_are_not_overdue() -> None:
+    """The first of a tail never are: it does not know how often they come."""
+    one, other = GivesTheLast(), GivesTheLast()
+    async with world(one, other, config=PATIENT) as w:
+        one.has(w, (0, -1), (1, 0))
+        other.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            assert await take(tail, 1) == [0]
+            coming = asyncio.ensure_future(anext(tail))
+            await until(lambda: bool(one.waiting or other.waiting))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(coming), 0.05)
+            assert not (one.waiting and other.waiting)
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+
+
+async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """So that all of it is there when a poll proves it."""
+    monkeypatch.setattr("quire.client.tail.OVERDUE_GAPS", 0)
+    bookie = GivesTheLast()
+    async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
+        coming = asyncio.ensure_future(take(tail, 1))
+        await polling(bookie)
+        bookie.has(w, (2, 1))
+        assert await coming == [1]
+        bookie.has(w, *((entry, 1) for entry in range(3, 10)))
+        coming = asyncio.ensure_future(take(tail, 8))
+        await until(lambda: 10 in bookie.reads)  # behind the last: nothing comes
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(coming), 0.05)
+        assert bookie.reads.count(10) == 1
+        read = len(bookie.reads)
+        bookie.has(w, (10, 9))
+        assert await coming == list(range(2, 10))
+        assert len(bookie.reads) == read
+
+
+@pytest.mark.parametrize("more_comes_first", [False, True])
+async def test_what_two_bookies_bring_is_held_once(
+    monkeypatch: pytest.MonkeyPatch, more_comes_first: bool
+) -> None:
+    kept: list[int] = []
+    keep = Feed._keep
+
+    def noted(feed: Feed, run: EntryRun) -> None:
+        kept.extend(range(run.first, run.last + 1))
+        keep(feed, run)
+
+    monkeypatch.setattr(Feed, "_keep", noted)
+    monkeypatch.setattr("quire.client.tail.OVERDUE_GAPS", 0)
+    monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", 0.1)
+    one, other = GivesTheLast(), GivesTheLast()
+    async with world(one, other, config=PATIENT) as w:
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            coming = asyncio.ensure_future(take(tail, 1))
+            for bookie in one, other:
+                bookie.has(w, (0, -1), (1, 0))
+            assert await coming == [0]
+            for bookie, stop in (one, 6), (other, 10):
+                bookie.has(w, *((entry, 0) for entry in range(2, stop)))
+                bookie.kept_back = []
+            coming = asyncio.ensure_future(take(tail, 9))
+            await until(lambda: bool(one.kept_back and other.kept_back))
+            for bookie, then in ((one, 6), (other, 10))[:: -1 if more_comes_first else 1]:
+                assert bookie.kept_back
+                [(connection, answer)] = bookie.kept_back
+                bookie.kept_back = None
+                connection.transport.write(answer)
+                if then == 10 or not more_comes_first:
+                    await until(partial(contains, bookie.reads, then))
+            one.has(w, *((entry, 0) for entry in range(6, 10)))
+            for bookie in one, other:
+                bookie.has(w, (10, 9))
+            assert await coming == list(range(1, 10))
+            coming = asyncio.ensure_future(take(tail, 1))
+            for bookie in one, other:
+                bookie.has(w, (11, 10))
+            assert await coming == [10]
+        assert kept == list(range(11))
+
+
+async def test_a_tail_asks_for_no_more_than_a_bookie_answers_at_once() -> None:
+    bookie = Honest()
+    async with world(bookie) as w:
+        bookie.has(w, (0, -1))
+        reader = await w.open()
+        async with aclosing(reader.tail(0)) as tail:
+            coming = asyncio.ensure_future(take(tail, 39))
+            await polling(bookie)
+            bookie.has(w, *((entry, entry - 1) for entry in range(1, 40)))
+            assert await coming == list(range(39))
+        assert bookie.batch_bytes
+        assert max(bookie.batch_bytes) <= SLICE_BYTES
+
+
+async def test_who_only_waits_for_an_entry_reads_none() -> None:
+    bookie = GivesTheLast()
+    async with world(bookie, config=PATIENT) as w:
+        bookie.has(w, (0, -1), (1, 0))
+        reader = await w.open()
+        coming = asyncio.ensure_future(reader.wait_confirmed(20))
+        await polling(bookie)
+        bookie.has(w, *((entry, entry - 1) for entry in range(2, 22)))
+        async with asyncio.timeout(10):
+            await coming
+        assert bookie.reads == []
 
 
 async def test_a_far_entry_is_waited_for_step_by_step() -> None:

@@ -21,9 +21,15 @@ LAG_LIMIT_S = 60.0
 
 
 async def tail_paced(
-    writer: LedgerWriter, readers: list[LedgerReader], load: Load, rate_per_s: float
+    writer: LedgerWriter,
+    readers: list[LedgerReader],
+    load: Load,
+    rate_per_s: float,
+    *,
+    lag_limit_s: float = LAG_LIMIT_S,
 ) -> Result:
-    """`load.entries` appends at the given rate, seen by every reader. The ledger is closed."""
+    """`load.entries` appends at the given rate, seen by every reader. The ledger is closed.
+    TimeoutError: a reader had not seen all of them `lag_limit_s` behind the last."""
     # Numbers, and no objects that a look at all objects would meet, again and again.
     sent, acked, seen = array("d"), array("d"), Seen()
     pushed: asyncio.Queue[int] = asyncio.Queue()
@@ -38,7 +44,7 @@ async def tail_paced(
     await writer.append(load.payload())
     cpu, start = time.process_time(), time.perf_counter()
     async with (
-        asyncio.timeout(load.entries / rate_per_s + LAG_LIMIT_S),
+        asyncio.timeout(load.entries / rate_per_s + lag_limit_s),
         asyncio.TaskGroup() as group,
     ):
         for reader in readers:

@@ -219,9 +219,14 @@ class Feed:
             tail.skip()
             self._forget()
         self._behind = False
+        tail.wanted = self._read_by_any
         while not await tail.news():
             pass
         await self._collect()
+
+    @property
+    def _read_by_any(self) -> bool:
+        return any(follower.reads for follower in self._followers)
 
     async def _collect(self) -> None:
         """Keep what is acknowledged by now, and what of it has to be read from the bookies, within
@@ -231,7 +236,7 @@ class Feed:
             self._keep(run)
         if tail.upcoming > last:
             return
-        if not any(follower.reads for follower in self._followers):
+        if not self._read_by_any:
             self._behind = True
             return
         taken = 0

@@ -219,17 +219,21 @@ class ReadEngine:
             entry_id=entry_id,
         )
 
-    async def batch(self, bookie: str, first: int, last: int) -> EntryRun:
-        """What one bookie has of first..last, at least the first of them."""
+    async def batch(
+        self, bookie: str, first: int, last: int, max_bytes: int | None = None
+    ) -> EntryRun:
+        """What one bookie has of first..last, at least the first of them; of the others no more
+        than `max_bytes` hold."""
         with self._span("read_batch", first, last, bookie=bookie):
-            return await self._batch(bookie, first, last)
+            return await self._batch(bookie, first, last, max_bytes)
 
-    async def _batch(self, bookie: str, first: int, last: int) -> EntryRun:
+    async def _batch(
+        self, bookie: str, first: int, last: int, max_bytes: int | None = None
+    ) -> EntryRun:
         channel = await self._pool.channel(bookie)
         count = last - first + 1
-        answer = await channel.batch_read(
-            self._codec.ledger_id, first, count, self._config.read_window_bytes * 2
-        )
+        size = self._config.read_window_bytes * 2 if max_bytes is None else max_bytes
+        answer = await channel.batch_read(self._codec.ledger_id, first, count, size)
         run = check_batch(
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
         )

@@ -3,6 +3,7 @@
     long poll on one bookie: "tell me when your LAC passes the one that I know", with its last entry
       -> batch read from the same bookie: all that it has from there on, acknowledged or not
       -> the LACs in these entries prove how far they are acknowledged: runs, to be delivered
+    while the poll waits for long: batch reads, of what will be acknowledged all at once
 
 What is not proven to be acknowledged yet is held for the next round, within a bound. So where
 entries come one by one a round is the poll alone: its entry proves the one before it, which is
@@ -11,8 +12,11 @@ batch read, and the slower the reader the more entries in a round. Where entries
 (the writer has told its LAC in a message of its own), cannot be read in batches (striped ledgers),
 or too much is held, READ_LAC brings the proof, and what is not held is read from any replica.
 
-A bookie with no news, or with an error, hands over to the next of the ensemble. The metadata is
-watched beside it all: a new ensemble, the end, or the deletion of the ledger interrupts a poll.
+A bookie with no news, or with an error, hands over to the next of the ensemble. Where news are
+overdue, going by how far apart the latest ones came, the next one is asked beside it, and whoever
+has them first is asked from then on: a bookie that a writer need not wait for shall not keep its
+readers waiting. The metadata is watched beside it all: a new ensemble, the end, or the deletion of
+the ledger interrupts a poll.
 
 What is delivered rests on verified LACs only (`LedgerReader.tail` says why). A LAC of one bookie is
 enough: it names an entry that an ack quorum had (invariant I3).
@@ -23,8 +27,10 @@ Who delivers, and to how many, is the matter of `quire.client.follow`.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from quire.client.last_confirmed import read_last_confirmed, verified_lac
 from quire.client.ledger_view import LedgerView
@@ -33,15 +39,25 @@ from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
-from quire.config import ClientConfig
+from quire.config import KIB, ClientConfig
 from quire.errors import BookieError, ClientClosedError, QuireError, ReadError
 from quire.metadata.base import Versioned
 from quire.net.answer_codes import NoEntryAnswer
-from quire.net.control import ControlChannel
+from quire.net.control import ControlChannel, PollAnswer
 
+OVERDUE_GAPS = 4
+"""News that have not come within so many times their usual distance are overdue,"""
+OVERDUE_MIN_S = 0.004
+"""but not before this: so long a sync may take. Where that is later than `speculative_read_s`, no
+distance is usual."""
 LEVEL_POLL_MS = 50
 """A poll of a bookie that may not know as much as the reader yet."""
+POLLS_MAX = 2
+"""Bookies that one tail asks at the same time."""
 PROOF_ENTRY_BYTES_MAX = 16 * 1024
+AHEAD_BYTES_MAX = 512 * KIB
+"""Of a batch read. A bookie answers so little in one turn of its event loop, where it has it at
+hand, as it has the end of a ledger; it hands what may be megabytes on to its threads."""
 ASK_DELAY_S = 0.005
 """When no bookie of the ensemble had an answer, before they are asked again; it doubles."""
 ASK_DELAY_MAX_S = 0.25
@@ -72,6 +88,8 @@ class Tail:
         """The bookie that proved the LAC: it is likely to have all up to there."""
         self.deleted = False
         """The ledger is gone."""
+        self.wanted = True
+        """The entries are, and not only to know of them."""
         self._view = view
         self._codec = codec
         self._engine = engine
@@ -83,6 +101,10 @@ class Tail:
         """In a striped ledger: the entry for which it was chosen."""
         self._flowing = False
         """The last round brought more than one entry: there may be more already."""
+        self._gap_s = math.inf
+        """The usual time between two rounds that brought news; a running mean."""
+        self._news_at = 0.0
+        """When the latest one ended (the loop's clock)."""
         self._misses = 0
         """Bookies asked in a row without an answer to rely on."""
         self._empty = False
@@ -139,18 +161,22 @@ class Tail:
         if metadata.state is not LedgerState.OPEN:
             await asyncio.wait((changed,))
             return
-        before = self._view.last_add_confirmed
+        before, rounds = self._view.last_add_confirmed, self._misses // metadata.ensemble_size
         ensemble = metadata.last_segment.ensemble
         if not self._levels.keys() <= set(ensemble):
             self._levels.clear()
-        bookie = ensemble[self._index(metadata)]
-        if await self._interruptible(bookie, changed):
-            self.near, self._misses = bookie, 0
+        at = self._index(metadata)
+        order = [*ensemble[at:], *ensemble[:at]][:POLLS_MAX]
+        found = await self._first(order, changed)
+        if found is not None:
+            self.near, self._misses = found, 0
+            self._at += order.index(found)
             self._flowing = self._view.last_add_confirmed > before + 1
+            self._note_news()
             return
         self._flowing = False
         self._at += 1
-        if self._misses and self._misses % metadata.ensemble_size == 0:
+        if self._misses // metadata.ensemble_size > rounds:
             rounds = self._misses // metadata.ensemble_size
             limit = EMPTY_DELAY_MAX_S if self._empty else ASK_DELAY_MAX_S
             delay_s = min(ASK_DELAY_S * 2 ** min(rounds, 10), limit)
@@ -164,15 +190,36 @@ class Tail:
             self._at = self.upcoming + 1
         return self._at % metadata.ensemble_size
 
-    async def _interruptible(self, bookie: str, changed: asyncio.Future[None]) -> bool:
-        """`_ask`, given up when the metadata changes."""
-        asked = asyncio.ensure_future(self._ask(bookie))
+    def _note_news(self) -> None:
+        now = asyncio.get_running_loop().time()
+        gap_s, self._news_at = now - self._news_at, now
+        known = min(self._gap_s, self._config.speculative_read_s)
+        self._gap_s = known + (min(gap_s, self._config.speculative_read_s) - known) / 4
+
+    async def _first(self, order: list[str], changed: asyncio.Future[None]) -> str | None:
+        """Which of these bookies proves that the next entry is acknowledged. The second is asked as
+        well where the first should have told by now. None: nobody does, or the metadata changed."""
+        overdue_s = self._overdue_s
+        asked: dict[asyncio.Future[Any], str] = {
+            asyncio.ensure_future(self._ask(order[0])): order[0]
+        }
         try:
-            await asyncio.wait((asked, changed), return_when=asyncio.FIRST_COMPLETED)
-            return asked.result() if asked.done() else False
+            if len(order) > 1 and overdue_s is not None:
+                done, _ = await asyncio.wait(
+                    (*asked, changed), timeout=overdue_s, return_when=asyncio.FIRST_COMPLETED
+                )
+                if not done:
+                    asked[asyncio.ensure_future(self._ask(order[1]))] = order[1]
+            while True:
+                told = [name for task, name in asked.items() if task.done() and task.result()]
+                waiting = [task for task in asked if not task.done()]
+                if told or not waiting or changed.done():
+                    return told[0] if told else None
+                await asyncio.wait((*waiting, changed), return_when=asyncio.FIRST_COMPLETED)
         finally:
-            asked.cancel()
-            await asyncio.gather(asked, return_exceptions=True)
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
 
     async def _ask(self, bookie: str) -> bool:
         """Whether this bookie proves that the next entry is acknowledged. Waits on it for that."""
@@ -191,13 +238,18 @@ class Tail:
             poll_s = self._poll_ms(bookie, known) / 1000
             asked_at = asyncio.get_running_loop().time()
             async with asyncio.timeout(patience + poll_s):
-                poll = await channel.long_poll(
-                    self._view.ledger_id, known, int(poll_s * 1000), last_entry=wants_last
-                )
+                poll = await self._poll(channel, known, int(poll_s * 1000), wants_last)
+            if poll is None:
+                return True
             self._levels[bookie] = poll.max_lac
             if poll.max_lac > known:
                 learnt = self._learn(bookie, poll.entry)
-                if self._view.last_add_confirmed > known:
+                if (confirmed := self._view.last_add_confirmed) > known:
+                    missing = confirmed + 1 - self._unheld
+                    few = missing * self._entry_bytes < AHEAD_BYTES_MAX
+                    if self.wanted and self._reads_ahead and missing > 0 and few:
+                        async with asyncio.timeout(patience):
+                            await self._proven(channel, ahead=True)
                     return True
                 # No entry proves an explicit LAC that covers the last one.
                 explicit = wants_last and NO_ENTRY < learnt <= poll.max_lac
@@ -215,6 +267,37 @@ class Tail:
             self._empty = isinstance(error, NoEntryAnswer)
         self._misses += 1
         return False
+
+    async def _poll(
+        self, channel: ControlChannel, known: int, poll_ms: int, wants_last: bool
+    ) -> PollAnswer | None:
+        """Where news are overdue, what comes meanwhile is read and held: if a disk keeps the writer
+        waiting, all of it is acknowledged at once in the end. None: that has brought the proof."""
+        poll = channel.long_poll(self._view.ledger_id, known, poll_ms, last_entry=wants_last)
+        overdue_s = self._overdue_s
+        if overdue_s is None:
+            return await poll
+        polling = asyncio.ensure_future(poll)
+        try:
+            while True:
+                done, _ = await asyncio.wait((polling,), timeout=overdue_s)
+                before = self._unheld
+                if done or not (self.wanted and self._reads_ahead):
+                    break
+                if await self._proven(channel, ahead=True):
+                    return None
+                if self._unheld == before:
+                    break  # nothing comes
+            return await polling
+        finally:
+            polling.cancel()
+            await asyncio.gather(polling, return_exceptions=True)
+
+    @property
+    def _overdue_s(self) -> float | None:
+        """When news are overdue, behind the latest; None: no distance of them is usual."""
+        overdue_s = max(OVERDUE_GAPS * self._gap_s, OVERDUE_MIN_S)
+        return overdue_s if overdue_s < self._config.speculative_read_s else None
 
     def _poll_ms(self, bookie: str, known: int) -> int:
         """How long to wait on this bookie.
@@ -238,10 +321,11 @@ class Tail:
                     doubt=self._engine.doubt, cover=False,
                 )  # fmt: skip
                 self._view.confirmed(known.lac)
-            elif ahead and self._engine.batches and self._has_room:
+            elif ahead and self._reads_ahead:
                 first = self._unheld
                 last = first + MAX_WINDOW_ENTRIES - 1
-                run = await self._engine.batch(channel.bookie_id, first, last)
+                size = min(self._config.read_window_bytes, AHEAD_BYTES_MAX)
+                run = await self._engine.batch(channel.bookie_id, first, last, size)
                 self._levels[channel.bookie_id] = run.last_add_confirmed
                 self._hold(run)
             else:
@@ -265,7 +349,12 @@ class Tail:
     @property
     def _has_room(self) -> bool:
         """For more that is held."""
-        return self._held_bytes < self._config.read_window_bytes
+        return self._held_bytes < self._config.read_windows * self._config.read_window_bytes
+
+    @property
+    def _reads_ahead(self) -> bool:
+        """Whether a bookie can be asked for what follows, and there is room for it."""
+        return not self._engine.doubt.votes and self._engine.batches and self._has_room
 
     def _hold_spare(self) -> None:
         if self._spare is not None and self._spare.first <= self._unheld:
@@ -274,9 +363,13 @@ class Tail:
             self._spare = None
 
     def _hold(self, run: EntryRun) -> None:
-        self._held.append(run)
-        self._held_bytes += bytes_of(run)
+        """Begins no later than with the next entry that is not here; another bookie may have
+        brought that one meanwhile."""
         self._view.confirmed(run.last_add_confirmed)
+        if run.last >= self._unheld:
+            run = run.part(max(run.first, self._unheld), run.last)
+            self._held.append(run)
+            self._held_bytes += bytes_of(run)
 
     @property
     def _wants_proof(self) -> bool:

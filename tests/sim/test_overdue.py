@@ -1,0 +1,39 @@
+"""Tails for which news are always overdue: they ask two bookies at a time, and read ahead."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from quire.client import tail
+from quire.client.tail import Tail
+from quire.codec.entry import EntryRun
+from quire.testing.simulation import simulate
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_tails_that_ask_two_bookies_keep_the_laws(
+    monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    met = Counter[str]()
+    ask, hold, asked = Tail._ask, Tail._hold, Counter[Tail]()
+
+    async def counted(self: Tail, bookie: str) -> bool:
+        asked[self] += 1
+        met["two are asked"] += asked[self] == 2
+        try:
+            return await ask(self, bookie)
+        finally:
+            asked[self] -= 1
+
+    def noted(self: Tail, run: EntryRun) -> None:
+        met["both bring an entry"] += run.first < self._unheld
+        hold(self, run)
+
+    monkeypatch.setattr(tail, "OVERDUE_GAPS", 0)
+    monkeypatch.setattr(Tail, "_ask", counted)
+    monkeypatch.setattr(Tail, "_hold", noted)
+    assert simulate(seed, "tail").failure is None
+    assert met["two are asked"] > 10
+    assert met["both bring an entry"]
