@@ -111,10 +111,10 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                 "Since when, by the calendar; 0: none is.",
                 held.since_ms / 1000 if held is not None else 0)  # fmt: skip
     space = bookie.spaces()
-    for name, text, which in (("free", "not used", 2), ("total", "there are", 1)):
+    for name, text, which in (("free", "Free bytes", 2), ("total", "All bytes", 1)):
         values = [(one[0], float(one[which])) for one in space]
         yield labelled(f"quire_directory_{name}_bytes", "gauge",
-                       f"Bytes that {text} on the file system of a data directory.",
+                       f"{text} of the file system of a data directory.",
                        "directory", values)  # fmt: skip
 
 

@@ -60,7 +60,8 @@ def configure(spark: S, *, pushdown: bool = True) -> S:
 
 def register(spark: SparkSession) -> SparkSession:
     """Make `format("quire")` known to this session; returns it. Spark also finds the format by
-    itself (package `pyspark_quire`)."""
+    itself (package `pyspark_quire`), and then warns that it was replaced: call this only where
+    the Python of the driver's session is not the one that its JVM starts."""
     spark.dataSource.register(_import("source").QuireDataSource)
     return spark
 
