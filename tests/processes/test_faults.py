@@ -23,15 +23,20 @@ from . import writer_program
 pytestmark = pytest.mark.slow
 
 PROGRESS_TIMEOUT_S = 60.0
+PAUSE_MS = 250
+"""Of the writer, behind each burst."""
 
 
 class Writer:
     """The writer program, and what it said."""
 
-    def __init__(self, uri: str, ensemble: int = 3, write: int = 3, ack: int = 2) -> None:
+    def __init__(
+        self, uri: str, ensemble: int = 3, write: int = 3, ack: int = 2, pause_ms: int = PAUSE_MS
+    ) -> None:
         program = Path(writer_program.__file__)
+        given = map(str, (ensemble, write, ack, 40, pause_ms))
         self.process = subprocess.Popen(
-            [sys.executable, str(program), uri, str(ensemble), str(write), str(ack), "40"],
+            [sys.executable, str(program), uri, *given],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -121,52 +126,81 @@ def check(uri: str, writer: Writer) -> int:
     return len(found) - 1
 
 
+@pytest.fixture(scope="module")
+def cluster_of_five() -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=5) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def cluster_of_three() -> Iterator[LocalCluster]:
+    with LocalCluster(bookies=3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def five(cluster_of_five: LocalCluster) -> LocalCluster:
+    """Two more than most ensembles have."""
+    return revived(cluster_of_five)
+
+
+@pytest.fixture
+def three(cluster_of_three: LocalCluster) -> LocalCluster:
+    """An ensemble, and no more."""
+    return revived(cluster_of_three)
+
+
+def revived(cluster: LocalCluster) -> LocalCluster:
+    """With all of its bookies, though a test before failed."""
+    for bookie in cluster.bookies:
+        if not bookie.alive:
+            bookie.start()
+    return cluster
+
+
 @pytest.mark.parametrize("shape", [(3, 3, 2), (4, 2, 2)], ids=["E3W3A2", "E4W2A2"])
 def test_any_bookie_killed(
-    tmp_path: Path, writers: list[Writer], shape: tuple[int, int, int]
+    five: LocalCluster, writers: list[Writer], shape: tuple[int, int, int]
 ) -> None:
-    with LocalCluster(bookies=5, directory=tmp_path) as cluster:
-        for victim in range(3):
-            writer = Writer(cluster.uri, *shape)
-            writers.append(writer)
-            writer.wait_acked(400)
-            cluster.bookies[victim].kill()
-            writer.wait_acked(400)
-            assert writer.finish() == f"closed {writer.acked}"
-            assert check(cluster.uri, writer) == writer.acked
-            cluster.bookies[victim].start()
+    for victim in range(3):
+        writer = Writer(five.uri, *shape)
+        writers.append(writer)
+        writer.wait_acked(400)
+        five.bookies[victim].kill()
+        writer.wait_acked(400)
+        assert writer.finish() == f"closed {writer.acked}"
+        assert check(five.uri, writer) == writer.acked
+        five.bookies[victim].start()
 
 
-def test_one_of_three_killed_and_no_replacement(tmp_path: Path, writers: list[Writer]) -> None:
+def test_one_of_three_killed_and_no_replacement(three: LocalCluster, writers: list[Writer]) -> None:
     """Two bookies are an ack quorum: the writer goes on, and takes the third back."""
-    with LocalCluster(bookies=3, directory=tmp_path) as cluster:
-        writer = Writer(cluster.uri)
-        writers.append(writer)
-        writer.wait_acked(400)
-        cluster.bookies[1].kill()
-        writer.wait_acked(400)
-        cluster.bookies[1].start()
-        writer.wait_acked(400)
-        assert writer.finish() == f"closed {writer.acked}"
-        check(cluster.uri, writer)
+    writer = Writer(three.uri)
+    writers.append(writer)
+    writer.wait_acked(400)
+    three.bookies[1].kill()
+    writer.wait_acked(400)
+    three.bookies[1].start()
+    writer.wait_acked(400)
+    assert writer.finish() == f"closed {writer.acked}"
+    check(three.uri, writer)
 
 
-def test_two_of_five_killed_in_turn(tmp_path: Path, writers: list[Writer]) -> None:
-    with LocalCluster(bookies=5, directory=tmp_path) as cluster:
-        writer = Writer(cluster.uri)
-        writers.append(writer)
-        for victim in (0, 1, 2, 3, 4, 0):
-            writer.wait_acked(300)
-            cluster.bookies[victim].kill()
-            writer.wait_acked(300)
-            cluster.bookies[victim].start()
-        assert writer.finish() == f"closed {writer.acked}"
-        check(cluster.uri, writer)
+def test_two_of_five_killed_in_turn(five: LocalCluster, writers: list[Writer]) -> None:
+    writer = Writer(five.uri)
+    writers.append(writer)
+    for victim in (0, 1, 2, 3, 4, 0):
+        writer.wait_acked(300)
+        five.bookies[victim].kill()
+        writer.wait_acked(300)
+        five.bookies[victim].start()
+    assert writer.finish() == f"closed {writer.acked}"
+    check(five.uri, writer)
 
 
 def test_a_stopped_bookie_is_replaced(tmp_path: Path, writers: list[Writer]) -> None:
     with LocalCluster(bookies=4, directory=tmp_path) as cluster:
-        writer = Writer(cluster.uri)
+        writer = Writer(cluster.uri, pause_ms=0)
         writers.append(writer)
         writer.wait_acked(400)
         paused = cluster.bookies[0]
@@ -182,45 +216,42 @@ def test_a_stopped_bookie_is_replaced(tmp_path: Path, writers: list[Writer]) -> 
 
 
 def test_a_killed_writer_is_recovered_and_two_openers_agree(
-    tmp_path: Path, writers: list[Writer]
+    three: LocalCluster, writers: list[Writer]
 ) -> None:
     async def open_twice(uri: str, ledger_id: int) -> list[list[bytes]]:
         return await asyncio.gather(read_all(uri, ledger_id), read_all(uri, ledger_id))
 
-    with LocalCluster(bookies=3, directory=tmp_path) as cluster:
-        for _ in range(3):
-            writer = Writer(cluster.uri)
-            writers.append(writer)
-            writer.wait_acked(500)
-            writer.kill()
-            one, other = asyncio.run(open_twice(cluster.uri, writer.ledger_id))
-            assert one == other
-            assert len(one) > writer.acked
-            check(cluster.uri, writer)
-
-
-def test_a_resumed_old_writer_is_fenced_out(tmp_path: Path, writers: list[Writer]) -> None:
-    with LocalCluster(bookies=3, directory=tmp_path) as cluster:
-        writer = Writer(cluster.uri)
+    for _ in range(3):
+        writer = Writer(three.uri)
         writers.append(writer)
-        writer.wait_acked(400)
-        writer.process.send_signal(signal.SIGSTOP)
-        last = check(cluster.uri, writer)
-        writer.process.send_signal(signal.SIGCONT)
-        assert writer.wait_end() in ("failed LedgerFencedError", "failed LedgerClosedError")
-        assert writer.acked <= last
-        assert check(cluster.uri, writer) == last
+        writer.wait_acked(500)
+        writer.kill()
+        one, other = asyncio.run(open_twice(three.uri, writer.ledger_id))
+        assert one == other
+        assert len(one) > writer.acked
+        check(three.uri, writer)
 
 
-def test_everything_killed_at_once(tmp_path: Path, writers: list[Writer]) -> None:
-    with LocalCluster(bookies=3, directory=tmp_path) as cluster:
-        for _ in range(2):
-            writer = Writer(cluster.uri)
-            writers.append(writer)
-            writer.wait_acked(500)
-            for bookie in cluster.bookies:
-                bookie.kill()
-            writer.kill()
-            for bookie in cluster.bookies:
-                bookie.start()
-            check(cluster.uri, writer)
+def test_a_resumed_old_writer_is_fenced_out(three: LocalCluster, writers: list[Writer]) -> None:
+    writer = Writer(three.uri)
+    writers.append(writer)
+    writer.wait_acked(400)
+    writer.process.send_signal(signal.SIGSTOP)
+    last = check(three.uri, writer)
+    writer.process.send_signal(signal.SIGCONT)
+    assert writer.wait_end() in ("failed LedgerFencedError", "failed LedgerClosedError")
+    assert writer.acked <= last
+    assert check(three.uri, writer) == last
+
+
+def test_everything_killed_at_once(three: LocalCluster, writers: list[Writer]) -> None:
+    for _ in range(2):
+        writer = Writer(three.uri)
+        writers.append(writer)
+        writer.wait_acked(500)
+        for bookie in three.bookies:
+            bookie.kill()
+        writer.kill()
+        for bookie in three.bookies:
+            bookie.start()
+        check(three.uri, writer)

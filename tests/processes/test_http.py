@@ -319,9 +319,14 @@ def test_the_document_lists_what_there_is(http: Http) -> None:
             assert status in ((400,) if needed else (200, 404)), path
 
 
-def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster, ledger: int) -> None:
+def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster) -> None:
     prefix = "/api/v1/quire/jobs"
     leaving = cluster.bookies[3].id
+    with (
+        connect(cluster.uri) as client,
+        client.create_ledger(ensemble_size=4, write_quorum=4, ack_quorum=4) as writer,
+    ):
+        writer.append(b"on all four")
     status, answer = http("PUT", "/api/v1/autorecovery/bookie", {"bookie_src": [leaving]})
     assert status == 202
     failed = wait_for(lambda: ended(http.get(f"{prefix}/{answer['id']}")))
@@ -349,7 +354,7 @@ def test_a_bookie_is_taken_away_by_a_job(http: Http, cluster: LocalCluster, ledg
     assert leaving.encode() in run("cluster", "pause").ok()
     run("cluster", "resume", "decommission", leaving).ok()
     done = wait_for(lambda: ended(http.get(f"{prefix}/{job['id']}")))
-    # The ledger of the metrics' test needs four bookies: it is left, and told of.
+    # The ledger needs four bookies: it is left, and told of.
     assert done["state"] == "done"
     assert done["result"]["bookie"] == leaving
     assert http.get("/api/v1/quire/running") == {"running": []}

@@ -1,9 +1,10 @@
 """A writer in a process of its own, to be stopped and killed by tests.
 
-    python writer_program.py URI ENSEMBLE WRITE_QUORUM ACK_QUORUM PIECE
+    python writer_program.py URI ENSEMBLE WRITE_QUORUM ACK_QUORUM PIECE PAUSE_MS
 
 Prints `ledger ID`, then `acked LAST` after each acknowledged piece. Ends with `closed LAST` when
-its standard input ends, or with `failed ERRORNAME` when appends fail for good.
+its standard input ends, or with `failed ERRORNAME` when appends fail for good. It rests for
+PAUSE_MS behind each burst of pieces: while a bookie starts nobody needs all that it could write.
 """
 
 from __future__ import annotations
@@ -13,6 +14,9 @@ import sys
 
 import quire
 from quire.errors import QuireError
+
+BURST = 20
+"""Pieces: what is done to bookies is done in the middle of one."""
 
 
 def payload(ledger_id: int, entry_id: int) -> bytes:
@@ -26,7 +30,7 @@ def say(*words: object) -> None:
     sys.stdout.flush()
 
 
-async def main(uri: str, ensemble: int, write: int, ack: int, piece: int) -> None:
+async def main(uri: str, ensemble: int, write: int, ack: int, piece: int, pause_ms: int) -> None:
     loop = asyncio.get_running_loop()
     ended = loop.run_in_executor(None, sys.stdin.read)
     config = quire.ClientConfig(add_timeout_s=1.0)
@@ -44,6 +48,8 @@ async def main(uri: str, ensemble: int, write: int, ack: int, piece: int) -> Non
                 )
                 say("acked", last)
                 upcoming = last + 1
+                if upcoming % (BURST * piece) == 0:
+                    await asyncio.sleep(pause_ms / 1000)
             say("closed", await writer.close())
         except QuireError as error:
             say("failed", type(error).__name__)
@@ -51,4 +57,4 @@ async def main(uri: str, ensemble: int, write: int, ack: int, piece: int) -> Non
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:6])))
+    asyncio.run(main(sys.argv[1], *map(int, sys.argv[2:7])))

@@ -10,7 +10,7 @@ import pytest
 
 from quire.testing.simulation.world import World
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 BOOKIES = ("bookie-0", "bookie-1", "bookie-2")
 
 

@@ -24,7 +24,7 @@ from quire.streams.orphans import find_orphans
 from quire.testing.simulation.world import World
 from tests.sim.test_cluster import BOOKIES
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 SOURCE, COPY, NAME = "/from", "/to", "events"
 SETTINGS = {"entry_bytes": 1024, "txids": "given"}
 WRITERS, MIRRORS = 4, 8

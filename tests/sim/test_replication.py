@@ -40,8 +40,8 @@ from quire.replication.source import Source
 from quire.testing.clock import SimClock
 from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
-DAMAGED_SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "6"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
+DAMAGED_SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "4"))
 """Four ledgers each, looked at twice and repaired: seconds for some."""
 PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
 

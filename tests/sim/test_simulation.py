@@ -19,13 +19,13 @@ from quire.testing.simulation.faults import ALL_KINDS, FIRST_BOOKIE_KINDS
 from quire.testing.simulation.plans import CROWD, HUGE_SCALE, SHAPES
 from tests.sim.runs import plain_run
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 DIGEST_OF = "from quire.testing.simulation import simulate; r = simulate({}); print(r.trace_digest)"
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_the_laws_hold(seed: int) -> None:
-    result = simulate(seed)
+    result = plain_run(seed, "all")
     assert result.failure is None, (result.failure, list(map(str, result.schedule)))
     assert result.events > 0
 

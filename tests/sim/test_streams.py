@@ -25,7 +25,7 @@ from quire.testing.simulation.stream_facts import (
 from quire.testing.simulation.stream_laws import View, Whole
 from quire.testing.simulation.stream_plans import STREAM_SHAPES, StreamPlan
 
-SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "20"))
+SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 PLANS = 150
 DIGEST_OF = (
     "from quire.testing.simulation import simulate; print(simulate({}, 'streams').trace_digest)"

@@ -2,7 +2,7 @@
 nothing is missing and nothing is twice, the lag is told and stays small; with the trigger
 availableNow it stops where it should, though the writer goes on.
 
-QUIRE_FOLLOW_S says for how many seconds (300 for the long run).
+QUIRE_FOLLOW_S says for how many seconds `make pipelines` does so (300 for the long run).
 """
 
 from __future__ import annotations
@@ -27,13 +27,12 @@ from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark
 
-FOLLOW_S = float(os.environ.get("QUIRE_FOLLOW_S", "12"))
-RATE_PER_S = 5_000
+FOLLOW_S, RATE_PER_S = 4.0, 2_000
+LONG_FOLLOW_S, LONG_RATE_PER_S = float(os.environ.get("QUIRE_FOLLOW_S", "12")), 5_000
 APPENDS_PER_S = 50
 RECORD_BYTES = 100
-ROLL_BYTES = 1024 * 1024
-"""A segment every two seconds."""
-TRIGGER_RECORDS = 6 * RATE_PER_S
+SEGMENT_S = 2
+TRIGGER_S = 15
 """What a trigger takes at most: behind a restart there is a lag to be told."""
 NAMESPACE = "/tests/follow"
 SUBSCRIPTION = "follow"
@@ -44,7 +43,8 @@ LIMIT_S = 90.0
 class Writer:
     """Appends numbers at a steady rate until told to stop."""
 
-    def __init__(self, streams: Namespace, name: str) -> None:
+    def __init__(self, streams: Namespace, name: str, rate_per_s: int) -> None:
+        self.rate_per_s = rate_per_s
         self.written = 0
         """Acknowledged."""
         self.error: BaseException | None = None
@@ -56,9 +56,9 @@ class Writer:
     def _run(self) -> None:
         try:
             with self._streams.open_writer(self._name) as writer:
-                began, each = time.monotonic(), RATE_PER_S // APPENDS_PER_S
+                began, each = time.monotonic(), self.rate_per_s // APPENDS_PER_S
                 while not self._stop.wait(
-                    max(0.0, began + self.written / RATE_PER_S - time.monotonic())
+                    max(0.0, began + self.written / self.rate_per_s - time.monotonic())
                 ):
                     numbers = range(self.written, self.written + each)
                     writer.append_many([(b"%d " % n).ljust(RECORD_BYTES, b".") for n in numbers])
@@ -93,15 +93,17 @@ class Lags:
             self._batches[progress["batchId"]] = progress["numInputRows"]
         self.behind.append(written - sum(self._batches.values()))
 
-    @property
-    def seconds(self) -> list[float]:
-        return [records / RATE_PER_S for records in self.behind]
+
+@pytest.fixture
+def rate_per_s(request: pytest.FixtureRequest) -> int:
+    return LONG_RATE_PER_S if request.node.get_closest_marker("long") else RATE_PER_S
 
 
 @pytest.fixture
-def streams(client: blocking.Client, name: str) -> Iterator[Namespace]:
+def streams(client: blocking.Client, name: str, rate_per_s: int) -> Iterator[Namespace]:
     with Namespace.create(client, NAMESPACE) as opened:
-        opened.create_stream(name, settings={"roll_bytes": ROLL_BYTES})
+        roll_bytes = SEGMENT_S * rate_per_s * RECORD_BYTES
+        opened.create_stream(name, settings={"roll_bytes": roll_bytes})
         yield opened
 
 
@@ -116,7 +118,9 @@ Start = Callable[..., StreamingQuery]
 
 
 @pytest.fixture
-def start(spark: SparkSession, cluster: LocalCluster, name: str, tmp_path: Path) -> Iterator[Start]:
+def start(
+    spark: SparkSession, cluster: LocalCluster, name: str, tmp_path: Path, rate_per_s: int
+) -> Iterator[Start]:
     """The query, begun or gone on with."""
     begun: list[StreamingQuery] = []
 
@@ -127,7 +131,7 @@ def start(spark: SparkSession, cluster: LocalCluster, name: str, tmp_path: Path)
             .option("namespace", NAMESPACE)
             .option("stream", name)
             .option("subscription", SUBSCRIPTION)
-            .option("maxRecordsPerTrigger", str(TRIGGER_RECORDS))
+            .option("maxRecordsPerTrigger", str(TRIGGER_S * rate_per_s))
             .load()
             .selectExpr("CAST(split(decode(value, 'US-ASCII'), ' ')[0] AS BIGINT) AS number")
         )
@@ -166,7 +170,7 @@ def catch_up(query: StreamingQuery, writer: Writer, lags: Lags) -> None:
     deadline = time.monotonic() + LIMIT_S
     while True:
         lags.look(query, writer)
-        if lags.behind[-1] <= TRIGGER_RECORDS:
+        if lags.behind[-1] <= TRIGGER_S * writer.rate_per_s:
             return
         assert time.monotonic() < deadline, lags.behind[-20:]
         assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
@@ -184,19 +188,51 @@ def truncate_what_is_done(streams: Namespace, name: str, query: StreamingQuery) 
         assert not query.awaitTermination(0.1)  # type: ignore[arg-type]
 
 
-def test_following_a_writer(
-    spark: SparkSession, streams: Namespace, name: str, start: Start, lags: Lags, tmp_path: Path
+@pytest.fixture
+def follow(
+    spark: SparkSession,
+    streams: Namespace,
+    name: str,
+    start: Start,
+    lags: Lags,
+    tmp_path: Path,
+    rate_per_s: int,
+) -> Callable[[float], None]:
+    def run(seconds: float) -> None:
+        writer = Writer(streams, name, rate_per_s)
+        follow_for(seconds, writer, spark, streams, name, start, lags, tmp_path)
+
+    return run
+
+
+def test_following_a_writer(follow: Callable[[float], None]) -> None:
+    follow(FOLLOW_S)
+
+
+@pytest.mark.long
+def test_following_a_writer_for_longer(follow: Callable[[float], None]) -> None:
+    follow(LONG_FOLLOW_S)
+
+
+def follow_for(
+    seconds: float,
+    writer: Writer,
+    spark: SparkSession,
+    streams: Namespace,
+    name: str,
+    start: Start,
+    lags: Lags,
+    tmp_path: Path,
 ) -> None:
-    writer = Writer(streams, name)
     try:
         query = start()
-        watch(query, writer, lags, FOLLOW_S * 0.4)
+        watch(query, writer, lags, seconds * 0.4)
         catch_up(query, writer, lags)
         truncated = truncate_what_is_done(streams, name, query)
-        watch(query, writer, lags, FOLLOW_S * 0.3)
+        watch(query, writer, lags, seconds * 0.3)
         query.stop()
         query = start()
-        watch(query, writer, lags, FOLLOW_S * 0.3)
+        watch(query, writer, lags, seconds * 0.3)
         catch_up(query, writer, lags)
         query.stop()
         before = writer.written
@@ -214,6 +250,7 @@ def test_following_a_writer(
     assert query.awaitTermination(LIMIT_S)  # type: ignore[arg-type]
     assert found(spark, tmp_path) == (writer.written, writer.written, writer.written - 1)
 
+    behind_s = [records / writer.rate_per_s for records in lags.behind]
     rolled = streams.segments(name)[-1].lssn
     assert truncated
     assert rolled > 1
@@ -221,8 +258,8 @@ def test_following_a_writer(
     assert all(lag.seconds is not None for lag in lags.told)
     print(
         f"\n{writer.written} records in {rolled} segments, {truncated} of them truncated "
-        f"meanwhile, 1 restart; the sink was behind by p50 {statistics.median(lags.seconds):.2f} s "
-        f"({statistics.median(lags.behind):,.0f} records), at most {max(lags.seconds):.2f} s "
+        f"meanwhile, 1 restart; the sink was behind by p50 {statistics.median(behind_s):.2f} s "
+        f"({statistics.median(lags.behind):,.0f} records), at most {max(behind_s):.2f} s "
         f"({max(lags.behind):,}); left behind a trigger, as told: at most "
         f"{max(lag.records for lag in lags.told):,} records, "
         f"{max(lag.seconds or 0.0 for lag in lags.told):.2f} s, of {len(lags.told)} told"

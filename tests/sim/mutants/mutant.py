@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from quire.testing.simulation import Result, simulate
+from tests.sim.runs import plain_run
 
 Apply = Callable[[pytest.MonkeyPatch], None]
 
@@ -86,7 +87,7 @@ def kill(one: Mutant, seed: int, workload: str = "") -> Result | None:
     failure = result.failure
     if failure is None or (failure.law in CRASHES and failure.law not in one.laws):
         return None
-    return None if simulate(seed, workload).failure else result
+    return None if plain_run(seed, workload).failure else result
 
 
 # -- edits ------------------------------------------------------------------------------------
