@@ -14,11 +14,11 @@ import pytest
 from quire.errors import DamagedError
 from quire.storage import cold_reads, read_ahead, sealer
 from quire.storage.blocking import InlineReader
-from quire.storage.reader import SLICE_BYTES
+from quire.storage.reader import SCATTERED_BYTES, SLICE_BYTES
 from quire.storage.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
 from quire.storage.worker import ThreadReader
-from quire.testing.disk import SimFile
+from quire.testing.disk import SimDisk, SimFile
 from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
 
 LARGE = replace(
@@ -31,6 +31,7 @@ class Recorder:
     """`blocking.BlockingReader` that says what it was asked for."""
 
     def __init__(self) -> None:
+        self.calls = 0
         self.reads: list[tuple[int, int]] = []
         self.waited = 0
         self.aheads: list[tuple[int, int]] = []
@@ -40,11 +41,15 @@ class Recorder:
         return call()
 
     def read(self, call: Any, done: Callable[[Any], None]) -> None:
-        _, offset, size, *_ = call.args
-        self.reads.append((offset, size))
-        piece = call()
-        self.waited += piece.waited
-        done(piece)
+        _, *where = call.args
+        self.calls += 1
+        found = call()
+        if call.func is cold_reads.fetch_each:
+            self.reads += where[0]
+        else:
+            self.reads.append((where[0], where[1]))
+            self.waited += found.waited
+        done(found)
 
     def ahead(self, call: Any, done: Callable[[], None]) -> None:
         self.aheads.append(call.args)
@@ -135,6 +140,48 @@ def test_a_cold_read_fetches_nothing_twice() -> None:
     assert len(set(checked)) == len(checked)
 
 
+def written_of(box: StoreOnDisk, ledger_id: int) -> list[bytes]:
+    return [data for (ledger, _), data in box.written.items() if ledger == ledger_id]
+
+
+@pytest.mark.parametrize("size", [900, 6_000])
+def test_what_lies_scattered_is_fetched_many_pieces_at_a_time(size: int) -> None:
+    """A ledger that took entries in turn with others: each of them cost a trip to the thread."""
+    box, recorder = sealed(1.0, 2_000, size, ledgers=10)
+    found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
+    assert [bytes(entry) for entry in found] == written_of(box, 3)
+    assert recorder.calls < len(found) // 20
+    assert all(bytes <= SCATTERED_BYTES for _, bytes in recorder.reads[3:])
+
+
+@pytest.mark.parametrize("budget", [0, 2_000, 30_000, 100_000])
+def test_scattered_pieces_end_where_one_read_would(budget: int) -> None:
+    warm, _ = sealed(0.0, 2_000, 900, ledgers=10)
+    box, recorder = sealed(1.0, 2_000, 900, ledgers=10)
+    wanted = [bytes(one) for one in warm.store.read(3, 5, 90, budget)]
+    assert [bytes(one) for one in run(box.store.read_blocking(3, 5, 90, budget))] == wanted
+    assert len(recorder.reads) <= len(wanted) + 3  # nothing is fetched that does not fit
+
+
+def test_damage_among_scattered_pieces_ends_the_read_before_it() -> None:
+    box, _ = sealed(1.0, 2_000, 900, ledgers=10)
+    written, reader = written_of(box, 3), box.store._reader
+    run(box.store.read_blocking(3, 0, 1, 1 << 30))  # the index is known then
+    waits = reader.upcoming(box.store._catalogue.ledgers[3], 30, 1, 1 << 20, 4)
+    assert waits is not None
+    assert waits.entries
+    disk = box.disk
+    assert isinstance(disk, SimDisk)
+    disk.flip_bit(waits.segment.name, waits.offset + 100, 1)
+    before = [bytes(one) for one in run(box.store.read_blocking(3, 0, 1_000, 1 << 30))]
+    assert before == written[: len(before)]
+    assert 20 < len(before) <= 30
+    with pytest.raises(DamagedError):
+        run(box.store.read_blocking(3, 30, 10, 1 << 30))
+    behind = run(box.store.read_blocking(3, 40, 10, 1 << 30))
+    assert [bytes(one) for one in behind] == written[40:50]
+
+
 def answer(box: StoreOnDisk, ledger_id: int, first: int, max_bytes: int) -> list[bytes]:
     return [bytes(e) for e in run(box.store.read_blocking(ledger_id, first, 1_000, max_bytes))]
 
@@ -172,7 +219,7 @@ def test_what_is_kept_for_a_reader_may_be_of_no_use() -> None:
     for at in range(0, 200, 49):
         answer(box, 1, at, 1_000_000)
     [(_, fetching)] = kept.values()
-    fetching.piece = cold_reads._FAILED  # The disk gave nothing: it is asked again.
+    fetching.found = cold_reads._FAILED  # The disk gave nothing: it is asked again.
     assert answer(box, 1, 245, 1_000_000)[0] == box.written[1, 245]
     assert box.store.stats().damaged_reads == 0
     assert len(kept) == 1

@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain
+from typing import Generic, TypeVar
 
 from quire.codec.frame_runs import Entries
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows
@@ -19,10 +20,19 @@ from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
 from quire.storage.read_ahead import ReadAhead
-from quire.storage.reader import SLICE_BYTES, Fetched, Piece, Reader, checksums_of
+from quire.storage.reader import (
+    SCATTERED_BYTES,
+    SLICE_BYTES,
+    Fetched,
+    Piece,
+    Reader,
+    checksums_of,
+)
 from quire.storage.seams import File
 from quire.storage.segment import LedgerInfo, Part, Segment
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+
+T = TypeVar("T")
 
 InfoOf = Callable[[int], LedgerInfo]
 """The ledger now: it may be deleted while a read waits. `NoLedger`."""
@@ -50,21 +60,31 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
         return _FAILED  # Whoever asked is to be answered.
 
 
-class _Fetch:
-    """One that is under way, or done. Nobody need wait for it."""
+def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[Piece]:
+    """On a thread: offsets and sizes. The device is told of all before the first is waited for."""
+    try:
+        for offset, size in wanted:
+            file.prefetch(offset, size)
+    except OSError:
+        pass  # The reads say it.
+    return [fetch(file, offset, size, True, False) for offset, size in wanted]
 
-    __slots__ = ("done", "piece", "waiter")
+
+class _Fetch(Generic[T]):
+    """Something that is being fetched, or was. Nobody need wait for it."""
+
+    __slots__ = ("done", "found", "waiter")
 
     def __init__(self) -> None:
         self.done = False
-        self.piece: Piece | None = None
+        self.found: T | None = None
         """None, once done: it was not run."""
         self.waiter: asyncio.Future[None] | None = None
 
-    @property
-    def failed(self) -> bool:
-        """Nothing was read: a disk that failed once is asked again."""
-        return self.done and (self.piece is None or not self.piece.data)
+
+def _has_failed(fetching: _Fetch[Piece]) -> bool:
+    """Nothing was read: a disk that failed once is asked again."""
+    return fetching.done and (fetching.found is None or not fetching.found.data)
 
 
 class ColdReads:
@@ -83,7 +103,7 @@ class ColdReads:
         self._ahead = ahead
         self._blocking = blocking
         self._info_of = info_of
-        self._kept: OrderedDict[int, tuple[Fetched, _Fetch]] = OrderedDict()
+        self._kept: OrderedDict[int, tuple[Fetched, _Fetch[Piece]]] = OrderedDict()
         """By ledger: what its reader is going to want. Of files that do not change, and checked
         like all else, so it may be old."""
         self.closed = False
@@ -93,10 +113,11 @@ class ColdReads:
     ) -> Entries:
         """See `LedgerStore.read_blocking`."""
         have: dict[Fetched, Piece] = {}
-        under_way: dict[Fetched, _Fetch] = {}
+        under_way: dict[Fetched, _Fetch[Piece]] = {}
         kept = self._kept.pop(ledger_id, None)
-        if kept is not None and not kept[1].failed:
+        if kept is not None and not _has_failed(kept[1]):
             under_way[kept[0]] = kept[1]
+        scattered = 0  # Pieces of `have` for runs to come.
         asked_bytes = max_bytes
         entries, turn_bytes = Entries(), 0
         while len(entries) < max_count:
@@ -107,7 +128,14 @@ class ColdReads:
                     info, at, most, max_bytes, overhead_bytes, have, begun=bool(entries)
                 )
             except WouldBlock as missing:
-                begun = under_way.pop(missing.key, None) or self._begin(ledger_id, missing)
+                begun = under_way.pop(missing.key, None)
+                if begun is None and 0 < missing.entries < most and missing.size <= SCATTERED_BYTES:
+                    wanted = self._reader.scattered(info, at, most, max_bytes, overhead_bytes)
+                    if len(wanted) > 1 and wanted[0].key == missing.key:
+                        have, scattered = await self._each(wanted), len(wanted)
+                        continue
+                if begun is None:
+                    begun = self._begin(ledger_id, missing)
                 if missing.entries and missing.entries < most:
                     # The next piece, so that the device and the thread have something to do.
                     behind = self._reader.upcoming(
@@ -132,7 +160,9 @@ class ColdReads:
                 run.pack()  # While its bytes are at hand: in the end there may be megabytes.
             entries.add(run)
             max_bytes -= run.size_bytes + overhead_bytes * run.count
-            have = {}  # What was fetched is used up.
+            scattered -= 1
+            if scattered <= 0:
+                have = {}  # What was fetched is used up.
             turn_bytes += run.frame_bytes
             if turn_bytes > SLICE_BYTES // 2:
                 turn_bytes = 0
@@ -192,26 +222,39 @@ class ColdReads:
         await _put(found, _of_parts(info.open_parts))
         return merged(found)
 
-    def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch:
-        fetching, segment = _Fetch(), missing.segment
+    def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch[Piece]:
+        blocks = missing.entries > 0
+        ask = blocks and not self._ahead.is_followed(ledger_id, missing.segment)
+        return self._on_thread(
+            missing.segment, _FAILED, fetch, missing.offset, missing.size, blocks, ask
+        )
+
+    async def _each(self, wanted: Sequence[WouldBlock]) -> dict[Fetched, Piece]:
+        """Pieces of one segment."""
+        places = [(one.offset, one.size) for one in wanted]
+        failed = [_FAILED] * len(wanted)
+        fetching = self._on_thread(wanted[0].segment, failed, fetch_each, places)
+        pieces = await _of(fetching)
+        return {one.key: piece for one, piece in zip(wanted, pieces)}
+
+    def _on_thread(
+        self, segment: Segment, failed: T, call: Callable[..., T], *given: object
+    ) -> _Fetch[T]:
+        """`call(file, *given)`; `failed` where there is no file."""
+        fetching = _Fetch[T]()
         try:
             file = self._files.borrow(segment)
         except OSError:
-            fetching.done, fetching.piece = True, _FAILED
+            fetching.done, fetching.found = True, failed
             return fetching
-        blocks = missing.entries > 0
-        ask = blocks and not self._ahead.is_followed(ledger_id, segment)
-        self._blocking.read(
-            partial(fetch, file, missing.offset, missing.size, blocks, ask),
-            partial(self._fetched, fetching, segment),
-        )
+        self._blocking.read(partial(call, file, *given), partial(self._fetched, fetching, segment))
         return fetching
 
-    def _fetched(self, fetching: _Fetch, segment: Segment, piece: Piece | None) -> None:
+    def _fetched(self, fetching: _Fetch[T], segment: Segment, found: T | None) -> None:
         """Also where the read has been cancelled: until here the file stays open."""
         # Not as soon as `close` begins: the log may still be written and sealed.
         self._files.give_back(segment, close=self.closed)
-        fetching.done, fetching.piece = True, piece
+        fetching.done, fetching.found = True, found
         if fetching.waiter is not None and not fetching.waiter.done():
             fetching.waiter.set_result(None)
 
@@ -242,10 +285,10 @@ async def _put(found: list[Range], runs: Iterable[tuple[int, int, Sequence[int] 
     await asyncio.sleep(0)
 
 
-async def _of(fetching: _Fetch) -> Piece:
+async def _of(fetching: _Fetch[T]) -> T:
     if not fetching.done:
         fetching.waiter = asyncio.get_running_loop().create_future()
         await fetching.waiter
-    if fetching.piece is None:
+    if fetching.found is None:
         raise asyncio.CancelledError  # The threads are gone: the bookie stops.
-    return fetching.piece
+    return fetching.found

@@ -41,6 +41,11 @@ SLICE_BYTES = 1024 * 1024
 COLUMNS_FROM = 8
 """Frames of one size that are checked column by column; fewer are looked at one by one."""
 
+SCATTERED_BYTES = 16 * 1024
+"""What lies in pieces of no more than this is fetched many pieces at a time."""
+SCATTERED_MAX = 64
+"""So many, `MAX_READ_BYTES` in all."""
+
 Fetched = tuple[Segment, int, int]
 """What of a segment's file: offset and size. After a compaction the segment is another object."""
 
@@ -137,6 +142,24 @@ class Reader:
         except WouldBlock as missing:
             return missing
         return None
+
+    def scattered(
+        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
+    ) -> list[WouldBlock]:
+        """The same of many runs of one segment, as long as each is small: of a ledger that took
+        entries in turn with others."""
+        found: list[WouldBlock] = []
+        while most and len(found) < SCATTERED_MAX:
+            wanted = self.upcoming(info, entry_id, most, max_bytes, overhead)
+            if wanted is None or wanted.entries == 0 or wanted.size > SCATTERED_BYTES:
+                break
+            if found and wanted.segment is not found[0].segment:
+                break
+            found.append(wanted)
+            entry_id += wanted.entries
+            most -= wanted.entries
+            max_bytes -= wanted.entry_bytes + overhead * wanted.entries
+        return found
 
     def _some(
         self,
