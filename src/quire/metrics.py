@@ -154,7 +154,7 @@ def _number(value: float) -> str:
         return "NaN"
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
-    return str(int(value)) if value == int(value) else f"{value:.9g}"
+    return str(int(value)) if value == int(value) else f"{value:.15g}"
 
 
 def _escaped(text: str) -> str:

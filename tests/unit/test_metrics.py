@@ -109,7 +109,7 @@ def test_any_label_and_any_number_can_be_told(label: str, help_text: str, value:
     if math.isnan(value):
         assert math.isnan(told)
     else:
-        assert told == pytest.approx(value, rel=1e-6)
+        assert told == pytest.approx(value, rel=1e-14)  # times have ten digits before the point
 
 
 def test_kinds_and_help_are_told() -> None:
