@@ -27,7 +27,7 @@ def a_missing_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
     lost="the same, where the bookie knows what was in it",
     laws=(*UNKNOWN_IS_ABSENT, "nothing_acknowledged_beyond_the_close"),
     workload="directories",
-    seeds=20,
+    seeds=40,
 )
 def a_failed_directory_held_nothing(patch: pytest.MonkeyPatch) -> None:
     edit(patch, Place, "may_hold", ("or ledger_id in store.ledgers", ""))
