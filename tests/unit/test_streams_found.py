@@ -14,6 +14,7 @@ from quire.codec.stream_segment import Truncation
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchStreamError,
+    StreamClosedError,
     StreamFencedError,
     VersionConflictError,
 )
@@ -454,5 +455,35 @@ def test_a_snapshot_that_is_replaced_while_it_is_read_is_read_again() -> None:
                 await follower.wait_applied(11)
         assert machine.items == {"a": 10}
         await leader.close()
+
+    run(scene)
+
+
+def test_a_writer_that_ends_while_it_sets_a_token_says_so() -> None:
+    """It waited for ever for a mark that nobody sent any more (seed 531276781)."""
+
+    async def scene(b: Bench) -> None:
+        for ends in ("fenced", "abandoned"):
+            writer = await b.streams.open_writer(ends, create=True)
+            await writer.append(b"0")
+            metadata = writer._segments.metadata
+            note_marks = metadata.note_marks
+
+            async def ended(
+                note: Callable[[], Awaitable[Any]] = note_marks,
+                pump: Any = writer._pump,
+                ends: str = ends,
+            ) -> Any:
+                noted = await note()
+                if ends == "fenced":
+                    pump._fail(StreamFencedError("taken over"))
+                else:
+                    pump.abandon()
+                return noted
+
+            metadata.note_marks = ended  # type: ignore[method-assign]
+            async with asyncio.timeout(60):
+                with pytest.raises((StreamFencedError, StreamClosedError)):
+                    await writer.set_fencing_token("mine")
 
     run(scene)

@@ -306,6 +306,7 @@ class StreamWriter:
         if not self._segments.taken.has_marks:
             await self._segments.metadata.note_marks()
             self._segments.taken.has_marks = True
+            self._check()  # It may have ended meanwhile, and nobody would send what is put in now.
 
     def _check_token(self, token: str) -> None:
         if token != self._marks.token:
