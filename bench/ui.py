@@ -151,7 +151,7 @@ async def measure(bookies: int, ledgers: int, rounds: int) -> bool:
         command = [sys.executable, __file__, "--serve", "--bookies", str(bookies)]
         pipe = asyncio.subprocess.PIPE
         process = await asyncio.create_subprocess_exec(*command, stdin=pipe, stdout=pipe)
-        stack.push_async_callback(process.communicate)  # the end of its input ends it
+        stack.push_async_callback(process.communicate, b"")  # the end of its input ends it
         assert process.stdout is not None
         where = json.loads(await process.stdout.readline())
         for name, http_port in where:
