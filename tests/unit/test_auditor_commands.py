@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +13,11 @@ from quire.admin.autorecovery import default_name
 from quire.admin.main import cli
 from quire.clock import SystemClock
 from quire.codec.registration import is_bookie_id
-from quire.metadata import open_metadata
 from quire.metadata.base import MetadataStore
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.status import LastFailure, PlacementCheck, note_failure, note_placement
+from tests.support.metadata import in_store
 
 
 @pytest.fixture(autouse=True)
@@ -42,17 +41,6 @@ def uri(tmp_path: Path) -> str:
 
 async def _initialise(store: MetadataStore) -> None:
     await store.initialise()
-
-
-def in_store(uri: str, work: Callable[[MetadataStore], Awaitable[None]]) -> None:
-    async def run() -> None:
-        store = await open_metadata(uri, create=True)
-        try:
-            await work(store)
-        finally:
-            await store.close()
-
-    asyncio.run(run())
 
 
 def autorecovery(uri: str, *words: str) -> Result:

@@ -3,7 +3,6 @@ repairs it."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import random
 import re
@@ -22,13 +21,13 @@ from quire.codec.cookie import Cookie, decode, encode
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.registration import is_bookie_id
 from quire.errors import CookieError, KeyExistsError, StorageError, UsageError
-from quire.metadata import open_metadata
 from quire.metadata.base import BookieAddress, MetadataStore
 from quire.metadata.bookie_orders import Order, What, give_order, read_order
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
 from quire.testing.disk import SimDisk
 from tests.support.bookie import memory_metadata, running_bookie
+from tests.support.metadata import in_store
 
 ID = "127.0.0.1:3181"
 RANDOM = random.Random(1).randbytes
@@ -43,14 +42,7 @@ class Place:
         self.in_store(_initialise)
 
     def in_store(self, work: Callable[[MetadataStore], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
-            store = await open_metadata(self.uri, create=True)
-            try:
-                return await work(store)
-            finally:
-                await store.close()
-
-        return asyncio.run(run())
+        return in_store(self.uri, work)
 
     def begun(self, bookie_id: str = ID) -> None:
         """A bookie that has served."""

@@ -3,7 +3,6 @@ that starts where one of them was cut off."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 import re
 import shlex
@@ -29,10 +28,10 @@ from quire.codec.entry import EntryCodec
 from quire.codec.frames import Code
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import CookieError, StorageError
-from quire.metadata import open_metadata
 from quire.metadata.base import MetadataStore
 from quire.storage.disk import RealDisk
 from tests.support.bookie import SMALL, peer_of, running_bookie
+from tests.support.metadata import in_store
 
 KEY = master_key(b"")
 TINY = replace(SMALL, segment_bytes=1024 * 1024)
@@ -54,14 +53,7 @@ class Place:
         return str(self.root / name)
 
     def in_store(self, work: Callable[[MetadataStore], Awaitable[T]]) -> T:
-        async def run() -> T:
-            store = await open_metadata(self.uri, create=True)
-            try:
-                return await work(store)
-            finally:
-                await store.close()
-
-        return asyncio.run(run())
+        return in_store(self.uri, work)
 
     def serve(self, names: Sequence[str], work: Callable[[Bookie], Awaitable[T]]) -> T:
         async def run(store: MetadataStore) -> T:

@@ -168,6 +168,14 @@ async def has_had_the_first(bookie: GivesTheLast, w: World) -> AsyncIterator[Asy
         yield tail
 
 
+async def hear_the_first(tail: AsyncIterator[Entry], w: World, *bookies: GivesTheLast) -> None:
+    """The same, but a tail that waited for it: it knows how far apart news come."""
+    coming = asyncio.ensure_future(take(tail, 1))
+    for bookie in bookies:
+        bookie.has(w, (0, -1), (1, 0))
+    assert await coming == [0]
+
+
 async def nothing_comes(entries: AsyncIterator[Entry], bookie: ScriptedBookie, polls: int) -> None:
     """While the bookie answers so many more requests."""
     wanted = len(bookie.requests) + polls
@@ -402,10 +410,7 @@ async def test_overdue_news_are_fetched_from_another_bookie(
     async with world(one, other, config=PATIENT) as w:
         reader = await w.open()
         async with aclosing(reader.tail(0)) as tail:
-            coming = asyncio.ensure_future(take(tail, 1))
-            for bookie in one, other:
-                bookie.has(w, (0, -1), (1, 0))
-            assert await coming == [0]
+            await hear_the_first(tail, w, one, other)
             coming = asyncio.ensure_future(take(tail, 1))
             await until(lambda: bool(one.waiting or other.waiting))
             stuck, quick = (one, other) if one.waiting else (other, one)
@@ -479,10 +484,7 @@ async def test_what_two_bookies_bring_is_held_once(
     async with world(one, other, config=PATIENT) as w:
         reader = await w.open()
         async with aclosing(reader.tail(0)) as tail:
-            coming = asyncio.ensure_future(take(tail, 1))
-            for bookie in one, other:
-                bookie.has(w, (0, -1), (1, 0))
-            assert await coming == [0]
+            await hear_the_first(tail, w, one, other)
             for bookie, stop in (one, 6), (other, 10):
                 bookie.has(w, *((entry, 0) for entry in range(2, stop)))
                 bookie.kept_back = []

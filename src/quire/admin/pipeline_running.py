@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from quire.errors import QuireError
@@ -24,69 +23,40 @@ END_TIMEOUT_S = 5.0
 def told(
     uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
 ) -> Iterator[None]:
-    """While this is open, the job is among those that run on this cluster. In a thread and with a
-    client of its own, because the job has this thread. The job neither waits for it nor fails with
-    it: a store that cannot be reached is asked again."""
-    telling = _Telling(uri, config, kind, target, far)
-    thread = threading.Thread(target=telling.run, name="quire-running", daemon=True)
-    thread.start()
+    """While this is open, the job is among those that run on this cluster. On the loop behind the
+    blocking client and with a client of its own, because the job has this thread. The job neither
+    waits for it nor fails with it: a store that cannot be reached is asked again."""
+    from quire.client.background import call
+
+    async def begin() -> asyncio.Task[None]:
+        return asyncio.create_task(_tell(uri, config, kind, target, far))
+
+    async def end() -> None:
+        telling.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(END_TIMEOUT_S):
+                await asyncio.gather(telling, return_exceptions=True)
+
+    telling = call(begin())
     try:
         yield
     finally:
-        telling.stop()
-        thread.join(END_TIMEOUT_S)
+        call(end())
 
 
-class _Telling:
-    def __init__(
-        self, uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
-    ) -> None:
-        self._uri = uri
-        self._config = config
-        self._kind = kind
-        self._target = target
-        self._far = far
-        self._lock = threading.Lock()
-        self._stopped = False
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = asyncio.Event()
+async def _tell(
+    uri: str, config: ClientConfig, kind: str, target: str, far: Callable[[], Far]
+) -> None:
+    import quire
+    from quire.admin.autorecovery import default_name
+    from quire.replication.running import announced
 
-    def run(self) -> None:
-        asyncio.run(self._run())
-
-    def stop(self) -> None:
-        """From any thread."""
-        with self._lock:
-            self._stopped = True
-            if self._loop is not None:
-                self._loop.call_soon_threadsafe(self._ended.set)
-
-    async def _run(self) -> None:
-        with self._lock:
-            if self._stopped:
-                return
-            self._loop = asyncio.get_running_loop()
-        telling = asyncio.ensure_future(self._tell())
-        await self._ended.wait()
-        with self._lock:
-            self._loop = None
-        telling.cancel()
-        await asyncio.gather(telling, return_exceptions=True)
-
-    async def _tell(self) -> None:
-        import quire
-        from quire.admin.autorecovery import default_name
-        from quire.replication.running import announced
-
-        while True:
-            try:
-                async with (
-                    quire.connect(self._uri, config=self._config) as client,
-                    announced(
-                        client.metadata, self._kind, self._target, default_name(),
-                        client.clock.now_ms, self._far,
-                    ),
-                ):  # fmt: skip
-                    await asyncio.Event().wait()
-            except QuireError:
-                await asyncio.sleep(RETRY_S)
+    while True:
+        try:
+            async with (
+                quire.connect(uri, config=config) as client,
+                announced(client.metadata, kind, target, default_name(), client.clock.now_ms, far),
+            ):
+                await asyncio.Event().wait()
+        except QuireError:
+            await asyncio.sleep(RETRY_S)
