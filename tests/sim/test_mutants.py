@@ -29,6 +29,9 @@ MUTANTS_MIN = 34
 QUICK_SEEDS_MAX = 40
 """A mutant that may take more is left to `make sim`."""
 QUICK_PER_ROOM = 5
+SEEDS_MIN = 200
+"""Tried at least: once the code gives seeds another meaning, the first that finds a mutant may come
+much later than it did, and only so many that find nothing say that nothing does."""
 FULL_SEEDS = 200
 """What `make sim` asks for, at least."""
 FULL = int(os.environ.get("QUIRE_SIM_SEEDS", "0")) >= FULL_SEEDS
@@ -57,12 +60,13 @@ CASES = MUTANTS if FULL else quick()
 
 @pytest.mark.parametrize("one", CASES, ids=lambda one: one.name)
 def test_the_mutant_is_found(one: Mutant) -> None:
-    for seed in sorted(range(one.seeds), key=lambda seed: seed != MEASURED.get(one.name)):
+    seeds = max(one.seeds, SEEDS_MIN)
+    for seed in sorted(range(seeds), key=lambda seed: seed != MEASURED.get(one.name)):
         result = kill(one, seed)
         if result is not None:
             print(f"{one.name}: seed {seed} of {one.workload}, {result.failure}")
             return
-    pytest.fail(f"{one.name} was not found in {one.seeds} seeds of {one.workload}")
+    pytest.fail(f"{one.name} was not found in {seeds} seeds of {one.workload}")
 
 
 @pytest.mark.parametrize("one", MUTANTS, ids=lambda one: one.name)

@@ -101,7 +101,7 @@ def a_fence_refuses_recovery_too(patch: pytest.MonkeyPatch) -> None:
 @mutant(
     lost="entries on a damaged disk are reported as never written, and cut off by recoveries",
     laws=("no_false_absence", "acknowledged_is_kept"),
-    workload="amnesia",
+    workload="spoiled",
     seeds=190,
     rule="bk#2908, rule 32",
 )

@@ -177,7 +177,7 @@ def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
 @mutant(
     lost="damaged entries are reported as never written",
     laws=("no_false_absence", "acknowledged_is_kept"),
-    workload="amnesia",
+    workload="spoiled",
     seeds=760,
     rule="bk#2908, rule 32",
 )

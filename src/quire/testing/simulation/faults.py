@@ -78,7 +78,7 @@ ALL_KINDS = (
 )  # fmt: skip
 LIES = ("deny", "forge", "garble", "swap", "drop", "ignore fence")
 RACK_KINDS = ("lose rack", "relocate")
-FIRST_BOOKIE_KINDS = ("rot", "rot, crash", "flip", "lose disk")
+FIRST_BOOKIE_KINDS = ("rot", "rot, crash", "rot entries, crash", "flip", "lose disk")
 """They damage, so they all strike the same bookie."""
 
 

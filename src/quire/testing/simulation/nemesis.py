@@ -13,6 +13,7 @@ from quire.codec.log_parts import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory import MemoryStore
+from quire.storage.inspect import segment_numbers
 from quire.storage.segment import LOG_DIRECTORY
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.faults import (
@@ -24,7 +25,7 @@ from quire.testing.simulation.faults import (
     Fault,
 )
 from quire.testing.simulation.flips import Flips
-from quire.testing.simulation.rotten import rot
+from quire.testing.simulation.rotten import rot, rot_entries
 from quire.testing.simulation.world import ObservedCluster, World, bookie_id
 from quire.testing.transport import Route
 
@@ -37,6 +38,8 @@ CRASH_SOON_S = 0.5
 ROLL_PAUSE_S = 4.0
 """Enough for a writer to take a bookie back before the next one goes."""
 ROT_SPACING_BYTES = (50, 300, 2_000)
+ROTTEN_ENTRIES = (0.2, 1.0)
+"""Of the groups on a disk, where entries rot."""
 SLOW_NETWORK_S = (0.01, 0.4)
 SLOW_DISK_FACTOR = 60.0
 SLOW_METADATA_S = 2.0
@@ -182,7 +185,7 @@ class Nemesis:
                 await self.bring_back(name)
             case kind if kind in INDEX_KINDS:
                 await self._index(fault, disk)
-            case "rot, crash":
+            case "rot, crash" | "rot entries, crash":
                 self._rot(fault)
                 world.crash(name)
                 await self.bring_back(name)
@@ -269,14 +272,20 @@ class Nemesis:
             own.expire_session(back=False)  # it died meanwhile
 
     def _rot(self, fault: Fault) -> None:
-        """Bits of one segment are wrong from now on."""
+        """Bits of one segment are wrong from now on, or of the entries of all."""
         disk, chance = self.world.disks[fault.target], self.world.loop.derive(f"rot {fault}")
         self.world.destroyed.add(fault.target)
         names = [f"{LOG_DIRECTORY}/{name}" for name in disk.list(LOG_DIRECTORY)]
         begun = [name for name in names if disk.written_bytes(name) > BLOCK_BYTES]
+        rotten = self.world.rotten.setdefault(fault.target, [])
+        if fault.kind == "rot entries, crash":
+            share = ROTTEN_ENTRIES[0] + fault.amount * (ROTTEN_ENTRIES[1] - ROTTEN_ENTRIES[0])
+            for number in segment_numbers(disk):
+                rotten.append(rot_entries(disk, number, share, chance))
+            return
         name = chance.choice(begun or names)
         spacing_bytes = ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))]
-        self.world.rotten.setdefault(fault.target, []).append(rot(disk, name, spacing_bytes))
+        rotten.append(rot(disk, name, spacing_bytes))
 
     async def bring_back(self, name: str) -> None:
         """Start the bookie unless it runs. A start that fails is tried again, as an operator

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import random
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from quire.codec.log_parts import BLOCK_BYTES
 from quire.errors import StorageError
 from quire.storage.inspect import number_of, open_segment
 from quire.storage.quarantine_record import SegmentDamage, stored_records
+from quire.storage.segment import segment_name
 from quire.testing.disk import SimDisk
 
 if TYPE_CHECKING:
@@ -31,8 +33,30 @@ class Rotten:
 
 
 def rot(disk: SimDisk, name: str, spacing_bytes: int) -> Rotten:
+    return _rotten(disk, name, lambda: disk.rot(name, spacing_bytes))
+
+
+def rot_entries(disk: SimDisk, number: int, share: float, chance: random.Random) -> Rotten:
+    """One bit in so large a share of the groups of this segment, and only in their entries: what
+    the groups hold is still known."""
+
+    def damage() -> None:
+        try:
+            with open_segment(disk, number) as segment:
+                headers = [group.header for group in segment.groups()]
+        except StorageError:
+            return  # too much of it is wrong already
+        for header in headers:
+            if header.payload_bytes and chance.random() < share:
+                at = header.payload_offset + chance.randrange(header.payload_bytes)
+                disk.flip_bit(segment_name(number), at)
+
+    return _rotten(disk, segment_name(number), damage)
+
+
+def _rotten(disk: SimDisk, name: str, damage: Callable[[], object]) -> Rotten:
     before = _contents(disk, name)
-    disk.rot(name, spacing_bytes)
+    damage()
     after = _contents(disk, name)
     return Rotten(name, {at: after[at] for at in range(len(after)) if after[at] != before[at]})
 
@@ -61,12 +85,14 @@ async def judge(stage: Stage) -> None:
 
 
 def _unknown(stage: Stage) -> Iterator[str]:
-    for name in stage.world.bookies:
+    for name, bookie in stage.world.bookies.items():
         disk = stage.world.disks[name]
         known = dict(stored_records(disk))
+        # Where a footer is not believed, groups are lost of which nobody knows: all is doubted.
+        sealed = {one.number for one in bookie.store.usage() if one.state == "sealed"}
         for rotten in stage.world.rotten.get(name, ()):
             number = number_of(rotten.name)
-            if number is None:
+            if number is None or (number not in sealed and bookie.store.negatives_unknown):
                 continue
             try:
                 with open_segment(disk, number) as segment:

@@ -215,6 +215,18 @@ WORKLOADS: dict[str, Mix] = {
         datasets=0.0,
         rotten=True,
     ),
+    "spoiled": Mix(
+        ("rot entries, crash", "rot entries, crash", "kill client", "kill client", "crash"),
+        (4, 12),
+        ledgers=(6, 10),
+        takeover=0.3,
+        tail=0.2,
+        delete=0,
+        tight=0.0,
+        bookies_min=5,
+        datasets=0.0,
+        rotten=True,
+    ),
     "full": Mix(
         ("disk full", "disk full", "disk full", "metadata fails", "metadata fails", "slow disk"),
         (4, 16),
