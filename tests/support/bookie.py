@@ -118,3 +118,10 @@ async def peer_of(bookie: Bookie) -> AsyncIterator[Peer]:
             await writer.wait_closed()
         except ConnectionError:
             pass
+
+
+async def polls_wait(bookie: Bookie, count: int) -> None:
+    """Return once so many readers wait on this bookie for what is new."""
+    async with asyncio.timeout(ANSWER_S):
+        while bookie.service.long_polls.count != count:
+            await asyncio.sleep(0.001)

@@ -135,7 +135,12 @@ def lac_answer(
 
 
 def poll_answer(
-    request: Request, *, max_lac: int, entry: bytes = b"", code: int = Code.OK
+    request: Request,
+    *,
+    max_lac: int,
+    entry: bytes = b"",
+    packet: bytes = b"",
+    code: int = Code.OK,
 ) -> bytes:
     answer = answer_to(request, code)
     own = answer.readResponse
@@ -143,4 +148,6 @@ def poll_answer(
     own.entryId, own.maxLAC = -1, max_lac
     if entry:
         own.entryId, own.body = request.readRequest.previousLAC + 1, entry
+    if packet:
+        own.explicitLac = packet
     return v3.frame(answer)

@@ -1,4 +1,5 @@
-"""Batch reads of megabytes, from a real bookie over a real connection: whole, and in one piece."""
+"""Batch reads from a real bookie over a real connection: of megabytes, whole, and in one piece; and
+those that wait for what comes next."""
 
 from __future__ import annotations
 
@@ -6,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import connection
+from quire.bookie import connection, protocol_v2
 from quire.codec import frames
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.config import BookieConfig
-from tests.support.bookie import Peer, peer_of, running_bookie
+from tests.support.bookie import Peer, peer_of, polls_wait, running_bookie
 
 KEY = master_key(b"")
 LEDGER = 7
@@ -63,3 +64,91 @@ async def test_a_batch_of_megabytes_comes_whole_between_other_answers(
         assert await peer.ask(frames.batch_read_request(LEDGER, COUNT, 1, 10, MOST_BYTES)) == (
             frames.batch_read_response(frames.Code.NO_ENTRY, LEDGER, COUNT, 1)
         )
+
+
+# -- waiting for what comes next --------------------------------------------------------------
+
+WAIT = int(frames.Flag.WAIT)
+SIZES = (10,)
+
+
+def batch_from(first: int, flags: int = WAIT) -> bytes:
+    return frames.batch_read_request(LEDGER, first, first, 100, MOST_BYTES, flags)
+
+
+def answer_of(first: int, last: int) -> bytes:
+    entries = [entry(entry_id, SIZES) for entry_id in range(first, last + 1)]
+    return frames.batch_read_response(0, LEDGER, first, first, entries)
+
+
+def nothing_from(first: int) -> bytes:
+    return frames.batch_read_response(frames.Code.NO_ENTRY, LEDGER, first, first)
+
+
+async def add_at_once(peer: Peer, first: int, last: int) -> None:
+    wanted = range(first, last + 1)
+    peer.send(b"".join(frames.add_request(KEY, entry(entry_id, SIZES)) for entry_id in wanted))
+    for entry_id in wanted:
+        assert await peer.receive() == frames.add_response(0, LEDGER, entry_id)
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody is answered for having waited too long."""
+    monkeypatch.setattr(protocol_v2, "BATCH_WAIT_S", 60.0)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_reader_that_waits_gets_all_that_comes_next(tmp_path: Path) -> None:
+    async with (
+        running_bookie(tmp_path, BookieConfig()) as bookie,
+        peer_of(bookie) as peer,
+        peer_of(bookie) as tail,
+    ):
+        await add_at_once(peer, 0, 4)
+        assert await tail.ask(batch_from(2)) == answer_of(2, 4)  # it is here
+        assert await tail.ask(batch_from(5, flags=0)) == nothing_from(5)
+        tail.send(batch_from(5))
+        await polls_wait(bookie, 1)
+        await add_at_once(peer, 5, 9)
+        assert await tail.receive() == answer_of(5, 9)
+        assert bookie.service.long_polls.count == 0
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_fence_ends_the_waiting_of_a_batch_read(tmp_path: Path) -> None:
+    async with (
+        running_bookie(tmp_path, BookieConfig()) as bookie,
+        peer_of(bookie) as peer,
+        peer_of(bookie) as tail,
+    ):
+        await add_at_once(peer, 0, 0)
+        tail.send(batch_from(1))
+        await polls_wait(bookie, 1)
+        fencing = int(frames.Flag.DO_FENCING)
+        await peer.ask(frames.read_request(LEDGER, 0, fencing, KEY))
+        assert await tail.receive() == nothing_from(1)
+        assert await tail.ask(batch_from(1)) == nothing_from(1)  # nothing will come
+
+
+@pytest.mark.usefixtures("patient")
+async def test_a_waiting_reader_that_goes_away_is_forgotten(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, BookieConfig()) as bookie, peer_of(bookie) as peer:
+        await add_at_once(peer, 0, 0)
+        async with peer_of(bookie) as tail:
+            tail.send(batch_from(1))
+            await polls_wait(bookie, 1)
+        await polls_wait(bookie, 0)
+
+
+async def test_nobody_waits_for_long(tmp_path: Path) -> None:
+    limit = BookieConfig(max_long_polls=0)
+    async with running_bookie(tmp_path / "a", BookieConfig()) as bookie, peer_of(bookie) as peer:
+        assert await peer.ask(batch_from(0)) == frames.batch_read_response(
+            frames.Code.NO_LEDGER, LEDGER, 0, 0
+        )
+        await add_at_once(peer, 0, 0)
+        assert await peer.ask(batch_from(1)) == nothing_from(1)
+    async with running_bookie(tmp_path / "b", limit) as bookie, peer_of(bookie) as peer:
+        await add_at_once(peer, 0, 0)
+        assert await peer.ask(batch_from(1)) == nothing_from(1)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from quire.bookie import protocol_v2
 from quire.bookie.connection import Connection
+from quire.bookie.long_polls import LongPolls
 from quire.bookie.service import Counters
 from quire.clock import SystemClock
 from quire.codec import frames, v3
@@ -43,7 +44,7 @@ def connection(ledgers: list[int]) -> tuple[Connection, Store]:
     service: Any = SimpleNamespace(
         store=store,
         writable=True,
-        long_polls=(),
+        long_polls=LongPolls(1),
         count_adds=lambda batch: None,
         clock=SystemClock(),
         counters=Counters(),

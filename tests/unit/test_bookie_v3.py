@@ -26,6 +26,7 @@ from tests.support.bookie import (
     free_port,
     memory_metadata,
     peer_of,
+    polls_wait,
     running_bookie,
 )
 
@@ -286,17 +287,11 @@ async def test_the_wrong_key_writes_no_lac(peer: Peer) -> None:
 # -- long polls -------------------------------------------------------------------------------
 
 
-async def waiting(bookie: Bookie, count: int) -> None:
-    async with asyncio.timeout(20):
-        while bookie.service.long_polls.count != count:
-            await asyncio.sleep(0.001)
-
-
 async def test_an_add_that_moves_the_lac_wakes_the_reader(bookie: Bookie, peer: Peer) -> None:
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 20, 0))
         tail.send(v3.long_poll_request(1, 20, -1, 30_000))
-        await waiting(bookie, 1)
+        await polls_wait(bookie, 1)
         await peer.ask(add(2, 20, 1))  # with LAC -1: nothing new is acknowledged
         assert bookie.service.long_polls.count == 1
         await peer.ask(add(3, 20, 2, lac=1))
@@ -315,10 +310,32 @@ async def test_an_explicit_lac_wakes_the_reader(bookie: Bookie, peer: Peer) -> N
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 21, 0))
         tail.send(v3.long_poll_request(1, 21, -1, 30_000))
-        await waiting(bookie, 1)
+        await polls_wait(bookie, 1)
         await peer.ask(v3.write_lac_request(2, 21, 0, KEY, codec.pack_lac(0)))
         woken = v3.parse_response((await tail.receive())[4:])
         assert woken.readResponse.entryId == 0
+        assert woken.readResponse.explicitLac == codec.pack_lac(0)
+        await peer.ask(add(3, 21, 1, lac=0))
+        await peer.ask(add(4, 21, 2, lac=1))
+        later = await ask(tail, v3.long_poll_request(2, 21, 0, 30_000))
+        assert later.readResponse.maxLAC == 1
+        assert not later.readResponse.HasField("explicitLac")  # it proves less
+        await peer.ask(v3.write_lac_request(5, 21, 1, KEY, codec.pack_lac(1)))
+        plain = await ask(peer, v3.read_request(6, 21, 1))
+        assert not plain.readResponse.HasField("explicitLac")
+
+
+async def test_who_waits_for_the_last_entry_gets_the_one_that_wakes_it(
+    bookie: Bookie, peer: Peer
+) -> None:
+    """It carries the LAC, and proves it."""
+    async with peer_of(bookie) as tail:
+        await peer.ask(add(1, 29, 0))
+        tail.send(v3.long_poll_request(1, 29, -1, 30_000, last_entry=True))
+        await polls_wait(bookie, 1)
+        await peer.ask(add(2, 29, 1, lac=0))
+        woken = v3.parse_response((await tail.receive())[4:])
+        assert woken.readResponse.body == entry(29, 1, lac=0)
 
 
 async def test_what_is_here_but_not_known_to_be_acknowledged_is_not_given(peer: Peer) -> None:
@@ -343,7 +360,7 @@ async def test_a_fence_ends_the_waiting(bookie: Bookie, peer: Peer) -> None:
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 24, 0))
         tail.send(v3.long_poll_request(1, 24, -1, 30_000))
-        await waiting(bookie, 1)
+        await polls_wait(bookie, 1)
         await peer.ask(v3.read_request(2, 24, -1, fence_with=KEY))
         woken = v3.parse_response((await tail.receive())[4:])
         assert woken.readResponse.entryId == -1
@@ -353,7 +370,7 @@ async def test_a_deleted_ledger_ends_the_waiting(bookie: Bookie, peer: Peer) -> 
     async with peer_of(bookie) as tail:
         await peer.ask(add(1, 25, 0))
         tail.send(v3.long_poll_request(1, 25, -1, 30_000))
-        await waiting(bookie, 1)
+        await polls_wait(bookie, 1)
         await bookie.collect_garbage()  # the metadata store never heard of it
         woken = v3.parse_response((await tail.receive())[4:])
         assert code(woken) == Code.NO_LEDGER
@@ -364,8 +381,8 @@ async def test_a_reader_that_goes_away_is_forgotten(bookie: Bookie, peer: Peer) 
     async with peer_of(bookie) as tail:
         for txn in range(10):
             tail.send(v3.long_poll_request(txn, 26, -1, 30_000))
-        await waiting(bookie, 10)
-    await waiting(bookie, 0)
+        await polls_wait(bookie, 10)
+    await polls_wait(bookie, 0)
     assert 26 not in bookie.service.long_polls
 
 
@@ -377,7 +394,7 @@ async def test_a_stopping_bookie_answers_who_waits(tmp_path: Path) -> None:
     ):
         await peer.ask(add(1, 27, 0))
         tail.send(v3.long_poll_request(1, 27, -1, 30_000))
-        await waiting(bookie, 1)
+        await polls_wait(bookie, 1)
         await bookie.stop()
         woken = v3.parse_response((await tail.receive())[4:])
         assert woken.readResponse.entryId == -1

@@ -101,7 +101,7 @@ async def test_what_each_call_asks_and_gives() -> None:
                     9,
                 )
                 assert read.flag == v3.ReadFlag.PIGGYBACK
-                return poll_answer(request, max_lac=6, entry=b"five")
+                return poll_answer(request, max_lac=6, entry=b"five", packet=b"packet")
             case v3.Op.WRITE_LAC:
                 write = request.writeLacRequest
                 assert (write.ledgerId, write.lac, write.masterKey) == (7, 3, KEY)
@@ -121,7 +121,7 @@ async def test_what_each_call_asks_and_gives() -> None:
 
     async with connected(ScriptedBookie(script)) as channel:
         assert await channel.read_lac(7) == LacAnswer(b"packet", b"entry")
-        assert await channel.long_poll(7, 4, 9) == PollAnswer(6, b"five")
+        assert await channel.long_poll(7, 4, 9) == PollAnswer(6, b"five", b"packet")
         await channel.write_lac(7, 3, KEY, b"packet")
         await channel.force(7)
         assert await channel.bookie_info() == BookieInfo(10, 4)

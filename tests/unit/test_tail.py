@@ -138,13 +138,18 @@ class WakesOnce(Honest):
 
 
 class GivesTheLast(Honest):
-    """As bookies do: a poll that wants no entry in particular gets the last one."""
+    """As bookies do: a poll that wants no entry in particular gets the last one. With `proves`, as
+    those of Quire: and the explicit LAC."""
+
+    proves = False
 
     def honest(self, request: Request) -> Answer:
         answer = super().honest(request)
         read = request.readRequest
         if answer and request.header.operation == v3.Op.READ and read.flag != PIGGYBACK:
-            return poll_answer(request, max_lac=self.lac, entry=self.entries[max(self.entries)])
+            packet = self.packet if self.proves else b""
+            last = self.entries[max(self.entries)]
+            return poll_answer(request, max_lac=self.lac, entry=last, packet=packet)
         return answer
 
 
@@ -217,23 +222,37 @@ async def test_where_entries_come_one_by_one_a_poll_brings_each(
                 assert (len(bookie.requests), len(bookie.reads)) == (asked, read)
 
 
+@pytest.mark.parametrize("proves", [False, True], ids=["apache", "quire"])
 async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, proves: bool
 ) -> None:
-    """By the packet: no entry can."""
+    """By the packet: no entry can. Where the answer to the poll has it, nothing else is asked."""
     monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
+    bookie.proves = proves
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
         for entry_id in range(1, 6):
             coming = asyncio.ensure_future(take(tail, 1))
             await polling(bookie)
-            read = len(bookie.reads)
+            asked, read = len(bookie.requests), len(bookie.reads)
             bookie.lac, bookie.packet = entry_id, w.codec.pack_lac(entry_id)
             bookie.has(w)
             assert await coming == [entry_id]
-            assert bookie.requests[-1].header.operation == v3.Op.READ_LAC
             assert len(bookie.reads) == read
+            if proves:
+                assert len(bookie.requests) == asked
+            else:
+                assert bookie.requests[-1].header.operation == v3.Op.READ_LAC
             bookie.entries[entry_id + 1] = w.entry(entry_id + 1, entry_id)
+
+
+async def test_a_packet_that_does_not_check_proves_nothing() -> None:
+    bookie = GivesTheLast()
+    async with world(bookie) as w, has_had_the_first(bookie, w) as tail:
+        bookie.proves = True
+        bookie.packet = w.codec.pack_lac(0)[:-1] + b"?"
+        bookie.lac = 1
+        await nothing_comes(tail, bookie, 4)
 
 
 async def test_what_came_meanwhile_is_read_in_batches() -> None:

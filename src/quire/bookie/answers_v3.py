@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from quire.bookie.connection import Connection
     from quire.bookie.long_polls import LongPoll
 
+LAC_HEAD = struct.Struct(">qq")
+"""Of an explicit LAC packet: ledger, last add confirmed."""
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
 """Transactions, ledger and entries of adds as they came, as varints: those of a list have one
 size."""
@@ -74,7 +77,9 @@ class WriteLacAnswer:
 class ReadV3:
     """A READ request that waits for its answer."""
 
-    __slots__ = ("connection", "entry_id", "ledger_id", "moved_at_ms", "poll", "txn", "with_lac")
+    __slots__ = (
+        "connection", "entry_id", "is_poll", "ledger_id", "moved_at_ms", "poll", "txn", "with_lac",
+    )  # fmt: skip
 
     max_count = 1
     max_bytes = 0
@@ -93,6 +98,9 @@ class ReadV3:
         self.ledger_id = ledger_id
         self.entry_id = entry_id
         self.with_lac = with_lac
+        self.is_poll = False
+        """Whether it is a long poll, which gets the proof of the LAC as well, where that is an
+        explicit one: no entry proves it, and the reader would have to ask for it."""
         self.poll: LongPoll | None = None
         self.moved_at_ms = 0
         """When the LAC moved that this long poll waited for (calendar)."""
@@ -118,6 +126,9 @@ class ReadV3:
             read.body = bytes(body)
         if with_lac:
             read.maxLAC = self.connection.service.last_add_confirmed(self.ledger_id)
+            packet = _explicit_lac(self.connection, self.ledger_id) if self.is_poll else None
+            if packet and LAC_HEAD.unpack_from(packet)[1] == read.maxLAC:
+                read.explicitLac = packet
         if self.moved_at_ms and code == Code.OK:
             read.lacUpdateTimestamp = self.moved_at_ms
         return frame(answer)
@@ -166,6 +177,12 @@ class Piggyback(ReadV3):
         return super().found(entries)
 
 
+def _explicit_lac(connection: Connection, ledger_id: int) -> bytes | None:
+    """The packet that the writer has sent last."""
+    info = connection.service.store.ledgers.get(ledger_id)
+    return None if info is None else info.explicit_lac
+
+
 class ReadLac(ReadV3):
     """The last entry, and the explicit LAC (6.6)."""
 
@@ -175,7 +192,7 @@ class ReadLac(ReadV3):
         super().__init__(connection, txn, ledger_id, LAST_ENTRY)
 
     def failed(self, code: int) -> bytes:
-        packet = self._packet()
+        packet = _explicit_lac(self.connection, self.ledger_id)
         if packet is not None:
             code = Code.IO_ERROR
         elif code == Code.NO_LEDGER:
@@ -183,11 +200,8 @@ class ReadLac(ReadV3):
         return self._build_lac(code, packet, None)
 
     def found(self, entries: Sequence[Buffer]) -> bytes:
-        return self._build_lac(Code.OK, self._packet(), entries[0])
-
-    def _packet(self) -> bytes | None:
-        info = self.connection.service.store.ledgers.get(self.ledger_id)
-        return None if info is None else info.explicit_lac
+        packet = _explicit_lac(self.connection, self.ledger_id)
+        return self._build_lac(Code.OK, packet, entries[0])
 
     def _build_lac(self, code: int, packet: bytes | None, last_entry: Buffer | None) -> bytes:
         answer = response(Op.READ_LAC, self.txn, code)

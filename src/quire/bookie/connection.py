@@ -191,6 +191,7 @@ class Connection(asyncio.Protocol):
         if self._v3 is not None:
             self._v3.submit()
         self._v2.submit()
+        self.service.long_polls.tell()
 
     # -- TLS ----------------------------------------------------------------------------------
 

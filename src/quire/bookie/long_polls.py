@@ -51,6 +51,8 @@ class LongPolls:
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: dict[int, dict[LongPoll, None]] = {}
+        self._woken: list[LongPoll] = []
+        """What they waited for has come, and they are not told yet."""
         self.count = 0
 
     def __len__(self) -> int:
@@ -82,10 +84,19 @@ class LongPolls:
                 del self._waiting[poll.ledger_id]
 
     def wake(self, ledger_id: int, lac: int) -> None:
-        """The LAC of this ledger moved."""
+        """The LAC of this ledger moved. Who waited for that is told by `tell`, once the entries
+        that came with it can be read."""
         for poll in list(self._waiting.get(ledger_id, ())):
             if poll.previous_lac < lac:
-                poll.finish(True)
+                poll.cancel()
+                self._woken.append(poll)
+
+    def tell(self) -> None:
+        """Answer those that were woken, in the turn of the event loop in which they were."""
+        if self._woken:
+            woken, self._woken = self._woken, []
+            for poll in woken:
+                poll.target.ready(True)
 
     def release(self, ledger_id: int) -> None:
         """Nothing will move there any more: the ledger was fenced or deleted."""

@@ -6,6 +6,7 @@ runs, and the bytes go to the log as they came. What does not fit goes frame by 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from functools import partial
 from operator import eq
@@ -44,11 +45,15 @@ from quire.storage.batch import Batch
 
 if TYPE_CHECKING:
     from quire.bookie.connection import Connection
+    from quire.bookie.long_polls import LongPoll
 
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""
 MIN_ANSWERABLE_BYTES = 16
 LAC_AT = FRAME_HEADER_BYTES + 16
+BATCH_WAIT_S = 0.02
+"""A batch read whose first entry is not here waits so long for it, if its reader says so: what the
+next entry of a busy writer may take."""
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
 
@@ -278,16 +283,33 @@ class RequestsV2:
             code = self._service.fence(ledger, key, request.answer_fenced)
             if code:
                 connection.out.append(request.failed(code))
-        else:
+        elif opcode == Opcode.READ or not flags & Flag.WAIT or not self._wait(request):
             answer = self._service.answer(request)
             if answer is not None:
                 connection.out.append(answer)
+
+    def _wait(self, request: ReadOne) -> bool:
+        """Whether it is answered later: where its first entry is not here yet, with the entries
+        that bring the next LAC, or in vain."""
+        service, ledger = self._service, request.ledger_id
+        info = service.store.ledgers.get(ledger)
+        if info is None or info.fenced or service.loading or service.long_polls.full:
+            return False
+        if request.entry_id <= service.store.last_entry_id(ledger):
+            # Behind the adds that other connections have brought meanwhile: they bring the LAC.
+            asyncio.get_running_loop().call_soon(request.ready, True)
+            return True
+        known = info.last_add_confirmed
+        poll = service.long_polls.wait(ledger, known, BATCH_WAIT_S, request)
+        request.poll = poll
+        self._connection.polls[poll] = None
+        return True
 
 
 class ReadOne:
     """A READ request that waits for its answer."""
 
-    __slots__ = ("connection", "entry_id", "ledger_id", "version")
+    __slots__ = ("connection", "entry_id", "ledger_id", "poll", "version")
 
     max_count = 1
     max_bytes = 0
@@ -297,6 +319,7 @@ class ReadOne:
         self.version = version
         self.ledger_id = ledger_id
         self.entry_id = entry_id
+        self.poll: LongPoll | None = None
 
     def failed(self, code: int) -> bytes:
         return read_response(code, self.ledger_id, self.entry_id, version=self.version)
@@ -313,6 +336,14 @@ class ReadOne:
         """The fence is durable (code 0), or it failed: now the read may be answered."""
         service = self.connection.service
         answer = self.failed(code) if code else service.answer(self)
+        if answer is not None:
+            self.connection.write(answer)
+
+    def ready(self, moved: bool) -> None:
+        """The end of its waiting."""
+        if self.poll is not None:
+            self.connection.polls.pop(self.poll, None)
+        answer = self.connection.service.answer(self)
         if answer is not None:
             self.connection.write(answer)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quire.bookie.answers_v3 import (
+    LAC_HEAD,
     AddAnswers,
     Echoed,
     Piggyback,
@@ -56,7 +57,6 @@ if TYPE_CHECKING:
 
 ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
-LAC_HEAD = struct.Struct(">qq")  # ledger, last add confirmed
 RECOVERY = int(Flag.RECOVERY_ADD)
 PRIORITY = int(Flag.HIGH_PRIORITY)
 MIN_STRETCH = 4
@@ -267,6 +267,7 @@ class RequestsV3:
             asked = Piggyback(self._connection, txn, ledger, previous)
         else:
             asked = ReadV3(self._connection, txn, ledger, read.entryId)
+        asked.is_poll = True
         info = service.store.ledgers.get(ledger)
         timeout_ms = min(read.timeOut, service.config.max_long_poll_ms)
         if piggyback and read.entryId != LAST_ENTRY:

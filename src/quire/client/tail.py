@@ -8,9 +8,11 @@
 What is not proven to be acknowledged yet is held for the next round, within a bound. So where
 entries come one by one a round is the poll alone: its entry proves the one before it, which is
 held, and is held itself. Where rounds bring more than one, the poll is left out: a round is one
-batch read, and the slower the reader the more entries in a round. Where entries prove nothing new
+batch read, which waits for a little on a bookie of Quire if it comes too early; and the slower the
+reader the more entries in a round. Where entries prove nothing new
 (the writer has told its LAC in a message of its own), cannot be read in batches (striped ledgers),
-or too much is held, READ_LAC brings the proof, and what is not held is read from any replica.
+or too much is held, the answer to the poll brings the proof, or READ_LAC where the bookie is not of
+Quire, and what is not held is read from any replica.
 
 A bookie with no news, or with an error, hands over to the next of the ensemble. Where news are
 overdue, going by how far apart the latest ones came, the next one is asked beside it, and whoever
@@ -38,6 +40,7 @@ from quire.client.pool import BookiePool
 from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
 from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
+from quire.codec.frames import Flag
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from quire.config import KIB, ClientConfig
 from quire.errors import BookieError, ClientClosedError, QuireError, ReadError
@@ -232,7 +235,7 @@ class Tail:
         try:
             async with asyncio.timeout(patience):
                 channel = await self._pool.control(bookie)
-                if self._flowing and await self._proven(channel, ahead=True):
+                if self._flowing and await self._proven(channel, ahead=True, wait=True):
                     return True
             known, wants_last = self._view.last_add_confirmed, self._wants_proof
             poll_s = self._poll_ms(bookie, known) / 1000
@@ -243,7 +246,7 @@ class Tail:
                 return True
             self._levels[bookie] = poll.max_lac
             if poll.max_lac > known:
-                learnt = self._learn(bookie, poll.entry)
+                learnt = self._learn(bookie, poll)
                 if (confirmed := self._view.last_add_confirmed) > known:
                     missing = confirmed + 1 - self._unheld
                     few = missing * self._entry_bytes < AHEAD_BYTES_MAX
@@ -309,9 +312,12 @@ class Tail:
             return self._config.long_poll_ms
         return min(self._config.long_poll_ms, LEVEL_POLL_MS)
 
-    async def _proven(self, channel: ControlChannel, ahead: bool = False) -> bool:
+    async def _proven(
+        self, channel: ControlChannel, ahead: bool = False, wait: bool = False
+    ) -> bool:
         """Learn the LAC that the bookie can prove; whether it has passed the next entry. `ahead`:
-        by the entries that are wanted next, where that will do."""
+        by the entries that are wanted next, where that will do; `wait` for them on the bookie, for
+        a little."""
         try:
             if self._engine.doubt.votes:
                 # One bookie proves nothing. Without coverage: those that are away tell nothing.
@@ -325,7 +331,10 @@ class Tail:
                 first = self._unheld
                 last = first + MAX_WINDOW_ENTRIES - 1
                 size = min(self._config.read_window_bytes, AHEAD_BYTES_MAX)
-                run = await self._engine.batch(channel.bookie_id, first, last, size)
+                flags = Flag.WAIT if wait else Flag.NONE
+                run = await self._engine.batch(
+                    channel.bookie_id, first, last, size, flags=int(flags)
+                )
                 self._levels[channel.bookie_id] = run.last_add_confirmed
                 self._hold(run)
             else:
@@ -381,14 +390,17 @@ class Tail:
     def _misbehaved(self, bookie: str, error: BadEntryError) -> None:
         self._pool.health.misbehaved(bookie, misbehaviour_of(error), self._view.ledger_id, -1)
 
-    def _learn(self, bookie: str, entry: bytes) -> int:
-        """From the entry that came with the answer to a poll; its id, or NO_ENTRY."""
+    def _learn(self, bookie: str, poll: PollAnswer) -> int:
+        """From what came with the answer to a poll; the id of its entry, or NO_ENTRY."""
         if self._engine.doubt.votes:
             return NO_ENTRY
+        entry = poll.entry
         try:
+            if poll.packet:
+                self._view.confirmed(self._codec.unpack_lac(poll.packet))
             entry_id, lac, _ = self._codec.check(entry)
         except BadEntryError as error:
-            if entry:
+            if entry or poll.packet:
                 self._misbehaved(bookie, error)
             return NO_ENTRY  # there was none, or another replica will be asked
         if entry_id >= self._unheld and self._has_room:

@@ -162,20 +162,22 @@ class ReadRequest(_message.Message):
     def __init__(self, ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., masterKey: _Optional[bytes] = ..., previousLAC: _Optional[int] = ..., timeOut: _Optional[int] = ..., flag: _Optional[_Union[ReadRequest.Flag, str]] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp")
+    __slots__ = ("status", "ledgerId", "entryId", "body", "maxLAC", "lacUpdateTimestamp", "explicitLac")
     STATUS_FIELD_NUMBER: _ClassVar[int]
     LEDGERID_FIELD_NUMBER: _ClassVar[int]
     ENTRYID_FIELD_NUMBER: _ClassVar[int]
     BODY_FIELD_NUMBER: _ClassVar[int]
     MAXLAC_FIELD_NUMBER: _ClassVar[int]
     LACUPDATETIMESTAMP_FIELD_NUMBER: _ClassVar[int]
+    EXPLICITLAC_FIELD_NUMBER: _ClassVar[int]
     status: StatusCode
     ledgerId: int
     entryId: int
     body: bytes
     maxLAC: int
     lacUpdateTimestamp: int
-    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ...) -> None: ...
+    explicitLac: bytes
+    def __init__(self, status: _Optional[_Union[StatusCode, str]] = ..., ledgerId: _Optional[int] = ..., entryId: _Optional[int] = ..., body: _Optional[bytes] = ..., maxLAC: _Optional[int] = ..., lacUpdateTimestamp: _Optional[int] = ..., explicitLac: _Optional[bytes] = ...) -> None: ...
 
 class AddRequest(_message.Message):
     __slots__ = ("ledgerId", "entryId", "masterKey", "body", "writeFlags", "flag")

@@ -44,6 +44,9 @@ class PollAnswer:
     """What the bookie says that the LAC is; -1 if it knows none."""
     entry: bytes
     """The entry behind the LAC that was known; empty: it has none to give."""
+    packet: bytes = b""
+    """The explicit LAC packet that proves `max_lac`; empty: there is none, or the bookie is not of
+    Quire."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +99,7 @@ class ControlChannel(Link):
         )
         own = answer.readResponse
         self._check(v3.status_of(answer, own.status), ledger_id)
-        return PollAnswer(own.maxLAC if own.HasField("maxLAC") else -1, own.body)
+        return PollAnswer(own.maxLAC if own.HasField("maxLAC") else -1, own.body, own.explicitLac)
 
     async def force(self, ledger_id: int) -> None:
         """On return every add of the ledger that the bookie had answered on this connection before
