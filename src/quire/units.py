@@ -1,4 +1,4 @@
-"""Sizes and durations as people write them."""
+"""Sizes, durations and counts as people write them."""
 
 from __future__ import annotations
 
@@ -25,3 +25,14 @@ def parse_duration(text: str) -> float:
     if found is None:
         raise ValueError(f"{text!r} is no duration: use 500ms, 30s, 15m or 1h")
     return float(found[1]) * DURATION_UNITS_S[found[2]]
+
+
+def plural(noun: str, count: int) -> str:
+    """Without the count: "block", "blocks"; of "entry" "entries"."""
+    if count == 1:
+        return noun
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+
+
+def are(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -123,10 +123,12 @@ RISK = AtRisk(ledgers=9, whole=True, lacking=4, last_copy=1, by_group={ALONE: 4}
 def test_what_is_at_risk() -> None:
     assert of_lost(None).risk == "The ledgers with copies there are being counted"
     assert of_lost(RISK).risk == (
-        "4 ledgers of 9 lack copies that are there, and 1 have entries with one copy left"
+        "4 ledgers of 9 lack copies that are there, and 1 has entries with one copy left"
     )
     part = AtRisk(ledgers=9, lacking=4, by_group={ALONE: 4})
     assert of_lost(part).risk == "at least 4 ledgers of 9 lack copies that are there"
+    one = AtRisk(ledgers=1, whole=True, lacking=1, by_group={ALONE: 1})
+    assert of_lost(one).risk == "1 ledger of 1 lacks copies that are there"
     none = of_lost(AtRisk(ledgers=9, whole=True, by_group={ALONE: 0}))
     assert none.risk == "No ledger has a copy there"
     assert none.doing == "Nothing has to be copied"

@@ -306,7 +306,7 @@ def test_it_is_remembered_without_being_found_again(end: str) -> None:
         box.disk.kill()
     box.config = ON_SUSPICION
     box.open()
-    assert next(iter(box.store.usage())).why.startswith("quarantined: 1 blocks are damaged")
+    assert next(iter(box.store.usage())).why.startswith("quarantined: 1 block is damaged")
     box.later(1)
     assert lacks(box.store) == lacking
     assert box.store.stats().scrubbed_segments == 0
@@ -777,4 +777,4 @@ def test_explain_space_tells_what_a_scrub_has_found() -> None:
     one = look_at_space(box.disk, box.config).segments[0]
     assert (one.number, one.state, one.damaged_blocks) == (number, "damaged", 1)
     assert one.lacking_ledgers == len(lacks(box.store))
-    assert one.why.startswith("quarantined: 1 blocks are damaged, ")
+    assert one.why.startswith("quarantined: 1 block is damaged, ")

@@ -11,6 +11,7 @@ from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import json_option
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
+from quire.units import are, plural
 
 if TYPE_CHECKING:
     from quire.storage.scrub_report import SegmentScrubbed
@@ -69,8 +70,13 @@ def scrub(directory: str, as_json: bool) -> int:
     else:
         for problem in problems:
             click.echo(f"damage: {problem}")
-        what = f"{damaged} damaged, {lacking} entries lack" if damaged else "nothing is damaged"
-        click.echo(f"{directory}: {segments} segments, {checked / 1e6:.1f} MB checked: {what}")
+        what = "nothing is damaged"
+        if damaged:
+            what = f"{damaged} damaged, {lacking} {plural('entry', lacking)} missing"
+        click.echo(
+            f"{directory}: {segments} {plural('segment', segments)}, {checked / 1e6:.1f} MB "
+            f"checked: {what}"
+        )
     return EXIT_ERROR if damaged or problems else 0
 
 
@@ -97,18 +103,21 @@ def _line(one: SegmentScrubbed) -> str:
 
     parts = []
     if one.blocks:
-        parts.append(f"{count(one.blocks)} blocks are damaged")
+        blocks = count(one.blocks)
+        parts.append(f"{blocks} {plural('block', blocks)} {are(blocks)} damaged")
     if one.header:
         parts.append("the header is damaged")
     if one.index:
         parts.append(f"the index is damaged ({one.index})")
     if one.lost_groups:
-        parts.append(f"the tables of {one.lost_groups} groups are lost")
+        groups = one.lost_groups
+        parts.append(f"the tables of {groups} {plural('group', groups)} are lost")
     if one.lacking:
         some = sorted(one.lacking.items())[:LEDGERS_SHOWN]
-        texts = [f"{ledger} ({count(ranges)})" for ledger, ranges in some]
-        more = f" and {len(one.lacking) - len(some)} more" if len(one.lacking) > len(some) else ""
-        parts.append(f"entries lack of ledgers {', '.join(texts)}{more}")
+        texts = [f"{count(ranges)} of ledger {ledger}" for ledger, ranges in some]
+        left = len(one.lacking) - len(some)
+        more = f", and of {left} {plural('ledger', left)} more" if left else ""
+        parts.append(f"entries are missing: {', '.join(texts)}{more}")
     elif one.damaged:
         parts.append("newer segments have all that it hits")
     return f"{one.name}: {'; '.join(parts)}"

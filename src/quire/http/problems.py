@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from quire.replication.at_risk import AtRisk
+from quire.units import plural
 
 NAMED_MAX = 5
 """Bookies in a sentence."""
@@ -97,12 +98,15 @@ def _risk(risk: AtRisk | None, group: str) -> str:
     lacking = risk.by_group[group]
     if not lacking:
         return "No ledger has a copy there" if risk.whole else f"Counting: {risk.ledgers} ledgers"
-    left = f", and {risk.last_copy} have entries with one copy left" if risk.last_copy else ""
-    return f"{_count(lacking, risk)} of {risk.ledgers} lack copies that are there{left}"
+    last = risk.last_copy
+    have = "has" if last == 1 else "have"
+    left = f", and {last} {have} entries with one copy left" if last else ""
+    lack = "lacks" if lacking == 1 else "lack"
+    return f"{_count(lacking, risk)} of {risk.ledgers} {lack} copies that are there{left}"
 
 
 def _count(number: int, risk: AtRisk) -> str:
-    text = f"{number} ledger{'s' if number != 1 else ''}"
+    text = f"{number} {plural('ledger', number)}"
     return text if risk.whole else f"at least {text}"
 
 

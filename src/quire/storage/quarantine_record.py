@@ -21,6 +21,7 @@ from quire.errors import StorageError
 from quire.storage.directory import read_small_file
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY
+from quire.units import are, plural
 
 SUFFIX = ".damaged"
 FORMAT = 1
@@ -58,18 +59,24 @@ class SegmentDamage:
     def describe(self) -> str:
         parts = []
         if self.blocks:
-            parts.append(f"{count(self.blocks)} blocks are damaged")
+            blocks = count(self.blocks)
+            parts.append(f"{blocks} {plural('block', blocks)} {are(blocks)} damaged")
         if self.header:
             parts.append("its header is damaged")
         if self.index:
             parts.append(f"its index is damaged ({self.index})")
         if self.ledgers:
             at_least = "at least " if self.more else ""
-            whose = f"{self.entries} entries of {at_least}{len(self.ledgers)} ledgers"
-            known = "wait for" if self.extent_known else "may be lost and wait for"
-            parts.append(f"{whose} {known} a copy from another bookie")
+            entries, ledgers = self.entries, len(self.ledgers)
+            whose = (
+                f"{entries} {plural('entry', entries)} of {at_least}{ledgers} "
+                f"{plural('ledger', ledgers)}"
+            )
+            wait = "waits" if entries == 1 else "wait"
+            known = "" if self.extent_known else "may be lost and "
+            parts.append(f"{whose} {known}{wait} for a copy from another bookie")
         elif not self.header and not (self.lost_tables and self.index):
-            parts.append("nothing that it should hold lacks, it is written anew without them next")
+            parts.append("nothing that it should hold is missing, it is written anew next")
         else:
             parts.append("it goes when nothing in it is alive")
         return ", ".join(parts)

@@ -23,6 +23,7 @@ from quire.core.placement.values import (
 )
 from quire.core.placement.words import bookies_of, some
 from quire.errors import UsageError
+from quire.units import plural
 
 
 def spread(least: int, domain: Callable[[Place], str]) -> Rule:
@@ -459,7 +460,3 @@ def apart(window: Window) -> bool:
 
 def kept(wanted: Wanted) -> list[str]:
     return [bookie for bookie in wanted.members if bookie is not None]
-
-
-def plural(noun: str, count: int) -> str:
-    return noun if count == 1 else f"{noun}s"
