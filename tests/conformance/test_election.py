@@ -28,7 +28,7 @@ from quire.replication.status import (
     overview,
     why_not,
 )
-from tests.conformance.conftest import Backend, tree
+from tests.conformance.conftest import Backend, tree, until
 
 LIMIT_S = 30
 
@@ -39,12 +39,16 @@ def election(store: MetadataStore, owner: str) -> Election:
 
 async def names_of(store: MetadataStore, auditor: str | None) -> None:
     """Until this one is the auditor."""
-    async with asyncio.timeout(LIMIT_S):
-        while True:
-            found = await auditor_of(store)
-            if (found.owner if found is not None else None) == auditor:
-                return
-            await asyncio.sleep(0.02)
+    await until(
+        lambda: auditor_of(store),
+        lambda found: (found.owner if found is not None else None) == auditor,
+    )
+
+
+async def votes_of(store: MetadataStore, count: int) -> None:
+    """Until there are so many."""
+    root = election(store, "x").root
+    await until(lambda: store.tree.children(root), lambda found: len(found) == count)
 
 
 async def test_one_is_elected_and_the_next_when_it_leaves(
@@ -65,11 +69,9 @@ async def test_one_is_elected_and_the_next_when_it_leaves(
         group.create_task(candidate(store, "a"))
         await names_of(store, "a")
         group.create_task(candidate(other, "b"))
-        while len(await store.tree.children(election(store, "x").root)) < 2:
-            await asyncio.sleep(0.02)
+        await votes_of(store, 2)
         group.create_task(candidate(store, "c"))
-        while len(await store.tree.children(election(store, "x").root)) < 3:
-            await asyncio.sleep(0.02)
+        await votes_of(store, 3)
         for left in ("b", "c", None):
             leave.set()
             await names_of(store, left)
@@ -108,9 +110,7 @@ async def test_who_gives_up_waiting_leaves_no_vote(backend: Backend, store: Meta
     other = election(await backend.store(), "b")
     async with election(store, "a").won():
         waiting = asyncio.create_task(other.won().__aenter__())
-        async with asyncio.timeout(LIMIT_S):
-            while len(await store.tree.children(other.root)) < 2:
-                await asyncio.sleep(0.02)
+        await votes_of(store, 2)
         waiting.cancel()
         await asyncio.wait([waiting])
         assert len(await store.tree.children(other.root)) == 1

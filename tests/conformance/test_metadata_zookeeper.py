@@ -33,7 +33,6 @@ from quire.metadata.uri import MetadataURI, parse_uri
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.metadata.zookeeper_server import ZooKeeperServer
 from tests.conformance.conftest import (
-    PATIENCE_S,
     SESSION_TIMEOUT_MS,
     Backend,
     Eventually,
@@ -41,6 +40,7 @@ from tests.conformance.conftest import (
     end_session,
     ids_of,
     tree,
+    until,
 )
 
 pytestmark = pytest.mark.zookeeper
@@ -402,9 +402,10 @@ async def test_after_a_lost_session_all_is_set_up_again(
 
     await eventually(lambda: store._zk.session_id != first_session)
     path = f"{where.root}/available/readonly/{ONE.bookie_id}"
-    async with asyncio.timeout(PATIENCE_S):
-        while (stat := await raw.exists(path)) is None or stat.owner != store._zk.session_id:
-            await asyncio.sleep(0.01)
+    await until(
+        lambda: raw.exists(path),
+        lambda stat: stat is not None and stat.owner == store._zk.session_id,
+    )
     await eventually(lambda: watching[-1] == there)
     # The watches of the new session tell of what happens from now on.
     written = await other.write_ledger(ledger_id, created.value.with_close(1, 1), 0)

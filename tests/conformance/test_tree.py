@@ -27,7 +27,7 @@ from quire.metadata.sqlite import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper import ZooKeeperStore
-from tests.conformance.conftest import NOT_A_FILE, Backend, Eventually, end_session
+from tests.conformance.conftest import NOT_A_FILE, Backend, Eventually, end_session, until_so
 
 _bases = itertools.count()
 
@@ -115,9 +115,7 @@ async def test_a_tree_needs_no_cluster(empty_backend: Backend) -> None:
     store.tree.watch_value(path, seen.append)
     await store.tree.make_path(path, b"1")
     assert await store.tree.read(path) == Versioned(b"1", 0)
-    async with asyncio.timeout(30):
-        while seen[-1:] != [Versioned(b"1", 0)]:
-            await asyncio.sleep(0.01)
+    await until_so(lambda: seen[-1:] == [Versioned(b"1", 0)])
     assert not await store.is_initialised()
 
 

@@ -23,7 +23,14 @@ from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.metadata.zookeeper_commits import COMMITS_AT_ONCE_MAX
 from quire.metadata.zookeeper_server import ZooKeeperServer
-from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, Eventually, connect
+from tests.conformance.conftest import (
+    SESSION_TIMEOUT_MS,
+    Backend,
+    Eventually,
+    connect,
+    until,
+    until_so,
+)
 from tests.conformance.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
 
 zookeeper_test = pytest.mark.zookeeper
@@ -91,9 +98,7 @@ def commits(request: Request) -> bool:
 async def held_back(proxy: Proxy) -> None:
     """Wait until the request was carried out and its connection lost; no new one is let through
     until `proxy.open` is set."""
-    async with asyncio.timeout(PATIENCE_S):
-        while proxy.armed or proxy.connections:
-            await asyncio.sleep(0.01)
+    await until_so(lambda: not (proxy.armed or proxy.connections))
 
 
 # -- every operation, every request -----------------------------------------------------------
@@ -352,11 +357,8 @@ async def test_a_cancelled_commit_leaves_no_mark(
     with pytest.raises(asyncio.CancelledError):
         await committing
     proxy.open.set()
-    async with asyncio.timeout(PATIENCE_S):
-        while not any(request.kind == DELETE for request in proxy.seen):
-            await asyncio.sleep(0.01)
-        while await marks_of(raw, store) > 0:
-            await asyncio.sleep(0.01)
+    await eventually(lambda: any(request.kind == DELETE for request in proxy.seen))
+    await until(lambda: marks_of(raw, store), lambda count: count == 0)
     now = await store.tree.read(base)
     assert await store.tree.commit(Put(base, b"2", now.version)) == [now.version + 1]
 
@@ -384,9 +386,7 @@ async def test_watches_over_a_darkness_longer_than_the_session(
             lambda: (names, values, comes) == ([["lock"]], [Versioned(b"", 0)], [None])
         )
         proxy.open.clear()
-        async with asyncio.timeout(PATIENCE_S):
-            while await other.tree.exists(lock):
-                await asyncio.sleep(0.05)
+        await until(lambda: other.tree.exists(lock), lambda there: not there)
         await other.tree.commit(Create(f"{base}/comes", b"1"), Put(base, b"dark"))
         proxy.open.set()
         await eventually(lambda: len(lost) == 1)

@@ -35,6 +35,8 @@ from tests.conformance.conftest import (
     Eventually,
     connect,
     ids_of,
+    until,
+    until_so,
 )
 from tests.conformance.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
 
@@ -138,14 +140,12 @@ async def until_registered(
     store: ZooKeeperStore, raw: ZooKeeperConnection, path: str, absent: str
 ) -> None:
     """The node is there once, and belongs to the session of `store`."""
-    async with asyncio.timeout(PATIENCE_S):
-        while True:
-            stat = await raw.exists(path)
-            if stat is not None and stat.owner == store._zk.session_id:
-                break
-            await asyncio.sleep(0.01)
-        while await raw.exists(absent) is not None:
-            await asyncio.sleep(0.01)
+    session = store._zk
+    await until(
+        lambda: raw.exists(path),
+        lambda stat: stat is not None and stat.owner == session.session_id,
+    )
+    await until(lambda: raw.exists(absent), lambda stat: stat is None)
 
 
 REQUESTS_MAX = 80
@@ -214,11 +214,8 @@ def change(kind: int, part: str) -> Callable[[Request], bool]:
 async def held_back(proxy: Proxy) -> None:
     """Wait until the request was carried out and its connection lost; no new one is let through
     until `proxy.open` is set."""
-    async with asyncio.timeout(PATIENCE_S):
-        while proxy.armed:
-            await asyncio.sleep(0.01)
-        while proxy.connections:
-            await asyncio.sleep(0.01)
+    await until_so(lambda: not proxy.armed)
+    await until_so(lambda: not proxy.connections)
 
 
 @pytest.mark.parametrize("update", [False, True])
@@ -380,9 +377,7 @@ SHORT_MS = 1_000
 
 
 async def until_gone(store: ZooKeeperStore, bookie_id: str) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while (await store.bookies()).find(bookie_id) is not None:
-            await asyncio.sleep(0.05)
+    await until(store.bookies, lambda found: found.find(bookie_id) is None)
 
 
 async def test_a_darkness_longer_than_the_session(

@@ -16,7 +16,7 @@ from quire.metadata import zookeeper_ids
 from quire.metadata.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import ZooKeeperStore
-from tests.conformance.conftest import PATIENCE_S, Backend, connect, ids_of, tree
+from tests.conformance.conftest import Backend, connect, ids_of, tree, until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -230,9 +230,10 @@ async def test_ids_overflow(
     ids = [(await store.create_ledger(METADATA))[0] for _ in range(3 + 3 * 5)]
     wanted = [0, 1, 2, *(high << 32 | low for high in range(1, 6) for low in range(3))]
     assert ids == wanted
-    async with asyncio.timeout(PATIENCE_S):  # old ones are cleared away in the background
-        while len(names := await raw.children(f"{where.root}/idgen-long")) != 3:
-            await asyncio.sleep(0.01)
+    # Old ones are cleared away in the background.
+    names = await until(
+        lambda: raw.children(f"{where.root}/idgen-long"), lambda found: len(found) == 3
+    )
     assert sorted(names) == [f"HOB-000000000{high}" for high in (3, 4, 5)]
 
 
@@ -278,6 +279,7 @@ async def test_ids_beside_apaches_nodes(
     path, _ = await raw.create(prefix, ephemeral=True, sequence=True)
     assert path.endswith("ID-0000000001")
     assert (await store.create_ledger(METADATA))[0] == 2
-    async with asyncio.timeout(PATIENCE_S):  # ours are deleted behind our back
-        while await raw.children(f"{where.root}/idgen") != ["ID-0000000001"]:
-            await asyncio.sleep(0.01)
+    # Ours are deleted behind our back.
+    await until(
+        lambda: raw.children(f"{where.root}/idgen"), lambda found: found == ["ID-0000000001"]
+    )
