@@ -130,8 +130,20 @@ class Running:
 
     def type(self, data: bytes) -> None:
         assert self.process.stdin is not None
-        self.process.stdin.write(data)
-        self.process.stdin.flush()
+        try:
+            self.process.stdin.write(data)
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            raise AssertionError(f"it ended before it had read all: {self.why_ended()}") from None
+
+    def why_ended(self) -> str:
+        """For messages: what it said, where it has ended; killed where it has not, for `line` has
+        found something else than what it should say."""
+        if self.process.poll() is None:
+            self.process.kill()
+        assert self.process.stderr is not None
+        said = self.process.stderr.read().decode()
+        return f"status {self.process.wait()}: {said}"
 
     def end(self, number: signal.Signals | None = None) -> Done:
         """Send it a signal (or the end of its input), and what came of it."""

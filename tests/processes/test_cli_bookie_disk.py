@@ -33,7 +33,7 @@ def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
     start = ("bookie", "--dir", place, "--port", second, *LIMITS)
     payload = b"".join(b"%0999d\n" % number for number in range(2_000))
     with quire.start(*start) as bookie:
-        assert bookie.line() == bookie_id
+        assert bookie.line() == bookie_id, bookie.why_ended()
         kept = quire.write(b"kept\n", *ONE)
         dropped = quire.write(payload, *ONE)
         with quire.start("ledger", "write", *ONE) as writer:
@@ -42,13 +42,13 @@ def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
             quire("ledger", "delete", dropped).ok()
             total = json.loads(quire("bookie", "disk", "check", place, "--json").ok()
                                .splitlines()[-1])  # fmt: skip
-            assert total["ok"]
+            assert total["ok"], total
             assert kept.encode() in quire("bookie", "disk", "ledger", place, kept).ok()
             files = quire("bookie", "disk", "files", place, "--json").ok().splitlines()
             numbers = [one["segment"] for one in map(json.loads, files) if "segment" in one]
             shown = quire("bookie", "disk", "segment", place, str(numbers[0]))
             assert "Traceback" not in shown.err
-            assert shown.status == 0 or "not any more" in shown.err
+            assert shown.status == 0 or "not any more" in shown.err, shown
             writer.end().ok()
         quire("bookie", "format", "--dir", place, "--yes").fails(1, "a bookie runs on")
         quire("bookie", "disk", "rebuild-index", place).fails(1, "a bookie runs on")
@@ -56,15 +56,15 @@ def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
         bookie.process.kill()
         bookie.process.wait()
     end = json.loads(quire("bookie", "disk", "last-mark", place, "--json").ok())
-    assert not end["clean"]
+    assert not end["clean"], end
     quire("bookie", "disk", "check", place).ok()
     with quire.start(*start) as bookie:
-        assert bookie.line() == bookie_id
+        assert bookie.line() == bookie_id, bookie.why_ended()
         assert quire("ledger", "read", kept).ok() == b"kept\n"
-        assert bookie.end(signal.SIGTERM).status == 0
+        bookie.end(signal.SIGTERM).ok()
     format_it = ("bookie", "format", "--dir", place, "--delete-cookie", "--yes")
     quire(*format_it).fails(2, f"ledgers name bookie {bookie_id}")
     quire(*format_it, "--force").ok()
     with quire.start(*start) as bookie:
-        assert bookie.line() == f"127.0.0.1:{second}"
-        assert bookie.end(signal.SIGTERM).status == 0
+        assert bookie.line() == f"127.0.0.1:{second}", bookie.why_ended()
+        bookie.end(signal.SIGTERM).ok()

@@ -27,8 +27,9 @@ pytestmark = pytest.mark.slow
 MOVES = int(os.environ.get("QUIRE_STREAM_MOVES", "12"))
 PATH = "/moves"
 PIECE = 25
-PROGRESS_S = 60.0
-FOLLOW_S = 60.0
+PATIENCE_S = 180.0
+"""Without a word from a writer, or a record at the reader that follows: far more than a session of
+one that was killed, a start and a recovery take on a machine that has much else to do."""
 
 
 class Writer:
@@ -37,22 +38,22 @@ class Writer:
     def __init__(self, process: Process) -> None:
         self.process = process
         self.acked = -1
+        self.last_line = ""
         self.end = ""
-
-    @classmethod
-    async def start(cls, uri: str, stream: str, last: int) -> Writer:
-        program = str(Path(stream_program.__file__))
-        return cls(
-            await asyncio.create_subprocess_exec(
-                sys.executable, program, uri, PATH, stream, str(PIECE), str(last),
-                stdout=PIPE, stderr=PIPE,
-            )
-        )  # fmt: skip
 
     async def line(self) -> str:
         assert self.process.stdout is not None
-        async with asyncio.timeout(PROGRESS_S):
-            text = (await self.process.stdout.readline()).decode().strip()
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                text = (await self.process.stdout.readline()).decode().strip()
+        except TimeoutError:
+            self.process.kill()
+            _, said = await self.process.communicate()
+            raise AssertionError(
+                f"a writer said nothing for {PATIENCE_S:g} s behind {self.last_line!r}: "
+                f"{said.decode()}"
+            ) from None
+        self.last_line = text
         word, _, value = text.partition(" ")
         if word == "acked":
             self.acked = int(value)
@@ -75,6 +76,33 @@ class Writer:
         await self.process.communicate()
 
 
+class Writers:
+    """All that were started: none outlives the test."""
+
+    def __init__(self, uri: str, stream: str) -> None:
+        self._uri = uri
+        self._stream = stream
+        self._started: list[Writer] = []
+
+    async def start(self, last: int = 10**9) -> Writer:
+        program = str(Path(stream_program.__file__))
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, program, self._uri, PATH, self._stream, str(PIECE), str(last),
+            stdout=PIPE, stderr=PIPE,
+        )  # fmt: skip
+        self._started.append(Writer(process))
+        return self._started[-1]
+
+    async def __aenter__(self) -> Writers:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for writer in self._started:
+            if writer.process.returncode is None:
+                writer.process.kill()
+                await writer.process.communicate()
+
+
 async def follow(streams: Namespace, stream: str, upto: int, seen: list[int]) -> None:
     reader = await streams.open_reader(stream, follow=True)
     async for record in reader:
@@ -86,19 +114,30 @@ async def follow(streams: Namespace, stream: str, upto: int, seen: list[int]) ->
             return
 
 
-async def move(uri: str, stream: str, moves: int, chance: random.Random) -> tuple[int, int]:
+async def until_seen(seen: list[int], count: int) -> None:
+    """However long it takes, as long as it goes on."""
+    while len(seen) < count:
+        before = len(seen)
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                while len(seen) == before:
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            pytest.fail(f"the reader that follows got {before} of {count} records, and no more")
+
+
+async def move(writers: Writers, moves: int, chance: random.Random) -> tuple[int, int]:
     """(highest acknowledged record, how many writers were killed)."""
-    endless = 10**9
     acked, killed = -1, 0
-    writer = await Writer.start(uri, stream, endless)
+    writer = await writers.start()
     for _ in range(moves):
         await writer.until_acked(chance.randint(1, 4))
         if chance.random() < 0.5:  # the next one comes while this one still writes
-            successor = await Writer.start(uri, stream, endless)
+            successor = await writers.start()
             await successor.until_acked(1)
         else:
             await writer.kill()
-            successor = await Writer.start(uri, stream, endless)
+            successor = await writers.start()
         await writer.kill()
         killed += 1
         acked = max(acked, writer.acked)
@@ -114,23 +153,18 @@ def test_a_writer_that_moves_loses_and_repeats_nothing(tmp_path: Path) -> None:
         async with quire.connect(uri) as client, await Namespace.create(client, PATH) as streams:
             await streams.create_stream("s", settings={"roll_bytes": 20_000})
             seen: list[int] = []
-            async with asyncio.TaskGroup() as group:
-                end = group.create_task(move(uri, "s", MOVES, chance))
+            async with Writers(uri, "s") as writers, asyncio.TaskGroup() as group:
+                end = group.create_task(move(writers, MOVES, chance))
                 following = group.create_task(follow(streams, "s", 10**9, seen))
                 acked, killed = await end
                 # More than a writer can have had under way. The last one closes the stream.
                 last = acked + 10 * PIECE
-                writer = await Writer.start(uri, "s", last)
+                writer = await writers.start(last)
                 while not writer.end:
                     await writer.line()
                 _, said = await writer.process.communicate()
                 assert writer.end == "done", (writer.end, said.decode())
-                try:
-                    async with asyncio.timeout(FOLLOW_S):
-                        while len(seen) <= last:
-                            await asyncio.sleep(0.05)
-                except TimeoutError:
-                    pytest.fail(f"the reader that follows got {len(seen)} of {last + 1} records")
+                await until_seen(seen, last + 1)
                 following.cancel()
             assert len(seen) == last + 1
             found = [r async for r in await streams.open_reader("s")]
