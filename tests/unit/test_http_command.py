@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import socket
+from contextlib import AsyncExitStack
 from pathlib import Path
 
+import click
 import pytest
+from click.testing import CliRunner
 
+from quire.admin import http as admin_http
+from quire.admin.http import DEFAULT_ADDRESS, PORTS_TRIED
 from quire.admin.main import cli
+from quire.errors import StartError
+from quire.http.security import HttpOptions
+from quire.metadata import open_metadata
 
 TOKEN = "0123456789abcdef"
 
@@ -52,3 +61,66 @@ def test_a_token_file_that_is_not_there_is_named(
     status, text = refused(capsys, "http", "--metadata", uri, "--http-token-file", missing)
     assert status == 1
     assert missing in text
+
+
+@pytest.mark.parametrize(
+    ("command", "more", "configured", "ports"),
+    [
+        ("ui", [], "", PORTS_TRIED),
+        ("ui", ["--http", DEFAULT_ADDRESS], "", 1),
+        ("ui", [], DEFAULT_ADDRESS, 1),
+        ("http", [], "", 1),
+    ],
+)
+def test_only_a_port_that_nobody_chose_gives_way(
+    command: str,
+    more: list[str],
+    configured: str,
+    ports: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked = []
+
+    async def serve(uri: str, options: HttpOptions, serving: object, ports: int) -> None:
+        asked.append((options.port, ports))
+
+    monkeypatch.setattr(admin_http, "_http", serve)
+    environment = {"QUIRE_HTTP_ADDRESS": configured or None}
+    done = CliRunner().invoke(
+        cli, [command, "--metadata", f"sqlite:///{tmp_path}/m.db", *more], env=environment
+    )
+    assert done.exit_code == 0, done.stderr
+    assert asked == [(8080, ports)]
+
+
+async def test_the_next_free_port(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = f"sqlite:///{tmp_path}/m.db"
+    store = await open_metadata(uri, create=True)
+    await store.close()
+    with socket.socket() as first, click.Context(cli):
+        first.bind(("127.0.0.1", 0))
+        first.listen()
+        port = first.getsockname()[1]
+        taken = HttpOptions(port=port)
+        async with AsyncExitStack() as stack:
+            with pytest.raises(StartError, match=f":{port}: the port is in use"):
+                await admin_http._served(stack, uri, taken, 1)
+            server = await admin_http._served(stack, uri, taken, 10)
+            assert port < server.port < port + 10
+            others = server.port - port + 1
+            with pytest.raises(StartError, match=f"ports {port} to {server.port} are all in use"):
+                await admin_http._served(stack, uri, taken, others)
+
+        class Served(Exception):
+            pass
+
+        def serving(url: str) -> None:
+            assert url == f"http://127.0.0.1:{port + others - 1}"
+            raise Served
+
+        with pytest.raises(Served):
+            await admin_http._http(uri, taken, serving, 10)
+    out, err = capsys.readouterr()
+    assert out.startswith("http://127.0.0.1:")
+    assert f"port {port} is taken: serving on {port + others - 1}\n" in err

@@ -6,12 +6,14 @@ import asyncio
 import re
 import signal
 from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.groups import say
 from quire.admin.options import Command, metadata_option, run_async
 from quire.admin.tls import client_config, tls_options
 
@@ -22,6 +24,8 @@ if TYPE_CHECKING:
 
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
+PORTS_TRIED = 10
+"""From the default one on, where nobody has said which."""
 _ADDRESS = re.compile(r"(?:(\[[0-9a-fA-F:]+\]|[A-Za-z0-9._-]+):)?([0-9]{1,5})")
 _KEPT = "quire.http"
 _NEED_HTTP = (
@@ -151,37 +155,67 @@ def http(uri: str) -> None:
     serve_in_foreground(uri)
 
 
-def serve_in_foreground(uri: str, serving: Callable[[str], object] | None = None) -> None:
-    """Until a signal comes. `serving` is called with the address, once it serves."""
+def serve_in_foreground(
+    uri: str, serving: Callable[[str], object] | None = None, *, any_port: bool = False
+) -> None:
+    """Until a signal comes. `serving` is called with the address, once it serves. `any_port`: where
+    nobody has chosen one, one of the next is as good."""
     from quire.admin.configuration import configured
+    from quire.configuration.layers import DEFAULT
 
+    asked = click.get_current_context().meta.get(_KEPT, {}).get("http")
+    any_port &= not asked and configured().origins["http.address"] == DEFAULT
     fill_options(configured().http().options())
     options = given_options()
     if options is None:
         raise click.UsageError("where is it to listen? Give --http HOST:PORT")
     try:
-        run_async(_http(uri, options, serving))
+        run_async(_http(uri, options, serving, PORTS_TRIED if any_port else 1))
     except KeyboardInterrupt:
         pass
 
 
-async def _http(uri: str, options: HttpOptions, serving: Callable[[str], object] | None) -> None:
+async def _http(
+    uri: str, options: HttpOptions, serving: Callable[[str], object] | None, ports: int
+) -> None:
+    """On the first of so many ports that is free."""
     import quire
-    from quire.admin.autorecovery import default_name
-    from quire.bookie.main import log_event
-    from quire.http.run import serve_cluster
 
     stopping = stop_event()
     async with quire.connect(uri):
         pass  # a cluster that is not there is an error now, not at the first request
-    served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
-        options, uri, client_config(), quire.__version__, log_event, owner=default_name()
-    )
-    async with served as server:
+    async with AsyncExitStack() as stack:
+        server = await _served(stack, uri, options, ports)
+        if server.port != options.port and options.port:
+            say(f"port {options.port} is taken: serving on {server.port}")
         click.echo(server.url)
         if serving is not None:
             serving(server.url)
         await stopping.wait()
+
+
+async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: int) -> HttpServer:
+    import quire
+    from quire.admin.autorecovery import default_name
+    from quire.bookie.main import log_event
+    from quire.http.run import serve_cluster
+    from quire.http.server import PortTakenError
+
+    last = options.port + ports - 1
+    for port in range(options.port, last + 1):
+        served: AbstractAsyncContextManager[HttpServer] = serve_cluster(
+            replace(options, port=port), uri, client_config(), quire.__version__, log_event,
+            owner=default_name(),
+        )  # fmt: skip
+        try:
+            return await stack.enter_async_context(served)
+        except PortTakenError:
+            if ports == 1:
+                raise
+    raise PortTakenError(
+        f"HTTP cannot listen on {options.host}: ports {options.port} to {last} are all in use",
+        remedy="Choose another address with --http; port 0 is any free one",
+    )
 
 
 def stop_event() -> asyncio.Event:

@@ -18,6 +18,8 @@ def ui(uri: str, opened: bool) -> None:
     """Serve the dashboard of a cluster in the foreground, with the HTTP API that it asks.
 
     It prints the address of the dashboard on standard output once it serves, and one line of JSON
-    for each event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0.
+    for each event on standard error. SIGTERM and Ctrl-C stop it cleanly, with exit status 0. Where
+    the default port is taken it says so, and takes the next one that is free; one that was chosen,
+    by --http or by the configuration, and is taken is an error.
     """
-    serve_in_foreground(uri, (lambda url: click.launch(url)) if opened else None)
+    serve_in_foreground(uri, (lambda url: click.launch(url)) if opened else None, any_port=True)

@@ -46,6 +46,10 @@ class Log(Protocol):
     def __call__(self, event: str, **fields: object) -> None: ...
 
 
+class PortTakenError(StartError):
+    """Somebody else listens there."""
+
+
 class HttpServer:
     """Serves an `Api` in the running loop. `start`, then `stop`."""
 
@@ -111,8 +115,9 @@ class HttpServer:
             )
         except OSError as error:
             await self._runner.cleanup()
-            reason = "the port is in use" if error.errno == errno.EADDRINUSE else error.strerror
-            raise StartError(
+            taken = error.errno == errno.EADDRINUSE
+            reason = "the port is in use" if taken else error.strerror
+            raise (PortTakenError if taken else StartError)(
                 f"HTTP cannot listen on {options.host}:{options.port}: {reason}",
                 remedy="Choose another address with --http",
             ) from None
