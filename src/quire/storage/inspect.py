@@ -12,13 +12,11 @@ from dataclasses import dataclass
 
 from quire.codec.digest import crc32c
 from quire.codec.log_footer import (
-    TRAILER_BYTES,
     Summary,
     Trailer,
     decode_footer_records,
     decode_footer_summary,
     decode_ledger_rows,
-    decode_trailer,
 )
 from quire.codec.log_format import GROUP_MAGIC, SegmentHeader
 from quire.codec.log_parts import BLOCK_BYTES, FormatError, StateRecord
@@ -31,7 +29,7 @@ from quire.storage.quarantine_record import SUFFIX as DAMAGED_SUFFIX
 from quire.storage.recovery import Recovered
 from quire.storage.scan import ScannedGroup, each_group, has_groups, read_segment_header
 from quire.storage.scrub import SegmentScrub, Target
-from quire.storage.sealing import read
+from quire.storage.sealing import load_trailer, read
 from quire.storage.seams import Disk, File
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 
@@ -163,7 +161,7 @@ def segment_facts(file: File, directory_id: bytes, number: int) -> SegmentFacts:
     """`StorageError` where a later version wrote it; `OSError`."""
     size = file.size()
     header = read_segment_header(file, directory_id, number)
-    trailer = _trailer(file, directory_id, number, size)
+    trailer = _trailer(file, directory_id, number)
     if trailer is not None:
         state = "sealed"
     elif has_groups(file):
@@ -173,10 +171,9 @@ def segment_facts(file: File, directory_id: bytes, number: int) -> SegmentFacts:
     return SegmentFacts(number, size, state, header, trailer)
 
 
-def _trailer(file: File, directory_id: bytes, number: int, size: int) -> Trailer | None:
-    at = max(0, size - TRAILER_BYTES)
+def _trailer(file: File, directory_id: bytes, number: int) -> Trailer | None:
     try:
-        return decode_trailer(read(file, at, TRAILER_BYTES), directory_id, number, size)
+        return load_trailer(file, directory_id, number)
     except FormatError:
         return None
 

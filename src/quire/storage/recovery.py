@@ -36,7 +36,13 @@ from quire.storage.index_cache import CachedIndex, open_cache
 from quire.storage.loading import LoadProgress
 from quire.storage.replay import Chain, Replayer, Tail, Unsealed, judge
 from quire.storage.scan import has_groups, read_segment_header, scan_groups
-from quire.storage.sealing import Loaded, load_footer
+from quire.storage.sealing import (
+    Loaded,
+    load_behind,
+    load_footer,
+    load_records,
+    load_trailer,
+)
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 
@@ -128,8 +134,17 @@ def missing_problem(number: int) -> str:
     return f"{segment_name(number)} is missing"
 
 
+class _BadFooterError(Exception):
+    """Its trailer is good, and what that speaks of does not check."""
+
+
 class Recovery:
-    """One look at the log. Reads only; the store does what follows from it."""
+    """One look at the log. Reads only; the store does what follows from it.
+
+    All trailers are read first: what of the log counts hangs on all of it. The rest of a footer is
+    read when its segment's turn comes, for all of them at once may be more than fits. If one of
+    them is damaged then, the look begins anew, and each is checked before it is believed.
+    """
 
     def __init__(
         self,
@@ -150,6 +165,8 @@ class Recovery:
         self._use_cache = use_cache
         self._cache: CachedIndex | None = None
         self._cache_state = ""
+        self._whole_footers = False
+        """They are checked as a whole when the trailers are."""
         self._forget()
 
     def _forget(self) -> None:
@@ -158,9 +175,20 @@ class Recovery:
         self._unsealed: dict[int, Unsealed] = {}
         self._problems: list[str] = []
         self._mark: CleanMark | None = None
+        self._loaded: dict[int, Loaded] = {}
+        """That of the newest segment, which is looked into before its turn."""
 
     def run(self) -> Recovered:
         """`StorageError`, `OSError`, `LoadStopped`."""
+        try:
+            return self._look_once()
+        except _BadFooterError:
+            self._catalogue.clear()
+            self._forget()
+            self._whole_footers = True
+            return self._look_once()
+
+    def _look_once(self) -> Recovered:
         if self._use_cache:
             try:
                 self._cache = open_cache(self._disk, self._id)
@@ -288,8 +316,10 @@ class Recovery:
                 file.close()
                 return True
             try:
-                # Read again when its turn comes: all footers at once may be more than fits.
-                self._trailers[number] = load_footer(file, self._id, number).trailer
+                if self._whole_footers:
+                    self._trailers[number] = load_footer(file, self._id, number).trailer
+                else:
+                    self._trailers[number] = load_trailer(file, self._id, number)
             except FormatError:
                 pass
             else:
@@ -337,20 +367,37 @@ class Recovery:
     # -- what is in them --------------------------------------------------------------------------
 
     def _load(self, number: int) -> Loaded:
+        found = self._loaded.pop(number, None)
+        if found is not None:
+            return found
         file = self._disk.open(segment_name(number))
         try:
-            return load_footer(file, self._id, number)
+            try:
+                return load_behind(file, self._trailers[number])
+            except FormatError:
+                # Beside a bookie that runs a compaction may have put another file in its place.
+                return load_footer(file, self._id, number)
         except FormatError as error:
-            if self._cache is not None and number in self._cache.segments:
-                raise  # Its footer was not looked at before: not without the cache either.
+            if not self._whole_footers:
+                raise _BadFooterError from None
             # It was good a moment ago.
             raise StorageError(f"{segment_name(number)}: {error}") from None
         finally:
             file.close()
 
-    def _records(self, number: int, newest: int) -> list[StateRecord]:
+    def _records(self, number: int, newest: int) -> Sequence[StateRecord]:
+        if self._cache is not None and number in self._cache.segments:
+            file = self._disk.open(segment_name(number))
+            try:
+                # A footer that does not check is none to start from, with or without the cache.
+                return load_records(file, self._trailers[number])
+            finally:
+                file.close()
         if number in self._trailers:
-            return list(self._load(number).records)
+            loaded = self._load(number)
+            if number == newest:
+                self._loaded[number] = loaded
+            return loaded.records
         groups = self._unsealed[number].scan.groups
         if number == newest and groups and groups[-1].damaged_blocks:
             # Maybe torn: what it says may never have come into force. Believing too little makes

@@ -163,12 +163,22 @@ class Loaded:
 
 def load_footer(file: File, directory_id: bytes, number: int) -> Loaded:
     """`FormatError` where it does not check: the groups are then to be scanned. `OSError`."""
+    return load_behind(file, load_trailer(file, directory_id, number))
+
+
+def load_trailer(file: File, directory_id: bytes, number: int) -> Trailer:
+    """`FormatError` where it does not check, as it does not of a segment without a footer.
+    `OSError`."""
     size = file.size()
-    trailer_at = max(0, size - TRAILER_BYTES)
-    trailer = decode_trailer(read(file, trailer_at, TRAILER_BYTES), directory_id, number, size)
+    data = read(file, max(0, size - TRAILER_BYTES), TRAILER_BYTES)
+    return decode_trailer(data, directory_id, number, size)
+
+
+def load_behind(file: File, trailer: Trailer) -> Loaded:
+    """What the trailer, which checks, says is there. `FormatError` where that does not check.
+    `OSError`."""
     summary = decode_footer_summary(read(file, trailer.summary_at, trailer.summary_bytes), trailer)
-    records = decode_footer_records(read(file, trailer.records_at, trailer.records_bytes), trailer)
-    return Loaded(trailer, summary, records)
+    return Loaded(trailer, summary, load_records(file, trailer))
 
 
 def load_records(file: File, trailer: Trailer) -> list[StateRecord]:
