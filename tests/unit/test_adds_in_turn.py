@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import random
 import struct
-from collections.abc import Sequence
+from array import array
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any, cast
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from quire.bookie.connection import Connection
@@ -88,8 +90,13 @@ batches = st.lists(
 )
 
 
+NEIGHBOURS = [([(1, 2 * n), (1, 2 * n + 1), (2, n)], 40, "s") for n in range(100)]
+"""Entries that lie back to back become one row of the footer."""
+
+
 @settings(max_examples=60)
 @given(batches, st.sampled_from([1, 3]))
+@example(NEIGHBOURS, 1)
 def test_columns_and_runs_are_the_same_log_and_the_same_index(steps: Any, pumped: int) -> None:
     """Ids go up, come again, come late, in batches of every kind; a segment takes a few of them."""
     boxes = store_on(), store_on()
@@ -133,6 +140,56 @@ def test_a_sealed_segment_keeps_no_columns() -> None:
         assert not (sealed and (segment.chunks or segment.parts))
     assert states[True] >= 2
     assert seen(box)[2][0] == 119
+
+
+def test_ids_are_kept_from_the_first_on_that_does_not_follow() -> None:
+    box = store_on()
+    for ledger, entries in enumerate(([5, 6, 7], [5, 6, 9], [0, 1, 2]), 1):
+        for entry in entries:
+            box.store.append(singles_batch([(ledger, entry), (4, 0)], 20), lambda *_: None)
+        part = box.store.ledgers[ledger].tail
+        assert part is not None
+        assert list(part.ids) == entries
+        assert (part.entries is None) == (entries[-1] - entries[0] == 2)
+        assert [run.first for run in part.runs] == entries
+
+
+class Watched(array):  # type: ignore[type-arg]
+    """Rows that are added to at the moment when another thread has copied them, or will."""
+
+    before: Callable[[], None] | None = None
+    behind: Callable[[], None] | None = None
+
+    def __getitem__(self, key: Any) -> Any:
+        before, self.before = self.before, None
+        if before is not None:
+            before()
+        found = super().__getitem__(key)
+        behind, self.behind = self.behind, None
+        if behind is not None:
+            behind()
+        return found
+
+
+@pytest.mark.parametrize("entry", [7, 9, 5, 2])
+@pytest.mark.parametrize("moment", ["before", "behind"])
+def test_runs_that_are_looked_at_while_an_entry_comes(entry: int, moment: str) -> None:
+    """As the maintenance does: each run that it sees is one that was there."""
+    box = store_on()
+    for known in (5, 6):
+        box.store.append(singles_batch([(1, known), (2, known)], 20), lambda *_: None)
+    part = box.store.ledgers[1].tail
+    assert part is not None
+    known_runs = [(run.first, run.batch.sequence, run.offset) for run in part.runs]
+    assert [first for first, _, _ in known_runs] == [5, 6]
+    rows = Watched("Q", part.rows)
+    part.rows = rows
+    batch = singles_batch([(1, entry), (3, 0)], 20)
+    setattr(rows, moment, lambda: box.store.append(batch, lambda *_: None))
+    looked = [(run.first, run.batch.sequence, run.offset) for run in part.runs]
+    assert looked[:2] == known_runs
+    assert looked[2:] in ([], [(entry, known_runs[1][1] + 1, 0)])
+    assert sorted(run.first for run in part.runs) == sorted([5, 6, entry])
 
 
 def test_an_unknown_ledger_in_the_middle_of_columns_stores_nothing() -> None:
@@ -234,22 +291,30 @@ WANTED = {
 }
 
 
-@settings(max_examples=60)
-@given(
-    st.lists(
-        st.one_of(
-            st.sampled_from(SPECIAL),
-            # Not ledger 2: a run that begins with no entry id is refused as a whole.
-            st.builds(add, st.sampled_from([1, 3, 5, 6, 7, 9]), st.integers(0, 11)),
-        ),
-        min_size=1,
-        max_size=30,
-    )
+requests = st.lists(
+    st.one_of(
+        st.sampled_from(SPECIAL),
+        # Not ledger 2: a run that begins with no entry id is refused as a whole.
+        st.builds(add, st.sampled_from([1, 3, 5, 6, 7, 9]), st.integers(0, 11)),
+    ),
+    min_size=1,
+    max_size=30,
 )
-def test_a_chunk_is_what_its_frames_are_one_by_one(sent: list[bytes]) -> None:
+
+
+@settings(max_examples=60)
+@given(requests, st.lists(st.floats(0, 1), max_size=3))
+def test_chunks_are_what_their_frames_are_one_by_one(
+    sent: list[bytes], places: list[float]
+) -> None:
+    """A chunk may begin and end in the middle of a frame."""
+    data = b"".join(sent)
+    cuts = [0, *sorted(int(place * len(data)) for place in places), len(data)]
+    chunks = [data[start:stop] for start, stop in pairwise(cuts) if stop > start]
+
     async def run() -> None:
         whole, single = Bookie(), Bookie()
-        answers = whole.receive(b"".join(sent))
+        answers = whole.receive(*chunks)
         assert answers == single.receive(*sent)
         assert len(answers) == len(sent)
         assert whole.stored() == single.stored()
@@ -258,6 +323,26 @@ def test_a_chunk_is_what_its_frames_are_one_by_one(sent: list[bytes]) -> None:
             await bookie.box.store.close()
             bookie.box.open()
         assert whole.stored() == single.stored()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ledgers", [(1, 2, 3, 5, 6, 7), (1,) * 6])
+def test_a_frame_that_began_in_another_chunk_goes_with_those_behind_it(
+    ledgers: tuple[int, ...],
+) -> None:
+    """One batch a chunk, which costs what it costs however many frames it has."""
+
+    async def run() -> None:
+        bookie = Bookie()
+        sent = [add(ledger, 5 + at) for at, ledger in enumerate(ledgers)]
+        data, cut = b"".join(sent), len(sent[0]) * 3 // 2
+        batches = bookie.service.counters.add_batches
+        answers = bookie.receive(data[:cut], data[cut:])
+        assert answers == [(ledger, 5 + at, Code.OK) for at, ledger in enumerate(ledgers)]
+        assert bookie.service.counters.add_batches == batches + 2
+        for at, ledger in enumerate(ledgers):
+            assert bookie.box.read(ledger, 5 + at)[0][32:] == bytes([ledger, 5 + at]) * (SIZE // 2)
 
     asyncio.run(run())
 

@@ -97,6 +97,7 @@ class Connection(asyncio.Protocol):
                 self._frames.keep(buffer, at)
                 if self._closing:
                     break
+            self._submit()
         except ProtocolError as error:
             self._submit()
             self._close(str(error))
@@ -139,7 +140,8 @@ class Connection(asyncio.Protocol):
         return self._closing or self._securing is not None
 
     def _parse(self, buffer: Buffer) -> int:
-        """Handle the whole frames of `buffer`; the offset of the first unfinished one."""
+        """Handle the whole frames of `buffer`; the offset of the first unfinished one. The last
+        adds are taken, and not submitted yet."""
         view = memoryview(buffer)
         v2 = self._v2
         v2.begin(view)
@@ -163,7 +165,8 @@ class Connection(asyncio.Protocol):
                 self._submit()  # a read behind an add of one chunk sees it
                 v2.other(word, at, size)
                 at += size
-        self._submit()
+        if self._v3 is not None:
+            self._v3.submit()
         return at
 
     def _refuse(self, word: int, at: int, size: int) -> None:

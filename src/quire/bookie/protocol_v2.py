@@ -65,6 +65,9 @@ class RequestsV2:
         self._intake = Intake(connection.service)
         self._spans: list[tuple[int, int]] = []
         """Accepted parts of the buffer at hand, ascending; neighbours are joined."""
+        self._carried: list[Buffer] = []
+        """Those of the buffer before, which go with them: one chunk, the first frame of which began
+        in another."""
         self._view = memoryview(b"")
 
     @property
@@ -73,6 +76,8 @@ class RequestsV2:
 
     def begin(self, view: memoryview) -> None:
         """The buffer that the offsets of the other calls mean."""
+        if self._spans:
+            self._carried += self._take_spans()
         self._view = view
 
     # -- adds ---------------------------------------------------------------------------------
@@ -190,13 +195,16 @@ class RequestsV2:
             self._take(ADD_WORD | flags, key, ledger, (entry,), at, size)
             self.submit(version)
 
+    def _take_spans(self) -> list[memoryview]:
+        spans, self._spans = self._spans, []
+        return [self._view[start:stop] for start, stop in spans]
+
     def submit(self, version: int = 2) -> None:
         """Hand what was accepted so far to the store."""
         if self._intake.empty:
             return
-        view = self._view
-        buffers = [view[start:stop] for start, stop in self._spans]
-        self._spans = []
+        buffers = [*self._carried, *self._take_spans()]
+        self._carried.clear()
         done = self._synced if version == 2 else partial(self._synced_old, version)
         self._intake.submit(buffers, done)
 

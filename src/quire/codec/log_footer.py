@@ -163,6 +163,11 @@ def _plain_rows(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}q{count}q{count}I{count}I{count}I{count}II")
 
 
+@lru_cache(maxsize=PLAIN_ROWS_MAX)
+def _pairs(count: int) -> struct.Struct:
+    return struct.Struct(f"<{count}q{count}q")
+
+
 @lru_cache(maxsize=4 * PLAIN_ROWS_MAX)
 def _rest_of_singles(rows: int, frame_size: int) -> bytes:
     """What stands behind the offsets, of rows with one entry each."""
@@ -193,12 +198,17 @@ def encode_plain_rows(
     one size."""
     rows, frame_size = len(firsts), frame_sizes[0]
     if counts.count(1) == frame_sizes.count(frame_size) == rows:
-        columns = little(array("q", firsts)) + little(array("q", offsets))
-        return columns + _rest_of_singles(rows, frame_size)
+        return encode_singles(firsts, offsets, frame_size)
     no_ids = (CONSECUTIVE,) * rows
     return _plain_rows(rows).pack(
         *firsts, *offsets, *counts, *frame_sizes, *bytes(rows), *no_ids, 0
     )
+
+
+def encode_singles(firsts: Sequence[int], offsets: Sequence[int], frame_size: int) -> bytes:
+    """`encode_plain_rows` of runs with one entry each, all frames of one size."""
+    rows = len(firsts)
+    return _pairs(rows).pack(*firsts, *offsets) + _rest_of_singles(rows, frame_size)
 
 
 def _encode_any_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:

@@ -71,9 +71,14 @@ class Catalogue:
             part = info.tail
             if part is None or part.segment is not segment:
                 part = self.new_part(info, segment, entry)
-            if entry > part.last and part.listed is None:
+            last = part.last
+            if entry > last and part.listed is None:
+                entries = part.entries
+                if entries is None and entry - last != 1:
+                    entries = part.list_entries()
                 part.rows.append(row)
-                part.entries.append(entry)
+                if entries is not None:
+                    entries.append(entry)
                 part.last = entry
             else:
                 part.add(part.run_of(entry, row))

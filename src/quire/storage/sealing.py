@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from operator import add, eq, mul
+from operator import add, eq, mul, sub
 
-from quire.codec.digest import crc32c
+from quire.codec.digest import crc32c_of
 from quire.codec.log_footer import (
     DISJOINT,
     PLAIN_ROWS_MAX,
@@ -21,13 +21,14 @@ from quire.codec.log_footer import (
     decode_trailer,
     encode_ledger_rows,
     encode_plain_rows,
+    encode_singles,
 )
 from quire.codec.log_format import BARE_HEAD_BYTES
 from quire.codec.log_parts import StateRecord
 from quire.storage.batch import Run
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import File
-from quire.storage.segment import Part, Segment
+from quire.storage.segment import ROW_BITS, ROW_MASK, Part, Segment
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,20 @@ def _plain(part: Part) -> _Rows | None:
     return encode_plain_rows(*rows), firsts[0], last, sum(sizes), DISJOINT, len(firsts)
 
 
+def _in_turn(part: Part, bases: Sequence[int], frame_size: int) -> _Rows | None:
+    """The same, of a ledger whose entries all came in turn with others, in frames of this size;
+    `bases`: where the segment's chunks begin in its file."""
+    rows = part.rows
+    count = len(rows)
+    if part.listed is not None or not 0 < count <= PLAIN_ROWS_MAX:
+        return None
+    offsets = [bases[row >> ROW_BITS] + (row & ROW_MASK) * frame_size for row in rows]
+    if frame_size in map(sub, offsets[1:], offsets):
+        return None
+    encoded = encode_singles(part.ids, offsets, frame_size)
+    return encoded, part.first, part.last, count * frame_size, DISJOINT, count
+
+
 def write_footer(seal: SealInput) -> Sealed:
     """Write the footer, cut the file to its true size and sync it. Durable on return.
 
@@ -124,14 +139,18 @@ def write_footer(seal: SealInput) -> Sealed:
     rows: list[bytes] = []
     ledgers: list[LedgerSummary] = []
     rows_at = 0
+    bases = [batch.file_offset for batch, _ in segment.chunks]
+    sizes = {size for _, size in segment.chunks}
+    one_size = sizes.pop() if len(sizes) == 1 else 0
     for ledger_id, part, last_add_confirmed in seal.ledgers:
-        described = _plain(part) or _any(part)
+        described = _in_turn(part, bases, one_size) if one_size else None
+        described = described or _plain(part) or _any(part)
         if described is None:
             continue
         encoded, first, last, size, span, count = described
         summary = LedgerSummary(
             ledger_id, first, last, last_add_confirmed, size, span, rows_at, len(encoded), count,
-            crc32c(encoded),
+            crc32c_of(encoded),
         )  # fmt: skip
         ledgers.append(summary)
         rows.append(encoded)

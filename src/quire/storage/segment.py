@@ -68,8 +68,8 @@ class Part:
     """The runs of one ledger in one segment that is not sealed yet, sorted by first entry id.
 
     As long as they are entries that came in turn with those of other ledgers (`Singles`), each
-    behind the one before, they are two numbers each, and no objects: where ten thousand ledgers are
-    written to, making these and keeping them would be most of what an add costs."""
+    behind the one before, they are a number each, or two, and no objects: where ten thousand
+    ledgers are written to, making these and keeping them would be most of what an add costs."""
 
     __slots__ = (
         "chunks", "entries", "first", "last", "ledger_id", "listed", "rows", "segment", "span",
@@ -79,13 +79,14 @@ class Part:
         self.segment = segment
         self.ledger_id = ledger_id
         self.chunks = segment.chunks
-        self.entries = array("q")
+        self.entries: array[int] | None = None
+        """None: they go up by one from `first` on, as those of most ledgers do."""
         self.rows = array("Q")
         """Where each lies: number in `chunks` and row in the batch's columns."""
         self.listed: list[Run] | None = None
         """Instead of these, once there is another kind of run."""
         self.first = first
-        self.last = -1
+        self.last = first - 1
         self.span = DISJOINT
         """Where runs overlap: the greatest last - first of any."""
 
@@ -100,10 +101,27 @@ class Part:
     @property
     def runs(self) -> list[Run]:
         """To be looked at. Also on another thread: the runs that were there at some moment."""
+        # In this order: the first entry changes once runs are listed, and a row that does not
+        # follow the one before comes behind the list of entries.
+        first = self.first
         if self.listed is not None:
             return self.listed
-        # `rows` grows first, so that each entry has one.
-        return [self.run_of(entry, row) for entry, row in zip(self.entries[:], self.rows)]
+        rows = self.rows[:]
+        entries = self.entries
+        ids = range(first, first + len(rows)) if entries is None else entries[:]
+        return [self.run_of(entry, row) for entry, row in zip(ids, rows)]
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Of the entries that `rows` are of, while nothing is listed."""
+        if self.entries is None:
+            return range(self.first, self.first + len(self.rows))
+        return self.entries
+
+    def list_entries(self) -> array[int]:
+        """Before the row of one that does not follow the last."""
+        self.entries = array("q", range(self.first, self.last + 1))
+        return self.entries
 
     def run_of(self, entry_id: int, row: int) -> Run:
         batch, size = self.chunks[row >> ROW_BITS]
@@ -159,7 +177,7 @@ class Part:
                 batch, size = self.chunks[row >> ROW_BITS]
                 offsets.append(batch.file_offset + (row & ROW_MASK) * size)
                 frame_sizes.append(size)
-            return self.entries, offsets, (1,) * len(offsets), frame_sizes
+            return self.ids, offsets, (1,) * len(offsets), frame_sizes
         if not self.listed:
             return None
         firsts, counts, sizes, ids, places, bases = zip(*map(_COLUMNS, self.listed))
@@ -170,8 +188,9 @@ class Part:
     def places(self, entry_id: int, stop: int) -> Iterator[Place]:
         """Where the entry lies, newest first; entries from `stop` on are not wanted."""
         if self.listed is None:
-            at = bisect_left(self.entries, entry_id)
-            known = at < len(self.entries) and self.entries[at] == entry_id
+            ids = self.ids
+            at = bisect_left(ids, entry_id)
+            known = at < len(ids) and ids[at] == entry_id
             if known and (
                 place := self._place(self.run_of(entry_id, self.rows[at]), entry_id, stop)
             ):
