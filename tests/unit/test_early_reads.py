@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from struct import unpack_from
+from typing import TypeVar
 
 import pytest
 
@@ -17,9 +18,12 @@ from quire.bookie.main import _started
 from quire.bookie.server import Bookie
 from quire.codec import frames, v3
 from quire.codec.digest import master_key
+from quire.codec.frame_runs import Entries
 from quire.codec.frames import LAST_ENTRY, Code, Flag
 from quire.metadata.base import MetadataStore
+from quire.storage.blocking import InlineReader
 from quire.storage.disk import RealDisk
+from quire.storage.early_reads import EarlyReads
 from quire.storage.index_cache import CACHE_NAME
 from quire.storage.loading import LoadProgress, LoadStopped
 from quire.storage.recovery import RecoveryReport
@@ -31,6 +35,7 @@ from tests.support.bookie import memory_metadata, peer_of, running_bookie
 from tests.support.crash_sweep import contents_of
 from tests.support.storage import SMALL, StoreOnDisk, make_entry, run, sim_disk
 
+T = TypeVar("T")
 CONFIG = replace(SMALL, compact_minor_ratio=0.0, compact_major_ratio=0.0)
 KEY = master_key(b"")
 FIRST_PAYLOAD, PAYLOAD = b"1" * 9000, b"2" * 9000
@@ -202,6 +207,47 @@ def test_it_is_stopped_while_it_loads_the_index_cache(monkeypatch: pytest.Monkey
     assert box.store.ledgers == {}  # before it had read any of them
     monkeypatch.undo()
     assert "used for" in box.open().index_cache
+
+
+class Held(InlineReader):
+    """Cold reads wait until somebody lets them go."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Callable[[], None]] = []
+
+    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        self.waiting.append(lambda: done(call()))
+
+
+async def test_a_read_that_is_under_way_when_the_store_starts(
+    at_each_step: list[Callable[[LedgerStore], None]],
+) -> None:
+    """Segments that were sealed meanwhile it did not know: it ended in a KeyError, and its client
+    had no answer (found by the simulator, in the workload `loading`)."""
+    box, held = filled(), Held()
+    reads: list[asyncio.Task[Entries | None]] = []
+
+    def begin(store: LedgerStore) -> None:
+        if not reads and early(store, 1, 0) is not None:
+            one = EarlyReads(box.disk, CONFIG, held, store.ledgers, store._loading)
+            store.early.append(one)
+            reads.append(asyncio.ensure_future(one.read(1, 0, 1 << 20, 1 << 30, 4)))
+
+    at_each_step.append(begin)
+    box.open()
+    await asyncio.sleep(0)
+    assert held.waiting
+    box.store.end_early()
+    entry_id = 1 + max(entry_id for ledger_id, entry_id in box.acknowledged if ledger_id == 1)
+    sealed = box.store.stats().sealed_segments
+    while box.store.stats().sealed_segments < sealed + 2:
+        box.append([(1, entry_id, bytes(700))])
+        entry_id += 1
+        box.idle()
+    while held.waiting:
+        held.waiting.pop(0)()
+        await asyncio.sleep(0)
+    assert await reads[0] is None  # the store has it
 
 
 # -- the bookie -------------------------------------------------------------------------------
@@ -403,6 +449,28 @@ async def test_a_stop_does_not_wait_for_the_rest(
         with pytest.raises(asyncio.CancelledError):
             await task
         assert not bookie.recovered
+        assert (await metadata.bookies()).find(bookie.bookie_id) is None
+        links = [os.readlink(one.path) for one in os.scandir("/proc/self/fd") if one.is_symlink()]
+        assert [name for name in links if name.startswith(str(tmp_path))] == []
+
+
+async def test_a_stop_that_comes_when_all_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What serves meanwhile was asked when all would be durable, which it cannot say: the
+    directory was not given back (found by the simulator, in the workload `loading`)."""
+    async with loading(tmp_path, monkeypatch) as (gate, bookie, metadata, task, _):
+        # Too late for the thread to hear of it.
+        monkeypatch.setattr(LoadProgress, "check", lambda progress: None)
+        async with peer_of(bookie) as peer:
+            entry = make_entry(LOADED, 5, FIRST_PAYLOAD)
+            assert read_of(await peer.ask(frames.read_request(LOADED, 5))) == entry
+            task.cancel()
+            await until(lambda: bookie.store._loading._stopped)  # type: ignore[union-attr]
+            gate.opened.set()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert bookie.recovered
         assert (await metadata.bookies()).find(bookie.bookie_id) is None
         links = [os.readlink(one.path) for one in os.scandir("/proc/self/fd") if one.is_symlink()]
         assert [name for name in links if name.startswith(str(tmp_path))] == []

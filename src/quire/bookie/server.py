@@ -327,7 +327,8 @@ class Bookie:
             except QuireError as error:
                 self._log("withdraw_failed", error=str(error))
         if self._recovered:
-            await self.service.drain()
+            if not self.service.loading:  # else nothing was taken, nor has the store been started
+                await self.service.drain()
             await self.store.close()
         await self.service.close()
         for disk in self._disks:

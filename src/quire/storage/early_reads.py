@@ -62,7 +62,8 @@ class EarlyReads:
             return None
 
     def _info(self, ledger_id: int) -> LedgerInfo:
-        known = self._ledgers.get(ledger_id)
+        # Once the store has started, rows may name segments that are sealed or compacted since.
+        known = None if self._cold.closed else self._ledgers.get(ledger_id)
         rows = b"" if known is None else known.sealed
         if not rows:
             raise NoLedger
@@ -72,7 +73,7 @@ class EarlyReads:
         return info
 
     def close(self) -> None:
-        """Files close behind the reads that are under way."""
+        """Files close behind the reads that are under way, which give what they have by then."""
         self._cold.closed = self._ahead.closed = True
         for segment in list(self._segments.values()):
             self._files.close(segment)
