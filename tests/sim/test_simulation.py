@@ -77,7 +77,12 @@ def test_no_hash_seed_changes_the_run(hash_seed: str) -> None:
 def test_the_seeds_order_every_kind_of_fault() -> None:
     ordered = {fault.kind for seed in range(300) for fault in Plan.make(seed, "all").schedule}
     assert ordered == set(ALL_KINDS)
-    rotten = {fault.kind for seed in range(50) for fault in Plan.make(seed, "rot").schedule}
+    rotten = {
+        fault.kind
+        for workload in ("rot", "spoiled")
+        for seed in range(50)
+        for fault in Plan.make(seed, workload).schedule
+    }
     assert rotten.issuperset(FIRST_BOOKIE_KINDS)
 
 

@@ -96,6 +96,8 @@ class SimFile:
         self._closed = False
 
     def _check(self, *, changes: bool = False) -> Inode:
+        if self._disk.before_access is not None:
+            self._disk.before_access()
         if self._closed or self._generation != self._disk.generation:
             raise OSError(errno.EBADF, "file is closed, or was opened before a crash", self._name)
         if changes:
@@ -181,6 +183,8 @@ class SimDisk:
         """How often what was open became unusable."""
         self.before_operation: Callable[[], None] | None = None
         """Called ahead of each operation that changes or syncs something."""
+        self.before_access: Callable[[], None] | None = None
+        """Called ahead of whatever is done with an open file: there a thread may have to wait."""
         self._rng = rng
         self._entries: dict[str, Inode | bool] = {"": True}
         self._durable_entries: dict[str, Inode | bool] = {"": True}

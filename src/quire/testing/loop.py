@@ -5,7 +5,8 @@ Everything runs as on asyncio's own loop, with four differences:
 - `time()` stands still while anything can run and then jumps to the next timer.
 - Callbacks belong to *nodes* (one process each). Within a node they keep the order in which they
   became ready, as asyncio users rely on; between nodes the seed decides who is next.
-- There is no selector and there are no threads. Real sockets do not exist here.
+- There is no selector, and no thread that runs while the loop does (see `strand`). Real sockets do
+  not exist here.
 - What escapes a callback, or a task that nobody awaits, ends the run with an error.
 
 A callback belongs to the node that is `current_node` in its context, so tasks and callbacks inherit

@@ -93,6 +93,8 @@ class SimNetwork:
         self.trace = trace
         self.tap: Tap | None = None
         """Who listens; nothing that it hears changes the run."""
+        self.written: Tap | None = None
+        """The same, of what is written, as soon as it is."""
         self.latency_s = LATENCY_S
         """Shortest and longest delay of whatever is sent from now on."""
         self.route_latency_s: dict[Route, tuple[float, float]] = {}

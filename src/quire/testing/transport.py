@@ -177,6 +177,8 @@ class SimTransport(asyncio.Transport):
             return
         if self.host.network.mangle is not None:
             data = self.host.network.mangle(self.out.route, data)
+        if self.host.network.written is not None:
+            self.host.network.written(self.local, self.remote, data)
         if not self._backlog and len(data) <= self.out.room():
             self.out.send(data)
             return

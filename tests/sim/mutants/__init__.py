@@ -6,6 +6,7 @@ from tests.sim.mutants import (
     autorecovery,
     bookie,
     directories,
+    early_reads,
     index_cache,
     jobs,
     liars,
@@ -23,7 +24,7 @@ from tests.sim.mutants import (
 from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
-    writer, recovery, reader, quorum, bookie, storage, space, index_cache, scrub,
+    writer, recovery, reader, quorum, bookie, storage, space, index_cache, early_reads, scrub,
     directories, metadata, autorecovery, jobs, liars, racks, streams,
 )  # fmt: skip
 

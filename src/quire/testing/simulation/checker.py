@@ -174,6 +174,8 @@ class Checker:
         scale = max((facts.scale for facts in self.ledgers.values()), default=1)
         at_once = MAX_READ_BYTES + scale * PAYLOAD_MAX_BYTES
         for name, bookie in self.world.bookies.items():
+            if not bookie.recovered:
+                continue  # it takes nothing yet
             queued, connections = bookie.store.queued_bytes, len(bookie.service.connections)
             limit = bookie.config.max_queued_bytes + connections * at_once
             if queued > limit:

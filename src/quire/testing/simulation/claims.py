@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from quire.codec.frame_runs import Entries
 from quire.codec.frames import Buffer
 from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
+from quire.storage.early_reads import EarlyReads
 from quire.storage.ledger_directories import Store
 from quire.storage.recovery import RecoveryReport
 
@@ -38,6 +40,8 @@ class Claims:
 
     def __init__(self) -> None:
         self.reports, self.known = {}, {}
+        self.served_early = 0
+        """Entries that bookies gave out before they had loaded their logs."""
         self.served = lambda me, ledger_id, first, entries: None
         self.dropped = lambda me, ledger_id: None
         self._entries: dict[int, dict[str, set[int]]] = {}
@@ -99,6 +103,8 @@ class Claims:
             self.served(bookie_id, ledger_id, first, entries)
             return entries
 
+        for early in store.early:
+            self._watch_early(bookie_id, early)
         store.read = noted_read  # type: ignore[method-assign, assignment]
         store.read_blocking = noted_read_blocking  # type: ignore[method-assign, assignment]
         drop = store.drop_ledgers
@@ -114,6 +120,18 @@ class Claims:
         store.drop_ledgers = noted_drop  # type: ignore[method-assign]
         store.append = noted_append  # type: ignore[method-assign]
         store.fence = noted_fence  # type: ignore[method-assign]
+
+    def _watch_early(self, bookie_id: str, early: EarlyReads) -> None:
+        read = early.read
+
+        async def noted_read(ledger_id: int, first: int, *how: int) -> Entries | None:
+            entries = await read(ledger_id, first, *how)
+            if entries is not None:
+                self.served(bookie_id, ledger_id, first, entries)
+                self.served_early += len(entries)
+            return entries
+
+        early.read = noted_read  # type: ignore[method-assign, assignment]
 
     def _claim(self, bookie_id: str, runs: Sequence[Run]) -> None:
         for run in runs:

@@ -70,6 +70,8 @@ WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
 INDEX_KINDS = ("lose index", "old index", "rot index")
 """Of a bookie that is down: its index cache."""
+LOAD_KINDS = ("crash in load", "stop in load")
+"""Of a bookie that starts slowly: it ends before it has loaded its log."""
 DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 """Of bookies with several data directories: one of them."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")

@@ -35,6 +35,8 @@ SESSION_LEFT_S = 2.0
 CRASH_OPERATIONS_MAX = 60
 START_OPERATIONS_MAX = 15
 CRASH_SOON_S = 0.5
+LOAD_STRUCK_S = 6.0
+"""By then a start has been struck that is to be struck while it loads its log."""
 ROLL_PAUSE_S = 4.0
 """Enough for a writer to take a bookie back before the next one goes."""
 ROT_SPACING_BYTES = (50, 300, 2_000)
@@ -183,6 +185,8 @@ class Nemesis:
                 world.kill(name)
                 world.crash_in_write(name, 1 + int(fault.amount * START_OPERATIONS_MAX))
                 await self.bring_back(name)
+            case "crash in load" | "stop in load":
+                await self._while_it_loads(fault)
             case kind if kind in INDEX_KINDS:
                 await self._index(fault, disk)
             case "rot, crash" | "rot entries, crash":
@@ -240,6 +244,21 @@ class Nemesis:
             await self.bring_back(name)
             self.world.crash(name)
             await self.bring_back(name)
+
+    async def _while_it_loads(self, fault: Fault) -> None:
+        """It ends, and is struck again before it has come back."""
+        world, name = self.world, fault.target
+        world.kill(name)
+        starting = asyncio.ensure_future(self.bring_back(name))
+        await asyncio.wait([starting], timeout=fault.amount * LOAD_STRUCK_S)
+        if world.starts_now(name):
+            if fault.kind == "crash in load":
+                world.crash(name)
+            else:
+                world.stop_start(name)
+        await asyncio.wait([starting])
+        if not starting.cancelled():
+            starting.result()
 
     async def _index(self, fault: Fault, disk: SimDisk) -> None:
         """Something befalls the index cache while the bookie is down."""
@@ -422,6 +441,7 @@ class Nemesis:
         self._usual_network()
         self._usual_metadata()
         world.slow_metadata_s.clear()
+        world.slow_starts.slow = False
         world.network.mangle = None
         world.network.heal()
         for name in world.disks:

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from quire.client import Client
 from quire.errors import QuireError, UsageError
 from quire.testing.loop import SimulationError
-from quire.testing.simulation import healers, liars, operators, publishers, racks, rotten, space
+from quire.testing.simulation import (
+    early_answers,
+    healers,
+    liars,
+    operators,
+    publishers,
+    racks,
+    rotten,
+    space,
+)
 from quire.testing.simulation.actors import Actors
 from quire.testing.simulation.checker import Checker, LawError
 from quire.testing.simulation.faults import Fault
@@ -88,6 +97,8 @@ def run_plan(plan: Plan, *, story: bool = False) -> Result:
         failure = Failure("the_run_comes_to_its_end", str(error))
     except Exception as error:  # noqa: BLE001 - of a checker that looks at something broken
         failure = Failure("the_run_comes_to_its_end", repr(error))
+    finally:
+        world.slow_starts.end()
     if checker.broken is not None:
         failure = Failure(checker.broken.law, checker.broken.what)
     return Result(
@@ -108,10 +119,12 @@ async def _main(
 ) -> None:
     acting = asyncio.ensure_future(_scenes(Stage(world, plan, history, checker)))
     sampling = asyncio.ensure_future(checker.sample())
-    await asyncio.wait([acting, broken], return_when=asyncio.FIRST_COMPLETED)
+    await asyncio.wait([acting, sampling, broken], return_when=asyncio.FIRST_COMPLETED)
     for task in (acting, sampling):
         task.cancel()
     await asyncio.wait([acting, sampling])
+    if not sampling.cancelled():
+        sampling.result()  # A checker that cannot go on would find nothing.
     if checker.broken is None and not acting.cancelled() and acting.exception() is None:
         checker.nothing_is_left_behind()
     if checker.broken is not None:
@@ -130,6 +143,9 @@ async def _scenes(stage: Stage) -> None:
     nemesis = Nemesis(world, plan.bookie_config)
     for name in world.disks:
         await nemesis.bring_back(name)
+    if WORKLOADS[plan.workload].slow_starts:
+        world.slow_starts.slow = True
+        early_answers.EarlyAnswers(world, checker)
     world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
     world.uneven = plan.uneven
     actors = Actors(stage)
@@ -170,6 +186,8 @@ async def _scenes(stage: Stage) -> None:
     for name in world.disks:
         await nemesis.bring_back(name)
     await _garbage(world, checker)
+    if WORKLOADS[plan.workload].slow_starts:
+        await early_answers.judge(stage)
     if plan.compact_ratio:
         await space.judge(stage)
     if plan.scrub_interval_s:

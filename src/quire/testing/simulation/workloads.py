@@ -15,6 +15,7 @@ from quire.testing.simulation.faults import (
     ISLAND_KINDS,
     JOB_KINDS,
     LIES,
+    LOAD_KINDS,
     RACK_KINDS,
     RESET_KINDS,
     WRITER_KINDS,
@@ -79,6 +80,8 @@ class Mix:
     """Bookies compact their logs, of small segments that many ledgers share."""
     caching: bool = False
     """Bookies write their index caches all the time, and not at clean stops alone."""
+    slow_starts: bool = False
+    """Bookies take their time to load their logs, and serve reads meanwhile."""
     lying: bool = False
     """bookie-0 lies, and clients assume that one bookie does."""
     directories: int = 1
@@ -397,6 +400,26 @@ WORKLOADS: dict[str, Mix] = {
         tight=0.5,
         compacting=True,
         caching=True,
+    ),
+    "loading": Mix(
+        (*LOAD_KINDS, *LOAD_KINDS, "restart", "kill", "crash", "crash member", "crash in start",
+         "kill, start, crash", "lose index", "power loss everywhere", "kill client", "cut"),
+        (5, 14),
+        ledgers=(8, 14),
+        takeover=0.8,
+        recoverers=(1, 1, 2),
+        tail=0.2,
+        readers=(3, 6),
+        delete=0.2,
+        deferred=0.4,
+        uneven=0.0,
+        large=0.0,
+        crowd=0.0,
+        datasets=0.0,
+        idle=0.5,
+        tight=0.5,
+        compacting=True,
+        slow_starts=True,
     ),
     "directories": Mix(
         (*DIRECTORY_KINDS, *DIRECTORY_KINDS, "crash", "crash in write", "kill",

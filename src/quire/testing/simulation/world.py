@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from quire.bookie.server import Address, Bookie
 from quire.client import Client
@@ -22,10 +21,11 @@ from quire.testing.clock import SimClock
 from quire.testing.disk import SimDisk
 from quire.testing.loop import SimulatedLoop
 from quire.testing.network import SimHost, SimNetwork
-from quire.testing.node import Node
+from quire.testing.node import Node, SimTask
 from quire.testing.simulation.claims import Claims
 from quire.testing.simulation.index_caches import IndexCaches
 from quire.testing.simulation.rotten import Rotten
+from quire.testing.simulation.slow_starts import SlowStarts
 from quire.testing.trace import Trace
 from quire.testing.worker import SimWorker
 
@@ -131,10 +131,12 @@ class World:
     starts: int = 0
     claims: Claims = field(default_factory=Claims)
     index_caches: IndexCaches = field(default_factory=IndexCaches)
+    slow_starts: SlowStarts = field(default_factory=SlowStarts)
     sessions: dict[str, MemoryStore] = field(default_factory=dict)
     """Of clients that keep something ephemeral: it goes when they die."""
     started: Callable[[str, Bookie], Awaitable[None]] = _nothing
     """Awaited when a bookie has started, on its node."""
+    _starting: dict[str, SimTask[None]] = field(default_factory=dict)
 
     @classmethod
     def make(cls, seed: int, bookies: int = 3, directories: int = 1, **limits: float) -> World:
@@ -160,11 +162,15 @@ class World:
         if it could not start, and then it is dead."""
         assert name not in self.bookies, f"{name} runs already"
         host = self.network.node(name)
+        self._starting[name] = task = host.node.create_task(self._serve(name, host, config))
         try:
-            return await self._until_dead(host.node, self._serve(name, host, config))
+            return await self._until_dead(host.node, task)
         except BaseException:
             self.kill(name)
             raise
+        finally:
+            if self._starting.get(name) is task:  # and not the next, of one that has died
+                del self._starting[name]
 
     async def _serve(self, name: str, host: SimHost, config: BookieConfig) -> None:
         disk, self.starts = self.disks[name], self.starts + 1
@@ -186,6 +192,9 @@ class World:
             config=config,
             log=lambda event, **fields: self.trace.record(name, event, **fields),
             random_bytes=self.loop.derive(f"identity {name}").randbytes,
+            reader=self.slow_starts.reader(
+                self.loop, self.loop.derive(f"reader {life}"), self.disks_of(name)
+            ),
             more_directories=more,
         )
         self.bookies[name] = bookie
@@ -208,12 +217,21 @@ class World:
     async def stop(self, name: str) -> bool:
         """Stop a bookie as SIGTERM does. False if it died meanwhile."""
         host, bookie = self.network.node(name), self.bookies[name]
-        stopped = await self._until_dead(host.node, bookie.stop())
+        stopped = await self._until_dead(host.node, host.node.create_task(bookie.stop()))
         if stopped and self.bookies.get(name) is bookie:
             await bookie.metadata.close()
             del self.bookies[name]
             self._end(name)
         return stopped
+
+    def stop_start(self, name: str) -> None:
+        """The same for one that still starts: `start` raises `CancelledError`."""
+        self.trace.record(name, "stop while it starts")
+        self._starting[name].cancel()
+
+    def starts_now(self, name: str) -> bool:
+        """Whether the bookie is on its way up: it is one of `bookies`."""
+        return name in self._starting and name in self.bookies
 
     def kill(self, name: str, *, session_left_s: float = 0.0) -> None:
         """End the process alone: what it wrote is still in the page cache. Its metadata session
@@ -301,9 +319,8 @@ class World:
                 session_left_s, expire, store, context=self.loop.main.context.copy()
             )
 
-    async def _until_dead(self, node: Node, work: Coroutine[Any, Any, None]) -> bool:
-        """Whether the node lived until the work was done. Raises what that raises."""
-        task = node.create_task(work)
+    async def _until_dead(self, node: Node, task: SimTask[None]) -> bool:
+        """Whether the node lived until its task was done. Raises what that raises."""
         while not task.done() and not node.dead:
             await asyncio.wait([task], timeout=NODE_POLL_S)
         if node.dead:

@@ -1,0 +1,89 @@
+"""Defects of what a bookie says while it still loads its log."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie.early_store import EarlyStore
+from quire.bookie.server import Bookie
+from quire.bookie.service import BookieService
+from tests.sim.mutants.mutant import edit, mutant
+
+DENIED = ("what_is_here_is_not_denied", "no_false_absence", "acknowledged_is_kept")
+
+
+@mutant(
+    lost="entries that are acknowledged, and closed away while their bookie loads its log",
+    laws=("what_is_not_loaded_is_unknown", *DENIED),
+    workload="loading",
+    seeds=20,
+)
+def what_is_not_loaded_is_absent(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        BookieService,
+        "code_of_missing",
+        ("return Code.TOO_MANY_REQUESTS", "return Code.NO_ENTRY"),
+    )
+
+
+@mutant(
+    lost="the same: nobody tells the bookie that it still loads",
+    laws=DENIED,
+    workload="loading",
+    seeds=40,
+)
+def the_store_is_served_before_it_is_loaded(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, Bookie, "_serve_early", ("cast(Store, early), True", "self.store, False"))
+
+
+@mutant(
+    lost="what a bookie has, to reads that came while it loaded its log and are answered later",
+    laws=DENIED,
+    workload="loading",
+    seeds=20,
+)
+def a_read_that_waited_is_not_looked_for_again(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        EarlyStore,
+        "read_blocking",
+        ("return await self._store.read_blocking(*asked)", "raise NoLedger"),
+    )
+
+
+@mutant(
+    lost="what comes behind: readers take the last entry that is loaded for the last that there is",
+    laws=("what_is_not_loaded_is_unknown", "acknowledged_is_kept"),
+    workload="loading",
+    seeds=40,
+)
+def the_last_entry_that_is_loaded_is_the_last(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        EarlyStore,
+        "last_entry_id",
+        ("raise NoLedger", "return self._store.early[0]._info(ledger_id).last_entry_id"),
+    )
+    edit(patch, BookieService, "answer", (" or request.entry_id < 0", ""))
+
+
+@mutant(
+    lost="appends of a writer that was taken over: its bookie has answered a fence, and has none",
+    laws=(
+        "what_is_not_loaded_is_unknown",
+        "what_is_not_loaded_takes_nothing",
+        "nothing_acknowledged_beyond_the_close",
+    ),
+    workload="loading",
+    seeds=40,
+    rule="rule 34",
+)
+def a_fence_is_taken_before_the_log_is_loaded(patch: pytest.MonkeyPatch) -> None:
+    the_last_entry_that_is_loaded_is_the_last(patch)
+    edit(
+        patch,
+        BookieService,
+        "fence",
+        ("return Code.TOO_MANY_REQUESTS", "return answer(Code.OK) or Code.OK"),
+    )

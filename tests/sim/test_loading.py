@@ -1,0 +1,215 @@
+"""Bookies of the simulator that take their time to load their logs: what they say meanwhile."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+import pytest
+
+from quire.bookie.server import Bookie
+from quire.testing.simulation import Plan, early_answers, run_plan, simulate
+from quire.testing.simulation.checker import Checker, LawError
+from quire.testing.simulation.claims import Claims
+from quire.testing.simulation.stage import Stage
+from quire.testing.simulation.wire import Said
+from quire.testing.simulation.workloads import WORKLOADS
+from quire.testing.strand import Strand
+
+FIRST_SEED = 105
+SEEDS_MAX = 30
+ENOUGH = 5
+REFUSED = (
+    "TOO_MANY_REQUESTS to read",
+    "TOO_MANY_REQUESTS to read the last entry",
+    "TOO_MANY_REQUESTS to read the LAC",
+    "READ_ONLY to add",
+)
+
+# -- strands ----------------------------------------------------------------------------------
+
+
+def test_a_strand_runs_from_pause_to_pause() -> None:
+    done: list[int] = []
+
+    def work() -> str:
+        for number in range(3):
+            done.append(number)
+            strand.pause()
+        return "all"
+
+    strand = Strand(work)
+    assert done == []
+    for steps in range(1, 4):
+        strand.resume()
+        assert done == list(range(steps))
+        assert not strand.done
+        strand.pause()  # of whoever is not in it: nothing
+    strand.resume()
+    assert strand.done
+    assert strand.result() == "all"
+
+
+def test_a_strand_hands_on_what_was_raised() -> None:
+    def work() -> None:
+        strand.pause()
+        raise ValueError("wrong")
+
+    strand = Strand(work)
+    strand.resume()
+    strand.resume()
+    with pytest.raises(ValueError, match="wrong"):
+        strand.result()
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_strand_that_is_ended_does_nothing_more(begun: bool) -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        try:
+            strand.pause()
+            done.append("work")
+        except Exception:  # noqa: BLE001 - what is thrown is none
+            done.append("handled")
+        finally:
+            strand.pause()
+            done.append("unwound")
+
+    strand = Strand(work)
+    if begun:
+        strand.resume()
+    strand.end()
+    assert strand.done
+    assert done == []
+    assert strands() == []
+
+
+def strands() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "strand"]
+
+
+# -- runs -------------------------------------------------------------------------------------
+
+
+class Heard:
+    """What was said in some runs before a log was loaded, and what became of those starts."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.verbs: Counter[str] = Counter()
+        self.events: Counter[str] = Counter()
+        self.claims: list[Claims] = []
+        wrong, begin, serve = early_answers._wrong, Claims.__init__, Bookie._serve_early
+
+        def heard(said: Said, *, fenced: bool | None) -> LawError | None:
+            self.verbs[said.verb] += 1
+            return wrong(said, fenced=fenced)
+
+        def begun(claims: Claims) -> None:
+            self.claims.append(claims)
+            begin(claims)
+
+        async def serving(bookie: Bookie) -> None:
+            await serve(bookie)
+            self.events["served"] += 1
+
+        def ended(bookie: Bookie, early: object) -> None:
+            self.events["loaded"] += 1
+            self.events["waited"] += early._waiting  # type: ignore[attr-defined]
+            end(bookie, early)  # type: ignore[arg-type]
+
+        end = Bookie._end_early
+        patch.setattr(early_answers, "_wrong", heard)
+        patch.setattr(Claims, "__init__", begun)
+        patch.setattr(Bookie, "_serve_early", serving)
+        patch.setattr(Bookie, "_end_early", ended)
+
+    def everything(self) -> bool:
+        given = self.verbs["entry"] + self.verbs["entries"]
+        served = sum(claims.served_early for claims in self.claims)
+        refused = all(self.verbs[verb] for verb in REFUSED)
+        # Bookies that served and did not come to the end of their logs were stopped, or died.
+        ended = self.events["served"] > self.events["loaded"] > 0
+        return refused and ended and min(given, served, self.events["waited"]) > ENOUGH
+
+
+def test_bookies_are_read_while_they_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all has been met that there is."""
+    heard, end = Heard(monkeypatch), early_answers.judge
+    died: list[threading.Thread] = []
+
+    async def judge(stage: Stage) -> None:
+        died.extend(strands())  # of bookies that had no power any more
+        await end(stage)
+
+    monkeypatch.setattr(early_answers, "judge", judge)
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
+        result = simulate(seed, "loading")
+        assert result.failure is None, (seed, result.failure)
+        assert strands() == []
+        if heard.everything() and died:
+            break
+    assert died
+    assert heard.everything(), (heard.verbs, heard.events)
+
+
+def test_elsewhere_a_start_takes_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard = Heard(monkeypatch)
+    assert [name for name, mix in WORKLOADS.items() if mix.slow_starts] == ["loading"]
+    assert simulate(0, "index").failure is None
+    assert heard.events["served"] == 0
+
+
+@pytest.mark.parametrize(
+    ("verb", "fenced", "law"),
+    [
+        ("entry", False, None),
+        ("entries", False, None),
+        ("TOO_MANY_REQUESTS to read", True, None),
+        ("TOO_MANY_REQUESTS to list", None, None),
+        ("READ_ONLY to add", False, None),
+        ("IO_ERROR to force", None, None),
+        ("entry", True, "what_is_not_loaded_takes_nothing"),
+        ("added", False, "what_is_not_loaded_takes_nothing"),
+        ("force done", None, "what_is_not_loaded_takes_nothing"),
+        ("entry", None, "what_is_not_loaded_is_unknown"),
+        ("the LAC", None, "what_is_not_loaded_is_unknown"),
+        ("list done", None, "what_is_not_loaded_is_unknown"),
+        ("IO_ERROR to read", False, "what_is_not_loaded_is_unknown"),
+        ("NO_ENTRY to read", False, "what_is_not_loaded_is_unknown"),
+        ("NO_LEDGER to read the LAC", None, "what_is_not_loaded_is_unknown"),
+    ],
+)
+def test_what_may_be_said_before_a_log_is_loaded(
+    verb: str, fenced: bool | None, law: str | None
+) -> None:
+    found = early_answers._wrong(Said(verb, True, 1, 2, 2), fenced=fenced)
+    assert law == (found and found.law)
+
+
+def test_a_checker_that_cannot_go_on_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It ended at the first look at a bookie that was starting, in a third of all runs, and nobody
+    noticed: what no record told of was not looked at any more."""
+
+    def fail(checker: Checker) -> None:
+        raise AttributeError("of a bookie that has not read its log")
+
+    monkeypatch.setattr(Checker, "queues_are_bounded", fail)
+    failure = run_plan(Plan.make(0, "calm")).failure
+    assert failure is not None
+    assert failure.law == "the_run_comes_to_its_end"
+    assert "has not read its log" in failure.what
+
+
+def test_a_bookie_that_starts_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same, as it happened: metadata that takes its time while a bookie starts."""
+    starting: list[bool] = []
+    look = Checker.queues_are_bounded
+
+    def looked(checker: Checker) -> None:
+        starting.extend(not bookie.recovered for bookie in checker.world.bookies.values())
+        look(checker)
+
+    monkeypatch.setattr(Checker, "queues_are_bounded", looked)
+    assert simulate(FIRST_SEED, "loading").failure is None
+    assert any(starting)
