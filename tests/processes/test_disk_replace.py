@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -124,3 +125,49 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
         other.kill()
     async with quire.connect(cluster.uri) as client:
         assert await entries(client, ids) == whole
+
+
+def test_the_old_disk_that_is_mounted_again(tmp_path: Path) -> None:
+    """It has the right cookie and a log that is whole, and the bookie does not start with it."""
+    command = Quire(f"sqlite:///{tmp_path / 'metadata.db'}")
+    one, two, kept = (tmp_path / name for name in ("one", "two", "kept"))
+    start = ("bookie", "--port", "0", "--bookie-id", "b", "--dir", str(one), "--dir", str(two))
+    alone = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+    with command.start(*start, *BOOKIE) as bookie:
+        assert bookie.line() == "b"
+        ledgers = [command.write(b"kept\n", *alone) for _ in range(2)]
+        bookie.end(signal.SIGTERM).ok()
+    two.rename(kept)
+    two.mkdir()
+    loss = json.loads(command("bookie", "disk", "replace", "b", str(two), "--json").ok())["loss"]
+    gone = str(loss["only_here"]["ledger_ids"][0])
+    with command.start(*start, *BOOKIE) as bookie:
+        assert bookie.line() == "b"
+        codes = {command("ledger", "read", ledger).status for ledger in ledgers}
+        assert codes == {0, 1}
+        assert "may have lost data of this ledger" in command("ledger", "read", gone).err
+        bookie.end(signal.SIGTERM).ok()
+    new = tmp_path / "new"
+    two.rename(new)
+    kept.rename(two)
+    ids = [_id_in(two), _id_in(new)]
+    refused = command(*start, *BOOKIE)
+    line = refused.err.splitlines()[-1]
+    assert (refused.status, refused.out) == (1, b"")
+    assert line.startswith(f"error: {two} holds directory {ids[0]} of bookie b"), refused.err
+    assert f"directory {ids[1]} took its place" in line
+    assert f"Put directory {ids[1]} back at {two}" in line
+    shown = command("bookie", "disk", "check", str(two), "--json")
+    assert shown.status == 1
+    assert ids[1] in json.loads(shown.out.splitlines()[-1])["old"]
+    two.rename(kept)
+    new.rename(two)
+    with command.start(*start, *BOOKIE) as bookie:
+        assert bookie.line() == "b"
+        bookie.end(signal.SIGTERM).ok()
+
+
+def _id_in(directory: Path) -> str:
+    lines = (directory / "current" / "DIRECTORY").read_text().splitlines()
+    (found,) = [line.removeprefix("directory: ") for line in lines if "directory: " in line]
+    return found

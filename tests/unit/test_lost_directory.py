@@ -276,7 +276,7 @@ def test_cut_off_at_every_step(place: Place, new: str, changes: int) -> None:
             store.write_cookie = never  # type: ignore[method-assign, assignment]
         with suppress(Cut):
             await replace_directory(
-                store, holder, place.path("two"), disk, lambda size: bytes(size)
+                store, holder, place.path("two"), disk, lambda size: bytes(size), {}, 1_000
             )
 
     place.in_store(cut_off)

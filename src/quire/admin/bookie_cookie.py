@@ -13,6 +13,7 @@ from quire.admin.bookie_identity import (
     check_not_registered,
     cookie_as_json,
     errors_of,
+    old_directory,
     opened_metadata,
 )
 from quire.admin.groups import EXIT_ERROR, LazyGroup, say
@@ -73,7 +74,8 @@ def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> 
     """Show the cookie of BOOKIE in the cluster, and with --dir the directory's beside it.
 
     Without either, the cookies of all bookies of the cluster. Exit status 1: one of the two is
-    missing, cannot be understood, or differs.
+    missing, cannot be understood, or differs, or the directory is an old one, which the bookie has
+    no more.
     """
     from quire.errors import CookieError, UsageError
 
@@ -92,7 +94,9 @@ def show(uri: str | None, bookie: str, directory: str | None, as_json: bool) -> 
         bookie = bookie or (here.bookie_id if here else "")
     if uri is None or (directory is not None and not bookie):
         return _print_shown([_Shown(bookie, here, None, directory, False, problems)], as_json)
-    found = run_async(_cluster_s(uri, bookie))
+    found, old = run_async(_cluster_s(uri, bookie, directory))
+    if old:
+        problems.append(old)
     if bookie and bookie not in found:
         problems.append(f"the cluster has no cookie of bookie {bookie}")
         found = {bookie: b""}
@@ -183,14 +187,19 @@ def _directory_s(directory: str) -> Cookie | None:
         return stored_cookie(RealDisk(directory, read_only=True))
 
 
-async def _cluster_s(uri: str, bookie: str) -> dict[str, bytes]:
-    """Of this bookie, or ('') of all."""
+async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict[str, bytes], str]:
+    """Of this bookie, or ('') of all; and what it knows against the directory."""
     from quire.bookie.identity import known_cookie
+    from quire.storage.disk import RealDisk
 
     async with opened_metadata(uri) as store:
         names = [bookie] if bookie else await store.list_cookies()
         found = {name: await known_cookie(store, name) for name in names}
-    return {name: data for name, data in found.items() if data is not None}
+        old = ""
+        if directory is not None:
+            with errors_of(directory):
+                old = await old_directory(store, RealDisk(directory, read_only=True))
+    return {name: data for name, data in found.items() if data is not None}, old
 
 
 # -- delete -----------------------------------------------------------------------------------
@@ -212,16 +221,10 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     """
 
     async def work() -> int:
-        from quire.errors import CookieError, NoSuchKeyError
+        from quire.bookie.identity import its_cookie
 
         async with opened_metadata(uri) as store:
-            try:
-                known = await store.read_cookie(bookie)
-            except NoSuchKeyError:
-                raise CookieError(
-                    f"the cluster at {uri} has no cookie of bookie {bookie}",
-                    remedy="`quire bookie cookie show` lists those that there are",
-                ) from None
+            known = await its_cookie(store, bookie)
             await check_not_registered(store, bookie)
             if not force:
                 await check_not_needed(store, bookie, shown=True)

@@ -174,7 +174,8 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
 @click.option(
     "--force",
     is_flag=True,
-    help="Also where directories are left out, or a cookie names no cluster or another one.",
+    help="Also where directories are left out or out of date, or a cookie names no cluster or "
+    "another one.",
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would be changed.")
 def update(
@@ -213,13 +214,23 @@ async def _update_all(
 ) -> None:
     from dataclasses import replace
 
-    from quire.bookie.identity import COOKIE_FILE, cookie_of, stored_cookie, tell_differences
+    from quire.bookie.identity import (
+        COOKIE_FILE,
+        check_current,
+        cookie_of,
+        keep_ids,
+        stored_cookie,
+        tell_differences,
+        value_of,
+    )
     from quire.codec.cookie import differences, encode, split_directories
     from quire.errors import CookieError
-    from quire.storage.directory import write_small_file
+    from quire.metadata.bookie_directories import read_directories
+    from quire.storage.directory import read_identity, write_small_file
 
     paths = [one.path for one in disks]
     found: list[Cookie] = []
+    ids: dict[str, str] = {}
     wanted = bookie
     for disk in disks:
         one = stored_cookie(disk, store.uri)
@@ -241,7 +252,16 @@ async def _update_all(
                 "nothing was changed",
                 remedy="Name all of them; with --force the bookie loses what is in the others",
             )
+        identity = read_identity(disk)
+        if identity is not None:
+            ids[disk.path] = identity.name
         found.append(one)
+    known = await read_directories(store, wanted)
+    if not force:
+        for path, name in ids.items():
+            check_current(value_of(known), path, name, wanted, store.uri)
+    if ids and not dry_run:
+        await keep_ids(store, wanted, known, value_of(known).having(ids))
     made = cookie_of(found[0].bookie_id, paths, await store.instance_id())
     if any(one.index_dirs for one in found):
         made = replace(made, index_dirs=found[0].index_dirs)
@@ -256,18 +276,11 @@ async def _update_all(
 
 async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     """In the cluster."""
-    from quire.bookie.identity import tell_differences
+    from quire.bookie.identity import its_cookie, tell_differences
     from quire.codec.cookie import decode, differences, encode
-    from quire.errors import CookieError, NoSuchKeyError
+    from quire.errors import CookieError
 
-    try:
-        known = await store.read_cookie(made.bookie_id)
-    except NoSuchKeyError:
-        raise CookieError(
-            f"the cluster at {store.uri} has no cookie of bookie {made.bookie_id}: it was not "
-            "changed",
-            remedy="`quire bookie cookie create` writes one that is lost",
-        ) from None
+    known = await its_cookie(store, made.bookie_id)
     try:
         told = tell_differences(differences(made, decode(known.value)), "now", "before")
     except CookieError as error:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.bookie_disk import directory_argument, looked_at
-from quire.admin.bookie_identity import held
+from quire.admin.bookie_identity import held, old_directory, opened_metadata
 from quire.admin.groups import EXIT_ERROR, say
-from quire.admin.options import json_option
+from quire.admin.options import json_option, optional_metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
 
@@ -21,13 +21,15 @@ if TYPE_CHECKING:
 
 
 @click.command()
+@optional_metadata_option("The bookie's cluster, which knows whether the directory was replaced.")
 @directory_argument
 @json_option("One JSON object a segment, and one in the end.")
-def check(directory: str, as_json: bool) -> int:
+def check(uri: str | None, directory: str, as_json: bool) -> int:
     """Check that a data directory holds together: every block, every run, every index.
 
-    Reads all of it. Exit status 1 where something is missing or damaged. Beside a bookie that runs
-    segments may go meanwhile, which is told and no error.
+    Reads all of it. Exit status 1 where something is missing or damaged, or where the directory is
+    an old one, which the bookie has no more. Beside a bookie that runs segments may go meanwhile,
+    which is told and no error.
     """
     from quire.storage.check import check_segments, survey
 
@@ -35,6 +37,7 @@ def check(directory: str, as_json: bool) -> int:
     bad = 0
     with looked_at(directory) as place:
         found = survey(place)
+        old = run_async(_asked(uri, place)) if uri is not None else ""
         with Progress(
             "check", total=found.size_bytes, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
@@ -43,8 +46,20 @@ def check(directory: str, as_json: bool) -> int:
                 counts[one.state] += 1
                 bad += bool(one.problems)
                 _tell(one, as_json)
-    _total(directory, found, counts, bad, as_json)
-    return EXIT_ERROR if bad or found.problems else 0
+    _total(directory, found, counts, bad, old, as_json)
+    return EXIT_ERROR if bad or old or found.problems else 0
+
+
+async def _asked(uri: str, place: RealDisk) -> str:
+    """A disk can be checked without its cluster."""
+    from quire.errors import MetadataError
+
+    try:
+        async with opened_metadata(uri) as store:
+            return await old_directory(store, place)
+    except MetadataError as error:
+        say(f"whether a bookie still has {place.path} is not known: {error}")
+        return ""
 
 
 def _tell(one: Checked, as_json: bool) -> None:
@@ -60,12 +75,15 @@ def _tell(one: Checked, as_json: bool) -> None:
         click.echo(f"segment {one.number}: {problem}")
 
 
-def _total(directory: str, found: Survey, counts: dict[str, int], bad: int, as_json: bool) -> None:
+def _total(
+    directory: str, found: Survey, counts: dict[str, int], bad: int, old: str, as_json: bool
+) -> None:
     if as_json:
         print_json({
             **counts, "bytes": found.size_bytes, "ledgers": len(found.ledgers),
             "damaged_segments": bad, "torn_group": found.torn_group,
-            "problems": list(found.problems), "ok": not bad and not found.problems,
+            "problems": list(found.problems), "old": old or None,
+            "ok": not bad and not old and not found.problems,
         })  # fmt: skip
         return
     for problem in found.problems:
@@ -80,6 +98,8 @@ def _total(directory: str, found: Survey, counts: dict[str, int], bad: int, as_j
             "an index is made again by `quire bookie disk rebuild-index`, with the bookie stopped; "
             "entries come back from other replicas: see `quire explain ledger`"
         )
+    if old:
+        click.echo(old)
     what = "no damage" if not bad and not found.problems else f"{bad} segments are damaged"
     click.echo(
         f"{directory}: {counts['sealed']} sealed and {counts['open']} open segments, "

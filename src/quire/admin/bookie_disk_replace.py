@@ -113,7 +113,8 @@ def replace(
     What was in LOST comes back from other bookies: once BOOKIE runs it marks the ledgers that it
     should have for autorecovery. Until they are all there it takes no new ledgers, and says of what
     it does not have that it may be lost, never that it does not exist. A directory whose log can be
-    read is not lost, and nothing is done. Safe to run twice.
+    read is not lost, and nothing is done. Safe to run twice. Should the lost one come back later,
+    BOOKIE refuses to start with it.
     """
     lost, new = absolute([lost, new or lost])
 
@@ -141,8 +142,11 @@ def replace(
                     say("nothing was changed")
                     return EXIT_ERROR
                 if not dry_run:
+                    ids = _ids_of(others) | {lost: _id_at(lost)}
                     with errors_of(new):
-                        await replace_directory(store, holder, lost, disk, secrets.token_bytes)
+                        await replace_directory(
+                            store, holder, lost, disk, secrets.token_bytes, ids, _now_ms()
+                        )
         return _replaced(holder, lost, new, loss, as_json, dry_run)
 
     return run_async(work())
@@ -150,7 +154,7 @@ def replace(
 
 def _successor(stack: ExitStack, holder: Holder, lost: str, new: str, uri: str) -> RealDisk | None:
     """The directory that may take the place of the lost one, locked; None: it has it already."""
-    from quire.bookie.lost_directory import check_lost, check_successor, content_of
+    from quire.bookie.lost_directory import check_lost, check_successor, content_of, wrong_one
 
     if lost != new:
         check_lost(holder, lost, _content_of_lost(stack, lost), uri)
@@ -160,7 +164,11 @@ def _successor(stack: ExitStack, holder: Holder, lost: str, new: str, uri: str) 
     found = content_of(disk)
     if lost == new:
         check_lost(holder, lost, found, uri)
-        if found.gone and found.cookie == holder.cookie(holder.directories):
+        if (
+            found.gone
+            and found.cookie == holder.cookie(holder.directories)
+            and not wrong_one(holder, new, found)
+        ):
             return None
     check_successor(holder, new, found)
     return disk
@@ -195,7 +203,7 @@ def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content])
     bookie = holder.bookie_id
     for path, found in others.items():
         if found.ledgers is None:
-            say(f"{path} cannot be read either, and counts as lost here: {found.unreadable}")
+            say(f"{path} cannot be used either, and counts as lost here: {found.unreadable}")
     if not loss.all.count:
         click.echo(f"no ledger that names bookie {bookie} was in {lost}")
         return
@@ -252,7 +260,7 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
                 others = _others(stack, holder, path)
                 for other, found in others.items():
                     if found.ledgers is None:
-                        raise _bad(f"{other} cannot be read: {found.unreadable or 'it is empty'}")
+                        raise _bad(f"{other} cannot be used: {found.unreadable or 'it is empty'}")
                 loss = await _loss(store, holder, others, shown=not as_json)
                 if loss.all.count:
                     raise _bad(
@@ -266,7 +274,8 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
                 if not dry_run:
                     with errors_of(", ".join(others)):
                         disks = [RealDisk(one) for one in others]
-                        await remove_directory(store, holder, path, disks)
+                        ids = _ids_of(others) | {path: _id_at(path)}
+                        await remove_directory(store, holder, path, disks, ids, _now_ms())
         left = [one for one in holder.directories if one != path]
         if as_json:
             print_json(
@@ -306,7 +315,7 @@ def _check_listed(holder: Holder, path: str) -> None:
 def _others(stack: ExitStack, holder: Holder, lost: str) -> dict[str, Content]:
     """What is in the bookie's other directories, which are locked from now on. `StartError` where
     the bookie runs; `UsageError` where none of them is here."""
-    from quire.bookie.lost_directory import Content, content_of
+    from quire.bookie.lost_directory import Content, content_of, wrong_one
     from quire.errors import StorageError
 
     found: dict[str, Content] = {}
@@ -317,9 +326,13 @@ def _others(stack: ExitStack, holder: Holder, lost: str) -> dict[str, Content]:
             found[path] = Content(unreadable="it does not exist")
             continue
         try:
-            found[path] = content_of(stack.enter_context(held(path)))
+            one = content_of(stack.enter_context(held(path)))
         except StorageError as error:
-            found[path] = Content(unreadable=str(error))
+            one = Content(unreadable=str(error))
+        wrong = wrong_one(holder, path, one)
+        if wrong:
+            one = Content(unreadable=f"it holds directory {one.directory_id}, {wrong}")
+        found[path] = one
     if found and all(one.ledgers is None for one in found.values()):
         raise _bad(
             f"none of the other directories of bookie {holder.bookie_id} can be read here: "
@@ -342,6 +355,29 @@ def _content_of_lost(stack: ExitStack, path: str) -> Content:
         return content_of(stack.enter_context(held(path)))
     except StorageError:  # it takes no lock: maybe it can still be read
         return content_of(RealDisk(path, read_only=True))
+
+
+def _ids_of(others: dict[str, Content]) -> dict[str, str]:
+    return {path: found.directory_id for path, found in others.items() if found.directory_id}
+
+
+def _id_at(path: str) -> str:
+    """Of what is there now; '': nothing, or it cannot be read."""
+    from quire.errors import StorageError
+    from quire.storage.directory import read_identity
+    from quire.storage.disk import RealDisk
+
+    try:
+        found = read_identity(RealDisk(path, read_only=True))
+    except (OSError, StorageError):
+        return ""
+    return "" if found is None else found.name
+
+
+def _now_ms() -> int:
+    from quire.clock import SystemClock
+
+    return SystemClock().now_ms()
 
 
 async def _loss(

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from quire.codec.ledger_metadata import LedgerMetadata
     from quire.metadata.base import MetadataStore
     from quire.storage.disk import RealDisk
+    from quire.storage.seams import Disk
 
 NAMED_MAX = 5
 """Ledgers that are named where a bookie is still needed."""
@@ -65,6 +66,31 @@ def errors_of(directory: str) -> Iterator[None]:
             f"{directory} cannot be used: {error.strerror or error}",
             remedy="Run this as the user of the bookie",
         ) from None
+
+
+async def old_directory(store: MetadataStore, disk: Disk) -> str:
+    """What the cluster knows against this directory: that another one is in its place, or that it
+    was taken away; '' for nothing. MetadataError."""
+    from quire.bookie.identity import check_current, stored_cookie, value_of
+    from quire.errors import CookieError
+    from quire.metadata.bookie_directories import read_directories
+    from quire.storage.directory import read_identity
+
+    try:
+        cookie = stored_cookie(disk)
+    except CookieError:
+        return ""  # nobody can tell whose it is
+    identity = read_identity(disk)
+    if cookie is None or identity is None:
+        return ""
+    if (cookie.instance_id or "") != await store.instance_id():
+        return ""
+    known = value_of(await read_directories(store, cookie.bookie_id))
+    try:
+        check_current(known, disk.path, identity.name, cookie.bookie_id, store.uri)
+    except CookieError as error:
+        return str(error)
+    return ""
 
 
 def absolute(directories: Sequence[str]) -> list[str]:

@@ -4,6 +4,7 @@
   on. An empty one in the place of one that held data cannot be used either: it may not be mounted.
 - One that is not listed is new: it must be empty, and is added to the cookie.
 - The cookie in the metadata store decides; that of a directory may be older, and is written again.
+- Each must have an id that is known for the bookie: an old one that comes back is refused.
 """
 
 from __future__ import annotations
@@ -13,24 +14,29 @@ from dataclasses import dataclass, field
 
 from quire.bookie.identity import (
     COOKIE_FILE,
+    check_current,
     check_identity,
     check_local,
     cookie_of,
+    keep_ids,
     known_cookie,
+    make_known,
     repair,
+    same_owner,
     stored_cookie,
     tell_differences,
+    value_of,
 )
 from quire.codec.cookie import Cookie, decode, differences, encode, split_directories
 from quire.errors import (
     CookieError,
-    KeyExistsError,
     QuireError,
     StartError,
     StorageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.bookie_directories import BookieDirectories, read_directories
 from quire.storage.directory import (
     ensure_directory,
     read_identity,
@@ -46,7 +52,8 @@ class Found:
 
     disk: Disk
     cookie: Cookie | None = None
-    formatted: bool = False
+    directory_id: str = ""
+    """In hex; "": it was never formatted."""
     begun: bool = False
     """A log was begun in it."""
     locked: bool = False
@@ -85,8 +92,9 @@ def _look(disk: Disk, uri: str) -> Found:
     except (OSError, QuireError) as error:
         found.error = StorageError(f"{disk.path} cannot be read: {error}")
     else:
-        found.formatted = identity is not None
-        found.begun = identity is not None and identity.log_begun
+        if identity is not None:
+            found.directory_id = identity.name
+            found.begun = identity.log_begun
     return found
 
 
@@ -121,9 +129,14 @@ async def check_directories(
                 "cookie", "update", *(w for p in paths for w in ("--dir", p)), uri=metadata.uri
             ),
         )
-    _none_is_left_out(listed, paths, bookie_id, metadata.uri)
     checked = Checked(instance_id)
     cookie = cookie_of(bookie_id, [*listed, *(p for p in paths if p not in listed)], instance_id)
+    ids = await read_directories(metadata, bookie_id)
+    for one in found:
+        # First: how to go on with the wrong one is not what anybody should be told.
+        if one.cookie is not None and one.directory_id and same_owner(cookie, one.cookie):
+            check_current(value_of(ids), one.disk.path, one.directory_id, bookie_id, metadata.uri)
+    _none_is_left_out(listed, paths, bookie_id, metadata.uri)
     for one in found:
         if one.disk.path in listed:
             error = _why_not(one, bookie_id, cookie, metadata.uri)
@@ -135,8 +148,41 @@ async def check_directories(
     if len(checked.put_aside) == len(found):
         raise next(iter(checked.put_aside.values()))
     usable = [one for one in found if one.disk.path not in checked.put_aside]
-    await _write(usable, checked, cookie, metadata, known, random_bytes)
+    _no_two_alike(usable, bookie_id)
+    if checked.added:
+        _format([one for one in usable if one.disk.path in checked.added], cookie, random_bytes)
+    await keep_ids(metadata, bookie_id, ids, _ids_of(usable, checked, ids))
+    await _write(usable, checked, cookie, metadata, known)
     return checked
+
+
+def _no_two_alike(usable: Sequence[Found], bookie_id: str) -> None:
+    at: dict[str, str] = {}
+    for one in usable:
+        if one.directory_id:
+            other = at.setdefault(one.directory_id, one.disk.path)
+            if other != one.disk.path:
+                raise CookieError(
+                    f"{other} and {one.disk.path} hold the same directory, {one.directory_id}, of "
+                    f"bookie {bookie_id}: one is a copy of the other",
+                    remedy="Mount the right one at each path",
+                )
+
+
+def _ids_of(
+    usable: Sequence[Found], checked: Checked, ids: Versioned[BookieDirectories] | None
+) -> BookieDirectories:
+    """With what is new. Which went from one path to another only counts when all are here."""
+    here = {one.disk.path: one.directory_id for one in usable}
+    known = value_of(ids)
+    if checked.put_aside:
+        new = {
+            path: one
+            for path, one in here.items()
+            if path in checked.added or (path not in known.ids and known.path_of(one) is None)
+        }
+        here = {**known.ids, **new}
+    return known.having(here)
 
 
 def _listed(known: bytes | None, *, single: bool) -> tuple[str, ...]:
@@ -184,7 +230,7 @@ def _why_not(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> StorageErr
             remedy="Mount it, and start the bookie again. " + _without(path, bookie_id, uri),
         )
     if one.cookie is None:
-        if one.formatted:
+        if one.directory_id:
             return StorageError(
                 f"{path}/{COOKIE_FILE} is missing, but the directory holds data",
                 remedy="Write it again: "
@@ -202,7 +248,7 @@ def _why_not(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> StorageErr
         cookie_of(bookie_id, split_directories(one.cookie.ledger_dirs), cookie.instance_id),
         one.cookie, path, uri,
     )  # fmt: skip
-    if not one.formatted:
+    if not one.directory_id:
         return StorageError(f"{path} has a cookie, but its current/DIRECTORY is lost")
     return None
 
@@ -236,13 +282,7 @@ async def _begin(
     for one in found:
         _check_new(one, bookie_id, cookie, metadata.uri)
     _format(found, cookie, random_bytes)
-    try:
-        await metadata.write_cookie(bookie_id, encode(cookie), None)
-    except KeyExistsError:
-        raise CookieError(
-            f"two bookies were started as {bookie_id} at the same time",
-            remedy="Stop the other one and start this one again",
-        ) from None
+    await make_known(metadata, cookie, {one.disk.path: one.directory_id for one in found})
 
 
 async def _write(
@@ -251,13 +291,10 @@ async def _write(
     cookie: Cookie,
     metadata: MetadataStore,
     known: bytes,
-    random_bytes: Callable[[int], bytes],
 ) -> None:
     """The directories first: one that the cluster lists and that has no cookie looks like lost
     data. One that was formatted and is not listed is still new."""
     data = encode(cookie)
-    if checked.added:
-        _format([one for one in usable if one.disk.path in checked.added], cookie, random_bytes)
     for disk in (one.disk for one in usable):
         try:
             if read_small_file(disk, COOKIE_FILE) != data:
@@ -287,7 +324,7 @@ def _format(found: Sequence[Found], cookie: Cookie, random_bytes: Callable[[int]
                 disk.make_directory("")
                 disk.lock()
                 one.locked = True
-            ensure_directory(disk, random_bytes)
+            one.directory_id = ensure_directory(disk, random_bytes).name
             write_small_file(disk, COOKIE_FILE, encode(cookie))
         except OSError as error:
             raise StorageError(

@@ -3,17 +3,35 @@
 The cookie is stored in the directory and in the metadata store. Both or neither must be there: a
 bookie that comes back empty under an old id would deny entries that it has acknowledged. The id
 that a bookie was first started with is its id for good: it is read from the directory's cookie.
+
+The old disk that comes back behind `quire bookie disk replace`, or a copy of a directory from some
+earlier day, has the right cookie, and its entries, fences and deletions are of that day: it would
+deny what was brought back since, and take entries for a ledger that is fenced. So a directory must
+also have the id that is known for its bookie (`metadata.bookie_directories`).
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from quire.bookie.orders import forget_predecessor
 from quire.codec.cookie import Cookie, Difference, decode, differences, encode
-from quire.errors import CookieError, KeyExistsError, MetadataError, NoSuchKeyError
-from quire.metadata.base import MetadataStore
+from quire.errors import (
+    CookieError,
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.bookie_directories import (
+    BookieDirectories,
+    forget_directories,
+    read_directories,
+    write_directories,
+)
 from quire.storage.directory import (
     ensure_directory,
     read_identity,
@@ -76,7 +94,11 @@ async def check_identity(
             remedy="Write it again from the cluster's cookie of this bookie: "
             + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
         )
+    ids = await read_directories(metadata, bookie_id)
     if local is not None:
+        if identity is not None and same_owner(wanted, local):
+            # First: the other refusals tell how to give it the cookie of the one in use.
+            check_current(value_of(ids), disk.path, identity.name, bookie_id, metadata.uri)
         check_local(wanted, local, disk.path, metadata.uri)
         if identity is None:
             raise CookieError(
@@ -90,7 +112,9 @@ async def check_identity(
     if known is not None:
         if local is None:
             raise await _data_is_gone(metadata, bookie_id, disk.path)
+        assert identity is not None  # it was looked at with the cookie
         _check_known(wanted, known, disk.path, metadata.uri)
+        await keep_ids(metadata, bookie_id, ids, value_of(ids).having({disk.path: identity.name}))
         return instance_id
     if begun:
         raise CookieError(
@@ -149,6 +173,90 @@ async def known_cookie(metadata: MetadataStore, bookie_id: str) -> bytes | None:
         return (await metadata.read_cookie(bookie_id)).value
     except NoSuchKeyError:
         return None
+
+
+def same_owner(wanted: Cookie, stored: Cookie) -> bool:
+    """Whether both are of one bookie of one cluster."""
+    return (wanted.bookie_id, wanted.instance_id) == (stored.bookie_id, stored.instance_id)
+
+
+async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes]:
+    """The cluster's; `CookieError` where it has none, MetadataError."""
+    try:
+        return await metadata.read_cookie(bookie_id)
+    except NoSuchKeyError:
+        raise CookieError(
+            f"the cluster at {metadata.uri} has no cookie of bookie {bookie_id}",
+            remedy="`quire bookie cookie show` lists those that there are, `quire bookie cookie "
+            "create` writes one that is lost",
+        ) from None
+
+
+def value_of(ids: Versioned[BookieDirectories] | None) -> BookieDirectories:
+    return BookieDirectories() if ids is None else ids.value
+
+
+def out_of_date(known: BookieDirectories, path: str, directory_id: str) -> str:
+    """What is wrong with this directory, in hex, at `path`: goes on from "directory <id> of bookie
+    <id>, ". '' where the bookie has it, or nobody knows which one it has there."""
+    if known.path_of(directory_id) is not None:
+        return ""
+    left = known.left(directory_id)
+    if left is not None:
+        when = datetime.fromtimestamp(left.since_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M UTC")
+        if not left.successor:
+            return f"which was taken away from that bookie on {when}"
+        return f"which was given up on {when}: directory {left.successor} took its place"
+    if path in known.ids:
+        return f"but the bookie has directory {known.ids[path]} there"
+    return ""
+
+
+def check_current(
+    known: BookieDirectories, path: str, directory_id: str, bookie_id: str, uri: str
+) -> None:
+    """`CookieError` where it is an old directory of the bookie, which it has no more."""
+    wrong = out_of_date(known, path, directory_id)
+    if not wrong:
+        return
+    current = known.successor(directory_id) or known.ids.get(path, "")
+    place = known.path_of(current)
+    erase = f"what {path} holds is given up with " + repair("format", "--dir", path)
+    if place is not None:
+        back = f"Put directory {current} back at {path}"
+        if place != path:
+            back = f"Start it with directory {current}, at {place}"
+        remedy = (
+            f"{back}. If that one is lost too, put an empty one in its place: "
+            + repair("disk", "replace", bookie_id, place, uri=uri)
+            + f"; {erase}"
+        )
+    else:
+        remedy = f"Start the bookie without it; {erase}, then it can be added as a new one"
+    raise CookieError(
+        f"{path} holds directory {directory_id} of bookie {bookie_id}, {wrong}. Its entries, "
+        "fences and deletions are out of date, and must not be served",
+        remedy=remedy,
+    )
+
+
+async def keep_ids(
+    metadata: MetadataStore,
+    bookie_id: str,
+    found: Versioned[BookieDirectories] | None,
+    made: BookieDirectories,
+) -> None:
+    """Durable on return. `CookieError` where somebody else has changed what was `found`."""
+    if found is not None and made == found.value:
+        return
+    version = None if found is None else found.version
+    try:
+        await write_directories(metadata, bookie_id, made, version)
+    except (KeyExistsError, NoSuchKeyError, VersionConflictError):
+        raise CookieError(
+            f"the directories of bookie {bookie_id} were changed by somebody else",
+            remedy="Do that again",
+        ) from None
 
 
 def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
@@ -220,17 +328,27 @@ async def _tie(
     """Of a directory without a log, and an id that the cluster does not know."""
     # The file before the node: a node without a file would look like lost data.
     settle_names(disk)
-    ensure_directory(disk, random_bytes)
+    identity = ensure_directory(disk, random_bytes)
     data = encode(cookie)
     if read_small_file(disk, COOKIE_FILE) is None:
         write_small_file(disk, COOKIE_FILE, data)
+    await make_known(metadata, cookie, {disk.path: identity.name})
+
+
+async def make_known(metadata: MetadataStore, cookie: Cookie, ids: Mapping[str, str]) -> None:
+    """A bookie that the cluster does not know, with these directories, whose cookies are written:
+    `CookieError` where another one was faster."""
+    # What an earlier bookie of this id had is of no account. Only who has made the cookie says what
+    # there is now; without, its next start does.
+    await forget_directories(metadata, cookie.bookie_id)
     try:
-        await metadata.write_cookie(cookie.bookie_id, data, None)
+        await metadata.write_cookie(cookie.bookie_id, encode(cookie), None)
     except KeyExistsError:
         raise CookieError(
             f"two bookies were started as {cookie.bookie_id} at the same time",
             remedy="Stop the other one and start this one again",
         ) from None
+    await keep_ids(metadata, cookie.bookie_id, None, BookieDirectories(ids))
 
 
 def tell_differences(found: Iterable[Difference], configured: str, stored: str) -> str:

@@ -6,24 +6,30 @@ that names it is whole here again (`damage`, `whole`). A directory may go withou
 when every ledger that names the bookie is in the others.
 
 Everything that is written is written in an order that leaves, wherever it is cut off, a bookie that
-refuses the directory, or takes it for lost; the same call goes on from there.
+refuses the directory, or takes it for lost; the same call goes on from there. The id of what is
+given up is remembered (`metadata.bookie_directories`): should it come back, it is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from quire.bookie.identity import (
     COOKIE_FILE,
     cookie_of,
+    its_cookie,
+    keep_ids,
+    out_of_date,
     repair,
     stored_cookie,
     tell_differences,
+    value_of,
 )
 from quire.codec.cookie import Cookie, decode, differences, encode, split_directories
-from quire.errors import CookieError, NoSuchKeyError, QuireError, StorageError
-from quire.metadata.base import MetadataStore
+from quire.errors import CookieError, QuireError, StorageError
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.bookie_directories import BookieDirectories, read_directories
 from quire.storage.directory import begin_lost, read_identity, write_small_file
 from quire.storage.inspect import segment_numbers
 from quire.storage.ledger_ids import LedgerIds
@@ -40,6 +46,8 @@ class Holder:
     directories: tuple[str, ...]
     version: int
     """Of its cookie."""
+    ids: Versioned[BookieDirectories] | None = None
+    """Of the directories, and of those that were given up."""
 
     def cookie(self, directories: Sequence[str]) -> Cookie:
         return cookie_of(self.bookie_id, directories, self.instance_id)
@@ -47,16 +55,14 @@ class Holder:
 
 async def holder_of(metadata: MetadataStore, bookie_id: str) -> Holder:
     """`CookieError` where the cluster knows no such bookie of Quire's; MetadataError."""
-    try:
-        found = await metadata.read_cookie(bookie_id)
-    except NoSuchKeyError:
-        raise CookieError(
-            f"the cluster at {metadata.uri} knows no bookie {bookie_id}",
-            remedy="`quire bookie cookie show` lists those that it knows",
-        ) from None
+    found = await its_cookie(metadata, bookie_id)
     known = decode(found.value)
     holder = Holder(
-        bookie_id, await metadata.instance_id(), split_directories(known.ledger_dirs), found.version
+        bookie_id,
+        await metadata.instance_id(),
+        split_directories(known.ledger_dirs),
+        found.version,
+        await read_directories(metadata, bookie_id),
     )
     wrong = differences(holder.cookie(holder.directories), known)
     if wrong:
@@ -77,6 +83,8 @@ class Content:
     ledgers: LedgerIds | None = None
     """Of a log that can be read; None: there is none, or it cannot."""
     cookie: Cookie | None = None
+    directory_id: str = ""
+    """In hex; "": it has none, or none that can be read."""
     gone: bool = False
     """A log was begun in it, and no segment is there."""
     unreadable: str = ""
@@ -85,26 +93,33 @@ class Content:
 
 def content_of(disk: Disk) -> Content:
     """Reads only, all footers of the log. Blocks."""
-    cookie = None
+    cookie, name = None, ""
     try:
         cookie = stored_cookie(disk)
         identity = read_identity(disk)
         if identity is None:
             lost = f"{disk.path} has a cookie, but its current/DIRECTORY is lost"
             return Content(cookie=cookie, unreadable="" if cookie is None else lost)
+        name = identity.name
         if not identity.log_begun:
-            return Content(cookie=cookie)
+            return Content(None, cookie, name)
         if not segment_numbers(disk):
-            return Content(cookie=cookie, gone=True)
+            return Content(None, cookie, name, gone=True)
         ledgers = with_log(disk, lambda found, _: LedgerIds(found.replayer.catalogue.ledgers))
-        return Content(ledgers, cookie)
+        return Content(ledgers, cookie, name)
     except (OSError, QuireError) as error:
-        return Content(cookie=cookie, unreadable=str(error))
+        return Content(None, cookie, name, unreadable=str(error))
+
+
+def wrong_one(holder: Holder, path: str, found: Content) -> str:
+    """Why this is not the directory that the bookie has at `path`, though it has its cookie: goes
+    on from "directory <id>, "; '' where it is that one, or nobody knows."""
+    return out_of_date(value_of(holder.ids), path, found.directory_id) if found.directory_id else ""
 
 
 def check_lost(holder: Holder, path: str, found: Content, uri: str) -> None:
     """`StorageError` where what it holds is not lost: nothing healthy is given up by a slip."""
-    if found.ledgers is None or not _is_of(holder, found.cookie):
+    if found.ledgers is None or not _is_of(holder, found.cookie) or wrong_one(holder, path, found):
         return
     drain = repair("decommission", holder.bookie_id, "--keep-cookie", uri=uri)
     raise StorageError(
@@ -149,12 +164,18 @@ async def replace_directory(
     lost: str,
     new: Disk,
     random_bytes: Callable[[int], bytes],
+    ids: Mapping[str, str],
+    now_ms: int,
 ) -> None:
     """`new`, which is empty and locked, takes the place of `lost`: as a directory whose log is
-    gone. Durable on return. `StorageError` where it holds something else; `OSError`;
-    MetadataError."""
+    gone. `ids`: of what is at the paths of the bookie now, by path, as far as that is known.
+    Durable on return. `StorageError` where it holds something else; `OSError`; MetadataError;
+    `CookieError` where somebody else changed the directories."""
     cookie = holder.cookie([new.path if one == lost else one for one in holder.directories])
-    begin_lost(new, random_bytes)
+    name = begin_lost(new, random_bytes).name
+    left = value_of(holder.ids).without(lost, [ids.get(lost, "")], name, now_ms)
+    # Before its cookie, with which it can be started.
+    await _keep(metadata, holder, left, cookie, {**ids, **left.ids, new.path: name})
     write_small_file(new, COOKIE_FILE, encode(cookie))
     # Those of the other directories are written again by the start.
     if new.path != lost:
@@ -162,11 +183,30 @@ async def replace_directory(
 
 
 async def remove_directory(
-    metadata: MetadataStore, holder: Holder, removed: str, others: Sequence[Disk]
+    metadata: MetadataStore,
+    holder: Holder,
+    removed: str,
+    others: Sequence[Disk],
+    ids: Mapping[str, str],
+    now_ms: int,
 ) -> None:
-    """The bookie has only the others, which are locked, from now on. Durable on return. `OSError`;
-    MetadataError."""
+    """The bookie has only the others, which are locked, from now on; `ids` as above. Durable on
+    return. `OSError`; MetadataError; `CookieError` where somebody else changed the directories."""
     cookie = holder.cookie([one for one in holder.directories if one != removed])
+    left = value_of(holder.ids).without(removed, [ids.get(removed, "")], "", now_ms)
+    await _keep(metadata, holder, left, cookie, {**ids, **left.ids})
     for disk in others:  # first: the last one left is compared with the cluster's as it is
         write_small_file(disk, COOKIE_FILE, encode(cookie))
     await metadata.write_cookie(holder.bookie_id, encode(cookie), holder.version)
+
+
+async def _keep(
+    metadata: MetadataStore,
+    holder: Holder,
+    left: BookieDirectories,
+    cookie: Cookie,
+    ids: Mapping[str, str],
+) -> None:
+    listed = split_directories(cookie.ledger_dirs)
+    made = left.having({path: one for path, one in ids.items() if one and path in listed})
+    await keep_ids(metadata, holder.bookie_id, holder.ids, made)

@@ -29,10 +29,15 @@ class Identity:
     directory_id: bytes
     log_begun: bool = False
 
+    @property
+    def name(self) -> str:
+        """The directory's id, for people and for text."""
+        return self.directory_id.hex()
+
     def encode(self) -> bytes:
         lines = [
             f"format: {IDENTITY_FORMAT}",
-            f"directory: {self.directory_id.hex()}",
+            f"directory: {self.name}",
             f"log: {'begun' if self.log_begun else 'none'}",
         ]
         return "".join(f"{line}\n" for line in lines).encode()
@@ -147,9 +152,9 @@ def mark_log_begun(disk: Disk, identity: Identity) -> Identity:
     return identity
 
 
-def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> None:
+def begin_lost(disk: Disk, random_bytes: Callable[[int], bytes]) -> Identity:
     """Format an empty directory in the place of one that is lost: as one whose log is gone. What
     reads its log says of all that it does not have that it may be lost, until that is repaired.
 
     `StorageError` where it holds something else. Hold the disk's lock."""
-    mark_log_begun(disk, ensure_directory(disk, random_bytes))
+    return mark_log_begun(disk, ensure_directory(disk, random_bytes))
