@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from quire.codec.ledger_metadata import DigestType, LedgerMetadata, Segment
 from quire.config import PlacementConfig
 from quire.core.placement import RackAware
 from quire.errors import NotEnoughBookiesError, ReadError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.settings import AutorecoveryStats
 from quire.replication.status import overview
+from quire.testing.simulation.racks import RackLaws
 from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 
@@ -262,3 +266,56 @@ async def moved_when_it_is_wrong(world: World, movable: bool) -> None:
 def test_a_ledger_that_lies_wrong_is_counted_and_moved_where_that_is_wanted(movable: bool) -> None:
     world = World.make(4, bookies=4)
     world.loop.run(moved_when_it_is_wrong(world, movable))
+
+
+class Judged:
+    """The laws of racks, of ledger 0 alone: bookies "a1" and "a2" are in rack a, and so on."""
+
+    def __init__(self) -> None:
+        self.failed: list[str] = []
+        self.cluster: Any = SimpleNamespace(observer=lambda ledger_id: None, ledger=self._ledger)
+        racks = {f"{rack}{number}": rack for rack in "abc" for number in (1, 2)}
+        self.world = SimpleNamespace(
+            cluster=self.cluster, racks=racks, loop=SimpleNamespace(time=lambda: 10.0),
+            relocated=lambda: None, rack_lost=lambda rack: None,
+        )  # fmt: skip
+        self._segments: tuple[Segment, ...] = ()
+        checker = SimpleNamespace(fail=lambda law, what: self.failed.append(law))
+        stage: Any = SimpleNamespace(world=self.world, checker=checker)
+        RackLaws(stage)
+
+    def _ledger(self, ledger_id: int) -> Any:
+        metadata = LedgerMetadata(
+            ensemble_size=2, write_quorum=2, ack_quorum=2, segments=self._segments,
+            digest=DigestType.CRC32C, password=b"",
+        )  # fmt: skip
+        return SimpleNamespace(value=metadata)
+
+    def relocate(self, bookie: str, rack: str) -> None:
+        self.world.racks = {**self.world.racks, bookie: rack}
+        self.world.relocated()
+
+    def stored(self, *ensembles: tuple[str, ...]) -> list[str]:
+        self._segments = tuple(Segment(10 * at, one) for at, one in enumerate(ensembles))
+        self.cluster.observer(0)
+        return self.failed
+
+
+def test_a_ledger_that_lies_in_one_rack_goes_on_as_well_as_it_can() -> None:
+    """Also where its creation was told to nobody: the first that is heard of it is the change."""
+    judged = Judged()
+    judged.relocate("b1", "a")
+    assert judged.stored(("a1", "b1"), ("a1", "a2")) == []
+    judged = Judged()
+    judged.stored(("a1", "b1"))
+    judged.relocate("b1", "a")
+    assert judged.stored(("a1", "b1"), ("a1", "a2")) == []
+
+
+def test_an_ensemble_in_one_rack_is_seen() -> None:
+    law = "an_ensemble_is_in_different_racks"
+    assert Judged().stored(("a1", "a2")) == [law]
+    assert Judged().stored(("a1", "b1"), ("a1", "a2")) == [law]
+    judged = Judged()
+    assert judged.stored(("a1", "b1")) == []
+    assert judged.stored(("a1", "b1"), ("c1", "c2")) == [law]

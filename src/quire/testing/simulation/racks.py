@@ -88,10 +88,11 @@ class RackLaws:
         former = [] if before is None else [one.ensemble for one in before.segments]
         # Nobody tells when a ledger is created: its first ensemble may be as old as it is.
         horizon_s = 0.0 if before is None else self._world.loop.time() - LATE_S
-        # A ledger that lies otherwise already goes on as well as it can.
-        apart = all(keeps_apart(self._world.racks, one, now.write_quorum) for one in former)
         for segment in now.segments:
             new = segment.ensemble not in former
+            # A ledger that lies otherwise already goes on as well as it can.
+            apart = all(keeps_apart(self._world.racks, one, now.write_quorum) for one in former)
+            former.append(segment.ensemble)
             if new and apart and not self._kept(segment.ensemble, now.write_quorum, horizon_s):
                 racks = [self._world.racks[bookie] for bookie in segment.ensemble]
                 what = f"ledger {ledger_id} is put on {segment.ensemble} in {racks}"
