@@ -16,6 +16,7 @@ import pytest
 
 from quire.client import Client, LedgerReader
 from quire.client.follow import Feed
+from quire.client.tail import Tail
 from quire.clock import SystemClock
 from quire.codec import v3
 from quire.codec.digest import DigestType
@@ -253,6 +254,21 @@ async def test_a_packet_that_does_not_check_proves_nothing() -> None:
         bookie.packet = w.codec.pack_lac(0)[:-1] + b"?"
         bookie.lac = 1
         await nothing_comes(tail, bookie, 4)
+
+
+async def test_a_bookie_that_proves_the_lac_and_has_no_entry_is_honest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+    monkeypatch.setattr(Tail, "_misbehaved", lambda self, bookie, error: seen.append(bookie))
+    bookie = GivesTheLast()
+    async with world(bookie) as w, has_had_the_first(bookie, w) as tail:
+        coming = asyncio.ensure_future(take(tail, 1))
+        await polling(bookie)
+        [waits], bookie.waiting = bookie.waiting, []
+        bookie.send(poll_answer(waits, max_lac=1, packet=w.codec.pack_lac(1)))
+        assert await coming == [1]
+        assert not seen
 
 
 async def test_what_came_meanwhile_is_read_in_batches() -> None:

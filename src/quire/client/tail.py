@@ -394,17 +394,17 @@ class Tail:
         """From what came with the answer to a poll; the id of its entry, or NO_ENTRY."""
         if self._engine.doubt.votes:
             return NO_ENTRY
-        entry = poll.entry
         try:
             if poll.packet:
                 self._view.confirmed(self._codec.unpack_lac(poll.packet))
-            entry_id, lac, _ = self._codec.check(entry)
+            if not poll.entry:
+                return NO_ENTRY
+            entry_id, lac, _ = self._codec.check(poll.entry)
         except BadEntryError as error:
-            if entry or poll.packet:
-                self._misbehaved(bookie, error)
-            return NO_ENTRY  # there was none, or another replica will be asked
+            self._misbehaved(bookie, error)
+            return NO_ENTRY  # another replica will be asked
         if entry_id >= self._unheld and self._has_room:
-            self._spare = self._engine.run_of(entry_id, [entry])
+            self._spare = self._engine.run_of(entry_id, [poll.entry])
             self._hold_spare()
         self._view.confirmed(lac)
         return entry_id
