@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from quire.codec.entry import LAC_PACKET
 from quire.codec.frames import LAST_ENTRY, Buffer, Code
 from quire.codec.v3 import Op, frame, response
 from quire.codec.v3_stretch import add_responses
@@ -14,10 +14,7 @@ from quire.storage.batch import Batch
 
 if TYPE_CHECKING:
     from quire.bookie.connection import Connection
-    from quire.bookie.long_polls import LongPoll
 
-LAC_HEAD = struct.Struct(">qq")
-"""Of an explicit LAC packet: ledger, last add confirmed."""
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
 """Transactions, ledger and entries of adds as they came, as varints: those of a list have one
 size."""
@@ -78,7 +75,7 @@ class ReadV3:
     """A READ request that waits for its answer."""
 
     __slots__ = (
-        "connection", "entry_id", "is_poll", "ledger_id", "moved_at_ms", "poll", "txn", "with_lac",
+        "connection", "entry_id", "is_poll", "ledger_id", "moved_at_ms", "txn", "with_lac",
     )  # fmt: skip
 
     max_count = 1
@@ -101,7 +98,6 @@ class ReadV3:
         self.is_poll = False
         """Whether it is a long poll, which gets the proof of the LAC as well, where that is an
         explicit one: no entry proves it, and the reader would have to ask for it."""
-        self.poll: LongPoll | None = None
         self.moved_at_ms = 0
         """When the LAC moved that this long poll waited for (calendar)."""
 
@@ -127,7 +123,7 @@ class ReadV3:
         if with_lac:
             read.maxLAC = self.connection.service.last_add_confirmed(self.ledger_id)
             packet = _explicit_lac(self.connection, self.ledger_id) if self.is_poll else None
-            if packet and LAC_HEAD.unpack_from(packet)[1] == read.maxLAC:
+            if packet and LAC_PACKET.unpack_from(packet)[1] == read.maxLAC:
                 read.explicitLac = packet
         if self.moved_at_ms and code == Code.OK:
             read.lacUpdateTimestamp = self.moved_at_ms
@@ -135,21 +131,16 @@ class ReadV3:
 
     def answer_fenced(self, code: int) -> None:
         """The fence is durable (code 0), or it failed: now the read may be answered."""
-        service = self.connection.service
-        answer = self.failed(code) if code else service.answer(self)
-        if answer is not None:
-            self.connection.write(answer)
+        if code:
+            self.connection.write(self.failed(code))
+        else:
+            self.connection.answer(self)
 
     def ready(self, moved: bool) -> None:
         """The end of a long poll's waiting."""
-        service = self.connection.service
-        if self.poll is not None:
-            self.connection.polls.pop(self.poll, None)
         if moved:
-            self.moved_at_ms = service.clock.now_ms()
-        answer = service.answer(self)
-        if answer is not None:
-            self.connection.write(answer)
+            self.moved_at_ms = self.connection.service.clock.now_ms()
+        self.connection.answer(self)
 
 
 class Piggyback(ReadV3):

@@ -23,8 +23,8 @@ from quire.errors import ProtocolError
 from quire.net.frame_buffer import FrameBuffer, frame_size
 
 if TYPE_CHECKING:
-    from quire.bookie.long_polls import LongPoll
-    from quire.bookie.service import BookieService
+    from quire.bookie.long_polls import LongPoll, PollTarget
+    from quire.bookie.service import BookieService, Waiting
 
 MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES
 MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
@@ -41,7 +41,8 @@ class Connection(asyncio.Protocol):
         self.peer = "?"
         self.out: list[Buffer] = []
         """Answers that leave at the end of this turn of the loop."""
-        self.polls: dict[LongPoll, None] = {}
+        self.polls: dict[PollTarget, LongPoll] = {}
+        """Of the requests that wait for news."""
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer()
         self._v2 = RequestsV2(self)
@@ -229,6 +230,20 @@ class Connection(asyncio.Protocol):
         if self._paused_for:
             transport.pause_reading()
         self._send_out()
+
+    # -- requests that wait -------------------------------------------------------------------
+
+    def wait(self, request: Waiting, previous_lac: int, timeout_s: float) -> None:
+        """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""
+        polls = self.service.long_polls
+        self.polls[request] = polls.wait(request.ledger_id, previous_lac, timeout_s, request)
+
+    def answer(self, request: Waiting) -> None:
+        """What had to wait is answered, now or once the disk has what it wants."""
+        self.polls.pop(request, None)
+        answer = self.service.answer(request)
+        if answer is not None:
+            self.write(answer)
 
     # -- writing ------------------------------------------------------------------------------
 

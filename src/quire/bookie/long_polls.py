@@ -31,11 +31,11 @@ class LongPoll:
 
     def start(self, timeout_s: float) -> None:
         loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(timeout_s, self.finish, False)
+        self._timer = loop.call_later(timeout_s, self.give_up)
 
-    def finish(self, moved: bool) -> None:
+    def give_up(self) -> None:
         self.cancel()
-        self.target.ready(moved)
+        self.target.ready(False)
 
     def cancel(self) -> None:
         """The reader is gone: no answer."""
@@ -101,7 +101,7 @@ class LongPolls:
     def release(self, ledger_id: int) -> None:
         """Nothing will move there any more: the ledger was fenced or deleted."""
         for poll in list(self._waiting.get(ledger_id, ())):
-            poll.finish(False)
+            poll.give_up()
 
     def release_all(self) -> None:
         for ledger_id in list(self._waiting):

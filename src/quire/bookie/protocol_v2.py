@@ -45,7 +45,6 @@ from quire.storage.batch import Batch
 
 if TYPE_CHECKING:
     from quire.bookie.connection import Connection
-    from quire.bookie.long_polls import LongPoll
 
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""
@@ -307,17 +306,14 @@ class RequestsV2:
             # Behind the adds that other connections have brought meanwhile: they bring the LAC.
             asyncio.get_running_loop().call_soon(request.ready, True)
             return True
-        known = info.last_add_confirmed
-        poll = service.long_polls.wait(ledger, known, BATCH_WAIT_S, request)
-        request.poll = poll
-        self._connection.polls[poll] = None
+        self._connection.wait(request, info.last_add_confirmed, BATCH_WAIT_S)
         return True
 
 
 class ReadOne:
     """A READ request that waits for its answer."""
 
-    __slots__ = ("connection", "entry_id", "ledger_id", "poll", "version")
+    __slots__ = ("connection", "entry_id", "ledger_id", "version")
 
     max_count = 1
     max_bytes = 0
@@ -327,7 +323,6 @@ class ReadOne:
         self.version = version
         self.ledger_id = ledger_id
         self.entry_id = entry_id
-        self.poll: LongPoll | None = None
 
     def failed(self, code: int) -> bytes:
         return read_response(code, self.ledger_id, self.entry_id, version=self.version)
@@ -342,18 +337,14 @@ class ReadOne:
 
     def answer_fenced(self, code: int) -> None:
         """The fence is durable (code 0), or it failed: now the read may be answered."""
-        service = self.connection.service
-        answer = self.failed(code) if code else service.answer(self)
-        if answer is not None:
-            self.connection.write(answer)
+        if code:
+            self.connection.write(self.failed(code))
+        else:
+            self.connection.answer(self)
 
     def ready(self, moved: bool) -> None:
         """The end of its waiting."""
-        if self.poll is not None:
-            self.connection.polls.pop(self.poll, None)
-        answer = self.connection.service.answer(self)
-        if answer is not None:
-            self.connection.write(answer)
+        self.connection.answer(self)
 
 
 class ReadBatch(ReadOne):

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from quire.bookie.answers_v3 import (
-    LAC_HEAD,
     AddAnswers,
     Echoed,
     Piggyback,
@@ -23,6 +22,7 @@ from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
 from quire.bookie.protocol_v2 import AUTH_DISABLED_PLUGIN
 from quire.codec._protobuf_wire import encode_varint
 from quire.codec.availability import encode_availability
+from quire.codec.entry import LAC_PACKET
 from quire.codec.frames import (
     ADD_PREFIX,
     ADD_WORD,
@@ -280,18 +280,17 @@ class RequestsV3:
             self._connection.out.append(asked.failed(Code.TOO_MANY_REQUESTS))
         else:
             service.counters.long_polls += 1
-            asked.poll = service.long_polls.wait(ledger, previous, timeout_ms / 1000, asked)
-            self._connection.polls[asked.poll] = None
+            self._connection.wait(asked, previous, timeout_ms / 1000)
 
     # -- last add confirmed ---------------------------------------------------------------------
 
     def _write_lac(self, request: Request, txn: int) -> None:
         write = request.writeLacRequest
         answer = WriteLacAnswer(self._connection, txn, write.ledgerId)
-        if len(write.body) < LAC_HEAD.size:
+        if len(write.body) < LAC_PACKET.size:
             answer(Code.BAD_REQUEST)
             return
-        ledger, lac = LAC_HEAD.unpack_from(write.body)
+        ledger, lac = LAC_PACKET.unpack_from(write.body)
         code = self._service.write_lac(ledger, lac, write.masterKey, write.body, answer)
         if code:
             answer(code)

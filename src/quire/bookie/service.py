@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from quire.bookie.connection import Connection
-from quire.bookie.long_polls import LongPolls
+from quire.bookie.long_polls import LongPolls, PollTarget
 from quire.bookie.security import Security
 from quire.clock import Clock
 from quire.codec.frame_runs import entry_bytes
@@ -61,6 +61,10 @@ class PendingRead(Protocol):
     def parts(self, entries: Sequence[Buffer]) -> Sequence[Buffer]:
         """What `found` gives, not joined: it may be megabytes."""
         ...
+
+
+class Waiting(PendingRead, PollTarget, Protocol):
+    """One that may wait for news before it is answered."""
 
 
 @dataclass(slots=True)
@@ -153,7 +157,7 @@ class BookieService:
     def forget(self, connection: Connection) -> None:
         self.connections.pop(connection, None)
         self._held.pop(connection, None)
-        for poll in list(connection.polls):
+        for poll in connection.polls.values():
             poll.cancel()
         connection.polls.clear()
 

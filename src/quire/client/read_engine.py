@@ -230,28 +230,17 @@ class ReadEngine:
     ) -> EntryRun:
         """What one bookie has of first..last, at least the first of them; of the others no more
         than `max_bytes` hold."""
-        with self._span("read_batch", first, last, bookie=bookie):
-            return await self._batch(bookie, first, last, max_bytes, flags=flags)
-
-    async def _batch(
-        self,
-        bookie: str,
-        first: int,
-        last: int,
-        max_bytes: int | None = None,
-        *,
-        flags: int = 0,
-    ) -> EntryRun:
-        channel = await self._pool.channel(bookie)
         count = last - first + 1
         size = self._config.read_window_bytes * 2 if max_bytes is None else max_bytes
-        answer = await channel.batch_read(self._codec.ledger_id, first, count, size, flags)
-        run = check_batch(
-            self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
-        )
-        if not run:
-            raise self._bad(bookie, self._why_bad(answer, first), first)
-        return run
+        with self._span("read_batch", first, last, bookie=bookie):
+            channel = await self._pool.channel(bookie)
+            answer = await channel.batch_read(self._codec.ledger_id, first, count, size, flags)
+            run = check_batch(
+                self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
+            )
+            if not run:
+                raise self._bad(bookie, self._why_bad(answer, first), first)
+            return run
 
     def _why_bad(self, answer: bytes, first: int) -> BadEntryError:
         """Of a batch whose first entry does not check."""
