@@ -97,6 +97,19 @@ PLACED = Mix((), (0, 0), crowd=0.0, datasets=0.0, tight=0.0)
 STREAMED = Mix((), (0, 0), ledgers=(0, 0), crowd=0.0, datasets=0.0, streaming=1.0)
 
 
+AMNESIA = Mix(
+    ("rot, crash", "rot, crash", "rot, crash", "kill client", "kill client", "crash"),
+    (4, 12),
+    ledgers=(6, 10),
+    takeover=0.3,
+    tail=0.2,
+    delete=0,
+    tight=0.0,
+    bookies_min=5,
+    datasets=0.0,
+    rotten=True,
+)
+
 WORKLOADS: dict[str, Mix] = {
     "all": Mix(ALL_KINDS, (2, 14), streaming=0.1),
     "calm": Mix(("pause client",), (0, 0)),
@@ -206,29 +219,10 @@ WORKLOADS: dict[str, Mix] = {
         ledgers=(0, 1),
         datasets=1.0,
     ),
-    "amnesia": Mix(
-        ("rot, crash", "rot, crash", "rot, crash", "kill client", "kill client", "crash"),
-        (4, 12),
-        ledgers=(6, 10),
-        takeover=0.3,
-        tail=0.2,
-        delete=0,
-        tight=0.0,
-        bookies_min=5,
-        datasets=0.0,
-        rotten=True,
-    ),
-    "spoiled": Mix(
-        ("rot entries, crash", "rot entries, crash", "kill client", "kill client", "crash"),
-        (4, 12),
-        ledgers=(6, 10),
-        takeover=0.3,
-        tail=0.2,
-        delete=0,
-        tight=0.0,
-        bookies_min=5,
-        datasets=0.0,
-        rotten=True,
+    "amnesia": AMNESIA,
+    "spoiled": replace(
+        AMNESIA,
+        kinds=("rot entries, crash", "rot entries, crash", "kill client", "kill client", "crash"),
     ),
     "full": Mix(
         ("disk full", "disk full", "disk full", "metadata fails", "metadata fails", "slow disk"),
