@@ -12,10 +12,8 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
-from quire.errors import MetadataError, NoSuchKeyError
-from quire.metadata.base import ANY_VERSION, MetadataStore, Versioned
-from quire.metadata.tree import Create, Delete, Put
-from quire.metadata.uri import replication_root
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.bookie_nodes import delete_node, node_path, read_node, write_node
 
 NODE = "quire-directories"
 GIVEN_UP_MAX = 64
@@ -93,7 +91,7 @@ class BookieDirectories:
 
 
 def directories_path(uri: str, bookie_id: str) -> str:
-    return f"{replication_root(uri)}/{NODE}/{bookie_id}"
+    return node_path(uri, NODE, bookie_id)
 
 
 async def read_directories(
@@ -101,14 +99,7 @@ async def read_directories(
 ) -> Versioned[BookieDirectories] | None:
     """None: nobody has said yet. MetadataError for what cannot be understood."""
     path = directories_path(store.uri, bookie_id)
-    try:
-        found = await store.tree.read(path)
-    except NoSuchKeyError:
-        return None
-    try:
-        return Versioned(BookieDirectories.decode(found.value), found.version)
-    except ValueError as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
+    return await read_node(store, path, BookieDirectories.decode)
 
 
 async def write_directories(
@@ -116,17 +107,9 @@ async def write_directories(
 ) -> None:
     """Create them (version None: `KeyExistsError` where there are some), or replace those with this
     version (`VersionConflictError`, `NoSuchKeyError`)."""
-    path = directories_path(store.uri, bookie_id)
-    if version is None:
-        await store.tree.make_path(path.rpartition("/")[0])
-        await store.tree.commit(Create(path, made.encode()))
-    else:
-        await store.tree.commit(Put(path, made.encode(), version))
+    await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
 
 
 async def forget_directories(store: MetadataStore, bookie_id: str) -> None:
     """Where there are none, that is success."""
-    try:
-        await store.tree.commit(Delete(directories_path(store.uri, bookie_id), ANY_VERSION))
-    except NoSuchKeyError:
-        pass
+    await delete_node(store, directories_path(store.uri, bookie_id))

@@ -14,10 +14,8 @@ import enum
 import json
 from dataclasses import dataclass
 
-from quire.errors import MetadataError, NoSuchKeyError
 from quire.metadata.base import ANY_VERSION, MetadataStore, Versioned
-from quire.metadata.tree import Create, Delete, Put
-from quire.metadata.uri import replication_root
+from quire.metadata.bookie_nodes import delete_node, node_path, read_node, write_node
 
 NODE = "quire-orders"
 
@@ -49,20 +47,12 @@ class Order:
 
 
 def order_path(uri: str, bookie_id: str) -> str:
-    return f"{replication_root(uri)}/{NODE}/{bookie_id}"
+    return node_path(uri, NODE, bookie_id)
 
 
 async def read_order(store: MetadataStore, bookie_id: str) -> Versioned[Order] | None:
     """What the bookie is asked now; None: nothing. MetadataError for what cannot be understood."""
-    path = order_path(store.uri, bookie_id)
-    try:
-        found = await store.tree.read(path)
-    except NoSuchKeyError:
-        return None
-    try:
-        return Versioned(Order.decode(found.value), found.version)
-    except ValueError as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
+    return await read_node(store, order_path(store.uri, bookie_id), Order.decode)
 
 
 async def give_order(
@@ -70,19 +60,9 @@ async def give_order(
 ) -> int:
     """Create it (version None: `KeyExistsError` where there is one), or replace the one with this
     version (`VersionConflictError`, `NoSuchKeyError`). The new version."""
-    path = order_path(store.uri, bookie_id)
-    if version is None:
-        await store.tree.make_path(path.rpartition("/")[0])
-        await store.tree.commit(Create(path, order.encode()))
-        return 0
-    (done,) = await store.tree.commit(Put(path, order.encode(), version))
-    assert isinstance(done, int)
-    return done
+    return await write_node(store, order_path(store.uri, bookie_id), order.encode(), version)
 
 
 async def withdraw_order(store: MetadataStore, bookie_id: str, version: int = ANY_VERSION) -> None:
     """`VersionConflictError`. Where there is none, that is success."""
-    try:
-        await store.tree.commit(Delete(order_path(store.uri, bookie_id), version))
-    except NoSuchKeyError:
-        pass
+    await delete_node(store, order_path(store.uri, bookie_id), version)
