@@ -34,5 +34,10 @@ def plural(noun: str, count: int) -> str:
     return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
+def counted(count: int, noun: str) -> str:
+    """With the count: "1 block", "2 blocks"."""
+    return f"{count} {plural(noun, count)}"
+
+
 def are(count: int) -> str:
     return "is" if count == 1 else "are"

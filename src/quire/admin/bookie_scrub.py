@@ -11,7 +11,7 @@ from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import json_option
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
-from quire.units import are, plural
+from quire.units import are, counted
 
 if TYPE_CHECKING:
     from quire.storage.scrub_report import SegmentScrubbed
@@ -72,10 +72,9 @@ def scrub(directory: str, as_json: bool) -> int:
             click.echo(f"damage: {problem}")
         what = "nothing is damaged"
         if damaged:
-            what = f"{damaged} damaged, {lacking} {plural('entry', lacking)} missing"
+            what = f"{damaged} damaged, {counted(lacking, 'entry')} missing"
         click.echo(
-            f"{directory}: {segments} {plural('segment', segments)}, {checked / 1e6:.1f} MB "
-            f"checked: {what}"
+            f"{directory}: {counted(segments, 'segment')}, {checked / 1e6:.1f} MB checked: {what}"
         )
     return EXIT_ERROR if damaged or problems else 0
 
@@ -104,19 +103,19 @@ def _line(one: SegmentScrubbed) -> str:
     parts = []
     if one.blocks:
         blocks = count(one.blocks)
-        parts.append(f"{blocks} {plural('block', blocks)} {are(blocks)} damaged")
+        parts.append(f"{counted(blocks, 'block')} {are(blocks)} damaged")
     if one.header:
         parts.append("the header is damaged")
     if one.index:
         parts.append(f"the index is damaged ({one.index})")
     if one.lost_groups:
         groups = one.lost_groups
-        parts.append(f"the tables of {groups} {plural('group', groups)} are lost")
+        parts.append(f"the tables of {counted(groups, 'group')} are lost")
     if one.lacking:
         some = sorted(one.lacking.items())[:LEDGERS_SHOWN]
         texts = [f"{count(ranges)} of ledger {ledger}" for ledger, ranges in some]
         left = len(one.lacking) - len(some)
-        more = f", and of {left} {plural('ledger', left)} more" if left else ""
+        more = f", and of {counted(left, 'ledger')} more" if left else ""
         parts.append(f"entries are missing: {', '.join(texts)}{more}")
     elif one.damaged:
         parts.append("newer segments have all that it hits")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from quire.replication.at_risk import AtRisk
-from quire.units import plural
+from quire.units import counted
 
 NAMED_MAX = 5
 """Bookies in a sentence."""
@@ -106,7 +106,7 @@ def _risk(risk: AtRisk | None, group: str) -> str:
 
 
 def _count(number: int, risk: AtRisk) -> str:
-    text = f"{number} {plural('ledger', number)}"
+    text = counted(number, "ledger")
     return text if risk.whole else f"at least {text}"
 
 

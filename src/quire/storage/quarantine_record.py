@@ -21,7 +21,7 @@ from quire.errors import StorageError
 from quire.storage.directory import read_small_file
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY
-from quire.units import are, plural
+from quire.units import are, counted, plural
 
 SUFFIX = ".damaged"
 FORMAT = 1
@@ -60,7 +60,7 @@ class SegmentDamage:
         parts = []
         if self.blocks:
             blocks = count(self.blocks)
-            parts.append(f"{blocks} {plural('block', blocks)} {are(blocks)} damaged")
+            parts.append(f"{counted(blocks, 'block')} {are(blocks)} damaged")
         if self.header:
             parts.append("its header is damaged")
         if self.index:
@@ -69,8 +69,7 @@ class SegmentDamage:
             at_least = "at least " if self.more else ""
             entries, ledgers = self.entries, len(self.ledgers)
             whose = (
-                f"{entries} {plural('entry', entries)} of {at_least}{ledgers} "
-                f"{plural('ledger', ledgers)}"
+                f"{counted(entries, 'entry')} of {at_least}{ledgers} {plural('ledger', ledgers)}"
             )
             wait = "waits" if entries == 1 else "wait"
             known = "" if self.extent_known else "may be lost and "

@@ -23,7 +23,7 @@ from quire.core.placement.values import (
 )
 from quire.core.placement.words import bookies_of, some
 from quire.errors import UsageError
-from quire.units import plural
+from quire.units import counted
 
 
 def spread(least: int, domain: Callable[[Place], str]) -> Rule:
@@ -185,8 +185,8 @@ class RackAware(DomainPolicy):
         least = self._racks(wanted.write_quorum)
         how = "enforced" if self.config.enforce_racks else "if possible"
         return (
-            f"in {least} {plural('rack', least)} for a write quorum of {wanted.write_quorum} "
-            f"(minimum {self.config.min_racks} {plural('rack', self.config.min_racks)}, {how})"
+            f"in {counted(least, 'rack')} for a write quorum of {wanted.write_quorum} "
+            f"(minimum {counted(self.config.min_racks, 'rack')}, {how})"
         )
 
     def adherence(
@@ -203,7 +203,7 @@ class RackAware(DomainPolicy):
             if len(racks) < least:
                 return Adherence(
                     Level.FAIL,
-                    f"{bookies_of(inside)}: {len(racks)} {plural('rack', len(racks))} for a write "
+                    f"{bookies_of(inside)}: {counted(len(racks), 'rack')} for a write "
                     f"quorum of {len(inside)}, where {least} are wanted",
                 )
         return Adherence(Level.STRICT)
@@ -372,7 +372,7 @@ class ZoneAware(DomainPolicy):
                 reason = "all of a zone in one upgrade domain"
                 return Adherence(Level.FAIL, f"{bookies_of(inside)}: {reason}")
             zones = len({region(place) for place in inside})
-            reason = f"{bookies_of(inside)}: {zones} {plural('zone', zones)}"
+            reason = f"{bookies_of(inside)}: {counted(zones, 'zone')}"
             if zones < min(write_quorum, self.config.min_zones):
                 least = min(write_quorum, self.config.min_zones)
                 return Adherence(Level.FAIL, f"{reason}, where at least {least} are wanted")
