@@ -35,13 +35,14 @@ demo: $(STAMP) java ## real data through Spark into ledgers, with a bookie kille
 test: $(STAMP) java chromium ## every test but the long lists (ARGS="unit" for one part, ARGS=--list)
 	@$(BIN)/python scripts/test $(ARGS)
 
-check: $(STAMP) ## format, lint, types, import rule, documents
+check: $(STAMP) ## format, lint, types, import rule, mutants that fit the code, documents
 	@$(BIN)/ruff format --check . $(PYTHON_SCRIPTS)
 	@$(BIN)/ruff check --quiet . $(PYTHON_SCRIPTS)
 	@$(BIN)/mypy
 	@MYPYPATH=bench $(BIN)/mypy bench/compare.py bench/disk.py bench/heal.py bench/tailing.py bench/ui.py
 	@MYPYPATH=bench:bench/spark $(BIN)/mypy bench/spark/throughput.py bench/spark/follow.py bench/spark/audit.py bench/spark/offload.py
 	@$(BIN)/python -m pytest -q --no-header tests/unit/test_imports.py
+	@$(BIN)/python -m pytest -q --no-header tests/sim/test_mutants.py -k fits_and_is_gone
 	@$(BIN)/python scripts/check-docs
 
 format: $(STAMP) ## rewrite the sources in the project's format

@@ -91,7 +91,7 @@ def a_tail_takes_the_last_entry_for_the_next(patch: pytest.MonkeyPatch) -> None:
         patch,
         Tail,
         "_learn",
-        ("run_of(entry_id, [entry])", "run_of(self._unheld, [entry])"),
+        ("run_of(entry_id, [poll.entry])", "run_of(self._unheld, [poll.entry])"),
     )
 
 
