@@ -163,3 +163,37 @@ async def test_a_read_with_a_bug_is_reported() -> None:
         assert await told.get() is None
     assert isinstance(reported[0]["exception"], IndexError)
     reader.close()
+
+
+async def test_threads_begin_when_they_are_needed_and_end_with_the_reader() -> None:
+    def there() -> list[str]:
+        return sorted(one.name for one in threading.enumerate() if one.name.startswith("quire-"))
+
+    reader = ThreadReader(asyncio.get_running_loop(), threads=2)
+    assert there() == []
+    assert [await reader.run(lambda: 1), await reader.run(lambda: 2)] == [1, 2]
+    assert there() == ["quire-read_0"]
+    both = threading.Barrier(2)
+    async with asyncio.timeout(LIMIT_S):
+        await asyncio.gather(*(reader.run(lambda: both.wait(LIMIT_S)) for _ in range(2)))
+    assert there() == ["quire-read_0", "quire-read_1"]
+    reader.close()
+    assert there() == []
+
+
+async def test_a_reader_that_is_closed_runs_nothing() -> None:
+    reader = ThreadReader(asyncio.get_running_loop())
+    reader.close()
+    told: asyncio.Queue[object] = asyncio.Queue()
+    reader.read(lambda: 7, told.put_nowait)
+    async with asyncio.timeout(LIMIT_S):
+        assert await told.get() is None
+        with pytest.raises(asyncio.CancelledError):
+            await reader.run(lambda: 7)
+
+
+async def test_an_error_goes_to_who_waits_for_the_read() -> None:
+    reader = ThreadReader(asyncio.get_running_loop(), threads=1)
+    with pytest.raises(IndexError):
+        await reader.run(lambda: [][1])
+    reader.close()

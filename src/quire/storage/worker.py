@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from queue import SimpleQueue
-from typing import TypeVar
+from contextlib import suppress
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+
+_Ended = Callable[[Any, Exception | None], object]
 
 READER_THREADS = 4
 """Cold reads at the same time."""
@@ -73,42 +76,109 @@ class ThreadWorker:
             self._stopped.set_result(None)
 
 
+class _NotRunError(Exception):
+    """Whoever was to run it is being closed."""
+
+
+class _Threads:
+    """A few that run calls in the order in which they came, begun when they are needed. An executor
+    makes eight objects and takes five locks for each call; here it is one queue, and one callback.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, most: int) -> None:
+        self._loop = loop
+        self._name = name
+        self._most = most
+        self._calls: SimpleQueue[tuple[Callable[[], Any], _Ended] | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._under_way = 0
+        self._closed = False
+
+    def run(self, call: Callable[[], Any], ended: _Ended) -> None:
+        """`ended(result, error)` on the event loop; `_NotRunError`: this was closed before."""
+        if self._closed:
+            self._loop.call_soon(ended, None, _NotRunError())
+            return
+        self._under_way += 1
+        if self._under_way > len(self._threads) < self._most:
+            name = f"{self._name}_{len(self._threads)}"
+            thread = threading.Thread(target=self._serve, name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        self._calls.put((call, ended))
+
+    def close(self) -> None:
+        """Waits for calls that run; what is queued is not run."""
+        self._closed = True
+        with suppress(Empty):
+            while (queued := self._calls.get_nowait()) is not None:
+                self._tell(queued[1], None, _NotRunError())
+        for _ in self._threads:
+            self._calls.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _serve(self) -> None:
+        while (queued := self._calls.get()) is not None:
+            call, ended = queued
+            try:
+                result, error = call(), None
+            except Exception as raised:  # noqa: BLE001 - the border of the thread: told to the loop
+                result, error = None, raised
+            self._tell(ended, result, error)
+            # Until the next one comes: what was read may be large.
+            del queued, call, ended, result, error
+
+    def _tell(self, ended: _Ended, result: object, error: Exception | None) -> None:
+        with suppress(RuntimeError):  # The loop is closed: nobody is there any more.
+            self._loop.call_soon_threadsafe(self._end, ended, result, error)
+
+    def _end(self, ended: _Ended, result: object, error: Exception | None) -> None:
+        self._under_way -= 1
+        ended(result, error)
+
+
 class ThreadReader:
     """Runs blocking reads on a few threads. See `blocking.BlockingReader`."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = READER_THREADS) -> None:
         self._loop = loop
-        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="quire-read")
-        self._ahead = ThreadPoolExecutor(AHEAD_THREADS, thread_name_prefix="quire-ahead")
+        self._readers = _Threads(loop, "quire-read", threads)
+        self._ahead = _Threads(loop, "quire-ahead", AHEAD_THREADS)
 
     async def run(self, call: Callable[[], T]) -> T:
         """Cancelling leaves it to finish unseen."""
-        return await self._loop.run_in_executor(self._pool, call)
+        found: asyncio.Future[T] = self._loop.create_future()
+        self._readers.run(call, partial(_settle, found))
+        return await found
 
     def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        def ended(future: asyncio.Future[T]) -> None:
-            if future.cancelled():
-                done(None)
-                return
-            error = future.exception()
-            if error is None:
-                done(future.result())
-                return
+        self._readers.run(call, partial(self._read, done))
+
+    def _read(
+        self, done: Callable[[T | None], None], result: T | None, error: Exception | None
+    ) -> None:
+        if error is not None and not isinstance(error, _NotRunError):
             context = {"message": "a cold read failed", "exception": error}
             self._loop.call_exception_handler(context)
-            done(None)
-
-        self._loop.run_in_executor(self._pool, call).add_done_callback(ended)
+        done(result)
 
     def ahead(self, call: Callable[[], None], done: Callable[[], None]) -> None:
-        def ended(future: asyncio.Future[None]) -> None:
-            if not future.cancelled():
-                future.exception()  # Whoever reads it for its own sake is told.
-            done()
-
-        self._loop.run_in_executor(self._ahead, call).add_done_callback(ended)
+        # An error is told to whoever reads it for its own sake.
+        self._ahead.run(call, lambda result, error: done())
 
     def close(self) -> None:
         """Waits for reads that run."""
-        for pool in (self._pool, self._ahead):
-            pool.shutdown(wait=True, cancel_futures=True)
+        for threads in (self._readers, self._ahead):
+            threads.close()
+
+
+def _settle(found: asyncio.Future[T], result: T, error: Exception | None) -> None:
+    if found.done():
+        return  # It was cancelled.
+    if isinstance(error, _NotRunError):
+        found.cancel()
+    elif error is not None:
+        found.set_exception(error)
+    else:
+        found.set_result(result)
