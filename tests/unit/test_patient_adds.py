@@ -1,4 +1,5 @@
-"""Adds that replication brings wait a moment for others, whose sync they share."""
+"""Adds that replication brings, and explicit LACs, wait a moment for others, whose sync they
+share."""
 
 from __future__ import annotations
 
@@ -10,15 +11,17 @@ import pytest
 
 from quire.codec import frames
 from quire.codec.frames import Flag
+from quire.codec.log_parts import BLOCK_BYTES
 from quire.storage.appender import PATIENT_BYTES_MAX
 from quire.storage.batch import Batch
 from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import LedgerDirectories
 from tests.support.bookie import peer_of, running_bookie
-from tests.support.storage import SMALL, StoreOnDisk
+from tests.support.storage import SMALL, StoreOnDisk, disk_of, entries, opened
 from tests.unit.test_bookie_v3 import KEY, entry
-from tests.unit.test_storage_store import disk_of, entries, opened
+
+LAC = (8).to_bytes(8, "big") + (0).to_bytes(8, "big") + b"digest"
 
 
 def with_a_writer(config: StorageConfig = SMALL) -> StoreOnDisk:
@@ -76,6 +79,26 @@ def test_a_copy_that_nobody_joins_is_written_when_its_time_is_up_and_the_next_at
     assert box.acknowledged == box.written
 
 
+def test_an_explicit_lac_is_durable_with_the_next_add_or_by_itself() -> None:
+    """Each had a sync of its own, behind which the next add waited."""
+    box = with_a_writer()
+    groups, told = box.store.stats().groups, []
+    box.store.write_explicit_lac(8, LAC, told.append)
+    assert box.store.ledgers[8].explicit_lac == LAC  # for readers at once
+    box.pump()
+    assert (told, box.store.stats().groups) == ([], groups)
+    box.append(entries(8, 1, 1))
+    box.pump()
+    assert (told, box.store.stats().groups) == ([None], groups + 1)
+    box.store.write_explicit_lac(8, LAC, told.append)
+    box.timers.fire()
+    box.pump()
+    assert told == [None, None]
+    box.store.write_explicit_lac(8, LAC, told.append)  # the writer pauses
+    box.pump()
+    assert told == [None, None, None]
+
+
 def test_without_a_writer_a_copy_does_not_wait() -> None:
     box = opened()
     copies(box, 0)
@@ -86,14 +109,22 @@ def test_without_a_writer_a_copy_does_not_wait() -> None:
 def test_many_bytes_of_copies_do_not_wait() -> None:
     box = with_a_writer(StorageConfig(min_free_bytes=0))
     size = 16 * 1024
-    fit = PATIENT_BYTES_MAX // size - 1
-    for number in range(fit):
-        copies(box, number, size=size // len(str(number)))
-    box.pump()
-    assert box.acknowledged_order == [0]
-    copies(box, fit, size=size)
-    box.pump()
+    waiting = 0
+    while box.acknowledged_order == [0]:
+        copies(box, waiting, size=size)
+        box.pump()
+        waiting += 1
+    assert PATIENT_BYTES_MAX // size // 2 < waiting <= PATIENT_BYTES_MAX // size
     assert box.acknowledged == box.written
+
+
+def test_many_explicit_lacs_do_not_wait() -> None:
+    """They have no bytes of entries, and they would gather without a bound."""
+    box, told = with_a_writer(), []
+    while not told:
+        box.store.write_explicit_lac(8, LAC, told.append)
+        box.pump()
+    assert 1 < len(told) <= PATIENT_BYTES_MAX // BLOCK_BYTES
 
 
 def test_what_must_be_durable_behind_a_copy_takes_it_along() -> None:

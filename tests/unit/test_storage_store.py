@@ -185,7 +185,7 @@ def test_an_explicit_lac_is_kept_and_raises_the_known_one() -> None:
     done: list[object] = []
     box.store.write_explicit_lac(1, packet, done.append)
     assert box.store.ledgers[1].explicit_lac == packet
-    box.pump()
+    box.idle()
     assert done == [None]
     disk_of(box).crash()
     box.open()

@@ -30,8 +30,8 @@ STATE_SHARE = 4
 PATIENCE_S = 0.01
 """So long at most a patient batch waits for others to share their sync."""
 PATIENT_BYTES_MAX = 512 * 1024
-"""Of batches that wait so: with this they are written by themselves. What they join takes longer by
-no more than it takes to write them."""
+"""That batches which wait so take on the disk: with this they are written by themselves. What they
+join takes longer by no more than it takes to write them."""
 
 
 class Handle(Protocol):
@@ -179,10 +179,10 @@ class Appender:
         """`admit` has accepted it, and its runs are indexed.
 
         A patient batch waits for the next one that is not, and they are written and synced
-        together; so copies cost a disk that is written to anyway no syncs of their own, and nobody
-        waits behind a sync that is theirs alone. None comes, or many bytes wait: they go by
-        themselves, and so do those that follow until one comes. The order of batches stays what it
-        is."""
+        together; so copies and explicit LACs cost a disk that is written to anyway no syncs of
+        their own, and nobody waits behind a sync that is theirs alone. None comes, or many bytes
+        wait: they go by themselves, and so do those that follow until one comes. The order of
+        batches stays what it is."""
         segment = batch.segment
         segment.in_flight += 1
         segment.reserved += batch.cost_bytes
@@ -194,9 +194,9 @@ class Appender:
             self._was_full = True
         if not batch.patient:
             self._in_company = self._in_company or batch.run_count > 0
-        elif self._in_company and self._resting_bytes + batch.size_bytes < PATIENT_BYTES_MAX:
+        elif self._in_company and self._resting_bytes + batch.cost_bytes < PATIENT_BYTES_MAX:
             self._resting.append(batch)
-            self._resting_bytes += batch.size_bytes
+            self._resting_bytes += batch.cost_bytes
             if self._patience is None:
                 self._patience = self._schedule(PATIENCE_S, self._on_patience)
             return
@@ -218,8 +218,9 @@ class Appender:
         for batch in resting:
             self._writer.submit(batch)
 
-    def note(self, records: Sequence[StateRecord], done: Done) -> None:
-        """Log state records, in order; `done` when all are durable. They may use the reserve."""
+    def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
+        """Log state records, in order; `done` when all are durable. They may use the reserve.
+        `patient`: see `submit`."""
         if self.failed is not None:
             done(self.failed)
             return
@@ -228,11 +229,11 @@ class Appender:
         try:
             for record in records:
                 if size + record.size_bytes > MAX_NOTE_BYTES and piece:
-                    self._submit_records(piece, None)
+                    self._submit_records(piece, None, patient)
                     piece, size = [], 0
                 piece.append(record)
                 size += record.size_bytes
-            self._submit_records(piece, lambda _, error: done(error))
+            self._submit_records(piece, lambda _, error: done(error), patient)
         except StorageError as error:
             done(error)
 
@@ -240,9 +241,10 @@ class Appender:
         self,
         records: Sequence[StateRecord],
         done: Callable[[Batch, StorageError | None], None] | None,
+        patient: bool = False,
     ) -> None:
         batch = Batch((), (), records)
-        batch.done = done
+        batch.done, batch.patient = done, patient
         self.admit(batch, reserve=True)
         self.submit(batch)
 

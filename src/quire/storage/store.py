@@ -289,11 +289,13 @@ class LedgerStore(StoreEvents, StoreFacts):
         self._appender.note([StateRecord(RecordKind.FENCE, ledger_id)], durable)
 
     def write_explicit_lac(self, ledger_id: int, packet: bytes, done: Done) -> None:
-        """Keep the packet of an explicit LAC; readable at once. `done(error)` when durable.
+        """Keep the packet of an explicit LAC; readable at once. `done(error)` when durable: with
+        the next add, or soon.
 
         `NoLedger`: create it first."""
         self._info(ledger_id).explicit_lac = packet
-        self._appender.note([StateRecord(RecordKind.EXPLICIT_LAC, ledger_id, packet)], done)
+        record = StateRecord(RecordKind.EXPLICIT_LAC, ledger_id, packet)
+        self._appender.note([record], done, patient=True)
 
     def barrier(self, done: Done) -> None:
         """`done(error)` when everything appended so far is durable; at once where it is."""
