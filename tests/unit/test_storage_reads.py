@@ -19,7 +19,8 @@ from quire.storage.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
 from quire.storage.worker import ThreadReader
 from quire.testing.disk import SimDisk, SimFile
-from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
+from tests.support.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
+from tests.unit.test_storage_compaction import compact
 
 LARGE = replace(
     SMALL, segment_bytes=16 << 20, max_queued_bytes=32 << 20, max_group_bytes=1 << 20,
@@ -494,6 +495,29 @@ def test_so_many_calls_are_ahead_of_all_readers(monkeypatch: pytest.MonkeyPatch)
     recorder.finish()
     recorder.finish()
     assert box.store._ahead.calls == 0
+
+
+def test_large_pieces_that_need_no_packing_are_not_brought_ahead() -> None:
+    """They were: the device had more to do, and each piece came later."""
+    eager = replace(LARGE, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
+    box, recorder = opened(eager)
+    for at in range(0, 300, 30):
+        box.append([(1 + n % 3, n // 3, bytes([n % 251]) * 50_000) for n in range(at, at + 30)])
+        box.pump()
+    run(box.store.close())
+    box.open()
+    box.pump()
+    box.drop([2, 3])
+    box.pump()
+    assert compact(box)
+    box.store._cold._blocking = box.store._ahead._blocking = recorder
+    disk_of(box).cold_read_probability = 1.0
+    for count in (10, 1):
+        at = 0
+        while at < 100:
+            at = read_on(box, at, count)
+            recorder.finish()
+        assert bool(recorder.aheads) == (count == 1)
 
 
 def test_single_looks_read_nothing_ahead() -> None:

@@ -42,7 +42,12 @@ class FrameRun:
         self._sizes = sizes
         self._frames = frames
         self.head_bytes = head_bytes
-        self._packed: Sequence[Buffer] | None = (frames,) if head_bytes == LENGTH.size else None
+        self._packed: Sequence[Buffer] | None = (frames,) if self.bare else None
+
+    @property
+    def bare(self) -> bool:
+        """They are the answer already: see above."""
+        return self.head_bytes == LENGTH.size
 
     @property
     def size_bytes(self) -> int:

@@ -210,7 +210,7 @@ class Reader:
         dense, _, stop = _stretch(found)
         end = place.start + run.frame_bytes
         stop = max(stop, place.start + place.size_bytes) if dense else end
-        self._ahead.has_read(ledger_id, entry_id, run.count, place.segment, end, stop)
+        self._ahead.has_read(ledger_id, entry_id, run, place.segment, end, stop)
         if dense and info.ordered and self._ahead.wants_beyond(ledger_id, place.segment):
             self._look_beyond(info, place.segment)
 
