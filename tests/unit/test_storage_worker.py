@@ -142,10 +142,11 @@ async def test_what_is_read_ahead_holds_up_no_read() -> None:
 async def test_a_read_that_was_not_run_says_so() -> None:
     loop = asyncio.get_running_loop()
     reader = ThreadReader(loop, threads=1)
-    go = threading.Event()
+    begun, go = threading.Event(), threading.Event()
     told: asyncio.Queue[object] = asyncio.Queue()
-    reader.read(lambda: go.wait(LIMIT_S), told.put_nowait)
+    reader.read(lambda: begun.set() or go.wait(LIMIT_S), told.put_nowait)  # type: ignore[func-returns-value]
     reader.read(lambda: 7, told.put_nowait)
+    assert await asyncio.to_thread(begun.wait, LIMIT_S)
     loop.call_later(0.01, go.set)
     await asyncio.to_thread(reader.close)
     async with asyncio.timeout(LIMIT_S):
@@ -167,7 +168,9 @@ async def test_a_read_with_a_bug_is_reported() -> None:
 
 async def test_threads_begin_when_they_are_needed_and_end_with_the_reader() -> None:
     def there() -> list[str]:
-        return sorted(one.name for one in threading.enumerate() if one.name.startswith("quire-"))
+        return sorted(
+            one.name for one in threading.enumerate() if one.name.startswith("quire-read")
+        )
 
     reader = ThreadReader(asyncio.get_running_loop(), threads=2)
     assert there() == []
