@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import server
+from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
 from quire.metadata.base import BookieAddress
 from quire.metadata.memory import MemoryStore
@@ -56,7 +56,7 @@ async def test_a_bookie_says_again_that_it_is_read_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that was lost left it registered as writable for good (found by the simulator)."""
-    monkeypatch.setattr(server, "ANNOUNCE_AGAIN_S", 0.0)
+    monkeypatch.setattr(announcement, "ANNOUNCE_AGAIN_S", 0.0)
     lost = 3
 
     async def lose(operation: str, done: bool) -> None:

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from typing import cast
 
+from quire.bookie.announcement import Announcement
 from quire.bookie.connection import Connection
 from quire.bookie.damage import DamageReports
 from quire.bookie.directories import Found, check_directories, look_at
@@ -24,7 +25,7 @@ from quire.clock import Clock
 from quire.codec.registration import Endpoint, check_bookie_id
 from quire.config import BookieConfig
 from quire.errors import CookieError, KeyExistsError, QuireError, StartError, StorageError
-from quire.metadata.base import BookieAddress, MetadataStore, Registration
+from quire.metadata.base import BookieAddress, MetadataStore
 from quire.net.network import Network, Port
 from quire.storage.compactor import Compaction
 from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
@@ -36,7 +37,6 @@ from quire.storage.store import BlockingReader
 from quire.storage.times import StorageTimes
 from quire.tasks import TaskSet
 
-ANNOUNCE_AGAIN_S = 1.0
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""
 LOADING_SHOWN_S = 0.25
@@ -102,7 +102,6 @@ class Bookie:
         self.store = open_store((first, *more_directories), config, clock, self.log_times)
         self.service = BookieService(self.store, config, clock, network, log)
         self._port: Port | None = None
-        self._registration: Registration | None = None
         self._instance_id = ""
         self._reader = reader
         self._loading_bar = loading_bar
@@ -112,13 +111,13 @@ class Bookie:
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
         """What its process serves besides, told when it registers."""
-        self._announcing = False
         self._clearing = False
         self._doubts = Doubts()
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
         self.damage_reports: DamageReports | None = None
         self._tasks = TaskSet()
+        self._announcement = Announcement(lambda: self.writable, log, self._tasks)
 
     @property
     def writable(self) -> bool:
@@ -223,18 +222,19 @@ class Bookie:
         writable = self._tell_service()
         if self._early is not None:
             self._end_early(self._early)
-            self._announce_soon()
+            self._announcement.soon()
         else:
             await self._register(self._port, writable=writable)
             if self.writable != writable:  # meanwhile, when nobody could be told
-                self._announce_soon()
+                self._announcement.soon()
             await self._listen(self._port)
         self._begin_periods()
         self._serving = True
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
     async def _register(self, port: Port, *, writable: bool) -> None:
-        self._registration = await self.metadata.register_bookie(
+        lost = await self._announcement.register(
+            self.metadata,
             BookieAddress(
                 self.bookie_id,
                 self.address.advertise,
@@ -242,9 +242,9 @@ class Bookie:
                 tls=self.config.tls is not None,
                 others=self.others,
             ),
-            readonly=not writable,
+            writable=writable,
         )
-        self._registration.lost.add_done_callback(self._on_registration_lost)
+        lost.add_done_callback(self._on_registration_lost)
 
     async def _recover(self) -> RecoveryReport:
         """On a thread, where there is one: a large index takes its time, and whoever asks is told
@@ -320,12 +320,7 @@ class Bookie:
             self._orders.close()
         await self._tasks.close()
         self.store.end_early()
-        if self._registration is not None:
-            registration, self._registration = self._registration, None
-            try:
-                await registration.close()
-            except QuireError as error:
-                self._log("withdraw_failed", error=str(error))
+        await self._announcement.withdraw()
         if self._recovered:
             if not self.service.loading:  # else nothing was taken, nor has the store been started
                 await self.service.drain()
@@ -436,7 +431,7 @@ class Bookie:
         writable = self._tell_service()
         why = {} if writable else {"why": self._why_read_only()}
         self._log("writable" if writable else "read_only", bookie=self.bookie_id, **why)
-        self._announce_soon()
+        self._announcement.soon()
         if self.store.disk_full and not self._clearing:
             self._clearing = True
             self._tasks.start(self._clear())
@@ -483,24 +478,3 @@ class Bookie:
         self._log("retired", bookie=self.bookie_id, error=str(error))
         if not self.failed.done():
             self.failed.set_result(error)
-
-    def _announce_soon(self) -> None:
-        if self._registration is not None and not self._announcing:
-            self._announcing = True
-            self._tasks.start(self._announce(self._registration))
-
-    async def _announce(self, registration: Registration) -> None:
-        """Register as what the store is now: one call at a time, so that the last word counts, and
-        again where its outcome is unknown."""
-        announced: bool | None = None
-        try:
-            while announced is not self.writable:
-                writable = self.writable
-                try:
-                    await registration.set_readonly(not writable)
-                    announced = writable
-                except QuireError as error:
-                    self._log("registration_failed", error=str(error))
-                    await asyncio.sleep(ANNOUNCE_AGAIN_S)
-        finally:
-            self._announcing = False

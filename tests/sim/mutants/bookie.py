@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quire.bookie import garbage, identity
+from quire.bookie.announcement import Announcement
 from quire.bookie.intake import Intake
 from quire.bookie.protocol_v3 import RequestsV3
-from quire.bookie.server import Bookie
 from quire.bookie.service import BookieService
 from quire.codec.frames import Code
 from quire.codec.ledger_path import LEDGER_ID_MAX
@@ -246,4 +246,4 @@ def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
     rule="ours",
 )
 def a_lost_announcement_is_not_repeated(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Bookie, "_announce", ("await asyncio.sleep(ANNOUNCE_AGAIN_S)", "return"))
+    edit(patch, Announcement, "_announce", ("await asyncio.sleep(ANNOUNCE_AGAIN_S)", "return"))
