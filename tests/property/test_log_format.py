@@ -27,17 +27,19 @@ from quire.codec.log_footer import (
 )
 from quire.codec.log_format import (
     CleanMark,
+    SegmentHeader,
+    decode_segment_header,
+    encode_segment_header,
+    ranges_of,
+    segment_header_size,
+)
+from quire.codec.log_group import (
     GroupEncoder,
     RunRow,
-    SegmentHeader,
     check_group_table,
     decode_group_header,
     decode_group_table,
-    decode_segment_header,
-    encode_segment_header,
     group_checksums,
-    ranges_of,
-    segment_header_size,
 )
 from quire.codec.log_parts import (
     BLOCK_BYTES,

@@ -10,7 +10,8 @@ import pytest
 
 from quire.codec.frame_runs import Entries, packed
 from quire.codec.frames import BATCH_RESPONSE_BYTES, FRAME_HEADER_BYTES, batch_read_response
-from quire.codec.log_format import BARE_HEAD_BYTES, SegmentHeader, encode_segment_header
+from quire.codec.log_format import SegmentHeader, encode_segment_header
+from quire.codec.log_group import BARE_HEAD_BYTES
 from quire.codec.log_parts import RecordKind
 from quire.errors import DamagedError
 from quire.storage import rewrite
@@ -20,8 +21,17 @@ from quire.storage.inspect import open_segment
 from quire.storage.scrub import Target
 from quire.storage.segment import Segment, segment_name
 from quire.storage.startup import find_master_key
-from tests.support.storage import StoreOnDisk, key_of, make_entry, run
-from tests.unit.test_storage_compaction import check, compact, disk_of, mixed, opened, sealed
+from tests.support.storage import (
+    StoreOnDisk,
+    check,
+    disk_of,
+    key_of,
+    make_entry,
+    mixed,
+    run,
+    sealed,
+)
+from tests.unit.test_storage_compaction import compact, opened
 
 
 @contextmanager

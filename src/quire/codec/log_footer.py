@@ -68,7 +68,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from quire.codec.digest import crc32c
-from quire.codec.log_format import RunLike, head_bytes_of
+from quire.codec.log_group import RunLike, head_bytes_of
 from quire.codec.log_parts import (
     BLOCK_BYTES,
     Buffer,

@@ -1,4 +1,5 @@
-"""The log of a bookie: segment headers, groups and state records (footers: `log_footer`).
+"""A segment file of a bookie's log: its header, and the mark of a clean stop (groups: `log_group`,
+footers: `log_footer`).
 
 All integers are little-endian, unlike the wire's: tables are then moved as whole arrays. Every
 checksum is CRC-32C. A block is 4,096 bytes. Groups start at multiples of a block, so that a block
@@ -23,71 +24,26 @@ Segment header, padded with zeros to whole blocks:
 | 60     | 4    | checksum of bytes 0..59 and of the ranges                          |
 | 64     | 16 R | ranges (first, last) of the segments that exist, this one excluded |
 
-Group: header | run rows | sizes | ids | state records | block checksums | payload | zeros up to a
-block. The *table* is what lies between header and payload.
-
-| offset | size | field                                                               |
-|--------|------|---------------------------------------------------------------------|
-| 0      | 8    | "QGROUP" 00 01                                                      |
-| 8      | 16   | directory id                                                        |
-| 24     | 8    | segment number                                                      |
-| 32     | 8    | group number: consecutive over all segments                         |
-| 40     | 8    | offset of this group in its file                                    |
-| 48     | 4    | number of runs                                                      |
-| 52     | 4    | number of state records                                             |
-| 56     | 4    | table length in bytes                                               |
-| 60     | 4    | flags; 1: of a compaction, 2: the last group of one, 4: its frames  |
-|        |      | are bare                                                            |
-| 64     | 8    | payload length in bytes                                             |
-| 72     | 4    | checksum of what follows the table in the block it ends in          |
-| 76     | 4    | checksum of bytes 0..75 and of the table                            |
-
-Run row (32 bytes). Its frames lie back to back: complete ADD frames as on the wire, or bare ones,
-which are a length (4 bytes, big-endian) and the entry, as in the answer to a BATCH_READ:
-
-| offset | size | field                                                               |
-|--------|------|---------------------------------------------------------------------|
-| 0      | 8    | ledger id                                                           |
-| 8      | 8    | first entry id                                                      |
-| 16     | 4    | number of entries                                                   |
-| 20     | 4    | size of each frame, or 0: the next `count` of the sizes (u32)       |
-| 24     | 4    | offset of the first frame in the payload                            |
-| 28     | 4    | flags; 1: ids are not consecutive, the next `count` of the ids (i64)|
-
 A compaction puts a new file in the place of a segment: its header says what the old one said about
 the log, its groups are numbered from 0 on, and its state records all stand in the first one. Its
-frames are bare: what a reader of the whole ledger gets are the bytes of the file. What stood before
-the entries, the ledger's key, is among the state records.
-
-State records: see `log_parts`. Block checksums (u32): one for each block of the group that starts
-at or behind the end of the table, final zeros included; payload length / 4096 + 1 of them, the last
-0 where it is not needed.
+frames are bare (see `log_group`): what a reader of the whole ledger gets are the bytes of the file.
+What stood before the entries, the ledger's key, is among the state records.
 """
 
 from __future__ import annotations
 
 import struct
-from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import repeat
-from typing import NamedTuple, Protocol
 
 from quire.codec.digest import crc32c
-from quire.codec.frames import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
 from quire.codec.log_parts import (
     BLOCK_BYTES,
+    MAX_TABLE_BYTES,
     Buffer,
     FormatError,
-    Singles,
-    StateRecord,
     VersionError,
     aligned,
-    block_checksums,
-    decode_records,
-    encode_record,
-    from_little,
-    little,
 )
 
 FORMAT_VERSION = 1
@@ -95,14 +51,9 @@ FRAMED_COMPACTED_VERSION = 2
 """Of a segment that a compaction wrote with whole ADD frames, as it did once."""
 COMPACTED_VERSION = 3
 """Of a segment that a compaction wrote."""
-BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
-"""Before the entry in a bare frame."""
-MAX_TABLE_BYTES = 256 * 1024 * 1024
-"""A longer one is not believed."""
 ID_BYTES = 16
 
 SEGMENT_MAGIC = b"QSEGMENT"
-GROUP_MAGIC = b"QGROUP\x00\x01"
 CLEAN_MAGIC = b"QCLEAN\x00\x01"
 
 _SEGMENT = struct.Struct(
@@ -118,67 +69,7 @@ _SEGMENT = struct.Struct(
 )
 _RANGE = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
-_GROUP = struct.Struct(
-    "<"
-    "8s"  # magic
-    "16s"  # directory id
-    "Q"  # segment number
-    "Q"  # group number
-    "Q"  # offset
-    "I"  # runs
-    "I"  # records
-    "I"  # table length
-    "I"  # flags
-    "Q"  # payload length
-    "I"  # checksum of the payload's head
-)
-GROUP_HEADER_BYTES = _GROUP.size + _CRC.size
-RUN_ROW = struct.Struct(
-    "<"
-    "q"  # ledger id
-    "q"  # first entry id
-    "I"  # count
-    "I"  # frame size
-    "I"  # offset
-    "I"  # flags
-)
-ROW_HAS_IDS = 1
-GROUP_COMPACTED = 1
-GROUP_LAST = 2
-GROUP_BARE = 4
 _CLEAN = struct.Struct("<8s16sQQ")  # magic, directory id, last segment, next group
-
-
-class RunLike(Protocol):
-    """What a table says about a run."""
-
-    @property
-    def ledger_id(self) -> int: ...
-    @property
-    def first(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def frame_size(self) -> int: ...
-    @property
-    def sizes(self) -> array[int] | None: ...
-    @property
-    def ids(self) -> array[int] | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class RunRow:
-    """A run as a table holds it."""
-
-    ledger_id: int
-    first: int
-    count: int
-    offset: int
-    frame_size: int
-    sizes: array[int] | None = None
-    ids: array[int] | None = None
 
 
 # -- segment header ---------------------------------------------------------------------------
@@ -198,11 +89,6 @@ class SegmentHeader:
     compacted: bool = False
     bare: bool = False
     """Its frames are. Only of one that is compacted."""
-
-
-def head_bytes_of(*, bare: bool) -> int:
-    """How many bytes of a frame stand before the entry."""
-    return BARE_HEAD_BYTES if bare else FRAME_HEADER_BYTES
 
 
 def ranges_of(numbers: Iterable[int]) -> tuple[tuple[int, int], ...]:
@@ -267,238 +153,6 @@ def decode_segment_header(data: Buffer) -> SegmentHeader:
         directory_id, segment, first_group, previous, tuple(_RANGE.iter_unpack(ranges)), size,
         version != FORMAT_VERSION, version == COMPACTED_VERSION,
     )  # fmt: skip
-
-
-# -- groups -----------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class GroupHeader:
-    directory_id: bytes
-    segment: int
-    number: int
-    offset: int
-    runs: int
-    records: int
-    table_bytes: int
-    flags: int
-    payload_bytes: int
-    head_crc: int
-
-    @property
-    def payload_offset(self) -> int:
-        """In the file."""
-        return self.offset + GROUP_HEADER_BYTES + self.table_bytes
-
-    @property
-    def head_bytes(self) -> int:
-        """Of each of its frames, before the entry."""
-        return head_bytes_of(bare=bool(self.flags & GROUP_BARE))
-
-    @property
-    def end(self) -> int:
-        """Where the next group starts."""
-        return aligned(self.payload_offset + self.payload_bytes)
-
-
-@dataclass(frozen=True, slots=True)
-class GroupTable:
-    runs: tuple[RunRow, ...]
-    records: tuple[StateRecord, ...]
-    checksums: array[int]
-    """Of the blocks that start at or behind the end of the table."""
-
-
-class GroupEncoder:
-    """Composes one group: `add` each batch in order, then `finish`.
-
-    Kept as small steps without copies: payloads are only checksummed and handed through.
-    """
-
-    def __init__(self, directory_id: bytes, segment: int, number: int, offset: int) -> None:
-        self._place = (directory_id, segment, number, offset)
-        self._rows: list[bytes] = []
-        self._sizes: list[bytes] = []
-        self._ids: list[bytes] = []
-        self._records: list[bytes] = []
-        self._payload: list[Buffer] = []
-        self.payload_bytes = 0
-
-    def add(
-        self,
-        runs: Iterable[RunLike] | Singles,
-        buffers: Iterable[Buffer],
-        size_bytes: int,
-        records: Iterable[StateRecord] = (),
-    ) -> int:
-        """Runs with their frames, and records, whose `run_index` counts these runs; returns where
-        the buffers lie in the payload."""
-        base = self.payload_bytes
-        rows = self._rows
-        for record in records:
-            self._records.append(encode_record(record, len(rows) + record.run_index))
-        pack = RUN_ROW.pack
-        add_row = rows.append
-        if isinstance(runs, Singles):
-            ledger_ids, entry_ids, size = runs
-            offsets = range(base, base + size * len(ledger_ids), size)
-            rows.extend(
-                map(pack, ledger_ids, entry_ids, repeat(1), repeat(size), offsets, repeat(0))
-            )
-            runs = ()
-        for run in runs:
-            size, ids, count = run.frame_size, run.ids, run.count
-            if size and ids is None:
-                add_row(pack(run.ledger_id, run.first, count, size, base + run.offset, 0))
-                continue
-            if not size:
-                assert run.sizes is not None
-                assert len(run.sizes) == count
-                self._sizes.append(little(run.sizes))
-            if ids is not None:
-                assert len(ids) == count
-                self._ids.append(little(ids))
-            flags = 0 if ids is None else ROW_HAS_IDS
-            add_row(pack(run.ledger_id, run.first, count, size, base + run.offset, flags))
-        self._payload.extend(buffers)
-        self.payload_bytes = base + size_bytes
-        return base
-
-    def finish(self, flags: int = 0) -> EncodedGroup:
-        fixed = b"".join((*self._rows, *self._sizes, *self._ids, *self._records))
-        # The number of checksums depends on where the table ends, and that on their number: one
-        # may be left over, and is 0.
-        room = self.payload_bytes // BLOCK_BYTES + 1
-        start = GROUP_HEADER_BYTES + len(fixed) + 4 * room
-        first_block = aligned(start)
-        end = aligned(start + self.payload_bytes)
-        padding = bytes(end - start - self.payload_bytes)
-        head, rest = _split((*self._payload, padding), first_block - start)
-        blocks = block_checksums(rest)
-        table = fixed + little(blocks) + bytes(4 * (room - len(blocks)))
-        directory_id, segment, number, offset = self._place
-        header = GroupHeader(
-            directory_id, segment, number, offset, len(self._rows), len(self._records),
-            len(table), flags, self.payload_bytes, _crc_of(head),
-        )  # fmt: skip
-        packed = _pack_group(header)
-        start_bytes = b"".join((packed, _CRC.pack(crc32c(table, crc32c(packed))), table))
-        checksums = block_checksums((start_bytes, *head))
-        checksums.extend(blocks)
-        return EncodedGroup(header, (start_bytes, *self._payload, padding), checksums)
-
-
-class EncodedGroup(NamedTuple):
-    header: GroupHeader
-    buffers: tuple[Buffer, ...]
-    """What to write at the group's offset: whole blocks together."""
-    checksums: array[int]
-    """One for each block of the group, from its first on."""
-
-
-def _pack_group(header: GroupHeader) -> bytes:
-    return _GROUP.pack(
-        GROUP_MAGIC, header.directory_id, header.segment, header.number, header.offset,
-        header.runs, header.records, header.table_bytes, header.flags, header.payload_bytes,
-        header.head_crc,
-    )  # fmt: skip
-
-
-def _split(buffers: Iterable[Buffer], at: int) -> tuple[list[Buffer], list[Buffer]]:
-    """The first `at` bytes of the concatenation, and the rest, without copies."""
-    head: list[Buffer] = []
-    rest: list[Buffer] = []
-    for buffer in buffers:
-        size = len(buffer)
-        if at <= 0:
-            rest.append(buffer)
-        elif size <= at:
-            head.append(buffer)
-        else:
-            view = memoryview(buffer)
-            head.append(view[:at])
-            rest.append(view[at:])
-        at -= size
-    return head, rest
-
-
-def _crc_of(buffers: Iterable[Buffer]) -> int:
-    crc = 0
-    for buffer in buffers:
-        crc = crc32c(buffer, crc)
-    return crc
-
-
-def decode_group_header(
-    data: Buffer, at: int, directory_id: bytes, segment: int, offset: int
-) -> GroupHeader | None:
-    """The header at data[at:], if it claims to be the one of a group of this directory, segment and
-    place. `check_group_table` tells whether that is true."""
-    if bytes(data[at : at + 8]) != GROUP_MAGIC or at + GROUP_HEADER_BYTES > len(data):
-        return None
-    header = GroupHeader(*_GROUP.unpack_from(data, at)[1:])
-    if (header.directory_id, header.segment, header.offset) != (directory_id, segment, offset):
-        return None
-    return header if header.table_bytes <= MAX_TABLE_BYTES else None
-
-
-def check_group_table(data: Buffer, header: GroupHeader) -> bool:
-    """Whether header and table, the first bytes of `data`, match their checksum."""
-    end = GROUP_HEADER_BYTES + header.table_bytes
-    if len(data) < end:
-        return False
-    view = memoryview(data)
-    (crc,) = _CRC.unpack_from(view, _GROUP.size)
-    return bool(crc == crc32c(view[GROUP_HEADER_BYTES:end], crc32c(view[: _GROUP.size])))
-
-
-def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:
-    """Runs and records of a group whose table has been checked; `data` starts at its header."""
-    view = memoryview(data)[GROUP_HEADER_BYTES : GROUP_HEADER_BYTES + header.table_bytes]
-    rows_end = header.runs * RUN_ROW.size
-    if rows_end > len(view):
-        raise FormatError("the rows of a group are cut off")
-    rows = list(RUN_ROW.iter_unpack(view[:rows_end]))
-    sizes_at = rows_end
-    ids_at = sizes_at + 4 * sum(row[2] for row in rows if not row[3])
-    runs = []
-    for ledger_id, first, count, frame_size, offset, flags in rows:
-        sizes = ids = None
-        if not frame_size:
-            sizes = from_little("I", view[sizes_at : sizes_at + 4 * count])
-            sizes_at += 4 * count
-        if flags & ROW_HAS_IDS:
-            ids = from_little("q", view[ids_at : ids_at + 8 * count])
-            ids_at += 8 * count
-        span = frame_size * count if sizes is None else sum(sizes)
-        if not count or offset + span > header.payload_bytes:
-            raise FormatError("a run lies outside of its group")
-        runs.append(RunRow(ledger_id, first, count, offset, frame_size, sizes, ids))
-    records, at = decode_records(view, ids_at, header.records)
-    if (len(view) - at) != 4 * (header.payload_bytes // BLOCK_BYTES + 1):
-        raise FormatError("the table of a group has a wrong length")
-    blocks = (header.end - header.offset - aligned(GROUP_HEADER_BYTES + len(view))) // BLOCK_BYTES
-    return GroupTable(tuple(runs), tuple(records), from_little("I", view[at : at + 4 * blocks]))
-
-
-def group_checksums(data: Buffer, header: GroupHeader, table: GroupTable) -> tuple[array[int], int]:
-    """(the checksum that each block of the group should have, how many blocks do not have it).
-
-    `data` is the whole group, its table checked. It may be shorter: what lacks counts as damaged.
-    """
-    view = memoryview(data)
-    start = GROUP_HEADER_BYTES + header.table_bytes
-    front_end = aligned(start)
-    expected = block_checksums((view[:front_end],))
-    damaged = 0
-    if len(view) < front_end or crc32c(view[start:front_end]) != header.head_crc:
-        # What the block should have is not known, but it is not what it has.
-        expected[-1] ^= 0xFFFFFFFF
-        damaged += 1
-    found = block_checksums((view[front_end : header.end - header.offset],))
-    expected.extend(table.checksums)
-    damaged += sum(a != b for a, b in zip(found, table.checksums))
-    return expected, damaged + len(table.checksums) - len(found)
 
 
 # -- the mark of a clean stop -----------------------------------------------------------------

@@ -27,6 +27,8 @@ from quire.codec.digest import crc32c_of
 Buffer = bytes | bytearray | memoryview
 
 BLOCK_BYTES = 4096
+MAX_TABLE_BYTES = 256 * 1024 * 1024
+"""A longer table of a group, or header of a segment, is not believed."""
 
 _RECORD = struct.Struct(
     "<"

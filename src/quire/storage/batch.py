@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from quire.codec.frames import FRAME_HEADER_BYTES
-from quire.codec.log_format import GROUP_HEADER_BYTES, RUN_ROW
+from quire.codec.log_group import GROUP_HEADER_BYTES, RUN_ROW
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, Singles, StateRecord
 from quire.errors import StorageError
 

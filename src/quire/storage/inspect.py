@@ -18,7 +18,8 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log_format import GROUP_MAGIC, SegmentHeader
+from quire.codec.log_format import SegmentHeader
+from quire.codec.log_group import GROUP_MAGIC
 from quire.codec.log_parts import BLOCK_BYTES, FormatError, StateRecord
 from quire.core.ranges import Range, merged
 from quire.storage import extents

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from quire.codec.log_footer import Summary, Trailer
-from quire.codec.log_format import GROUP_LAST
+from quire.codec.log_group import GROUP_LAST
 from quire.storage.catalogue import Catalogue
 from quire.storage.check import Progress
 from quire.storage.inspect import SegmentDump, open_segment

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire.codec.log_footer import Trailer
-from quire.codec.log_format import GROUP_COMPACTED, GROUP_LAST, SegmentHeader
+from quire.codec.log_format import SegmentHeader
+from quire.codec.log_group import GROUP_COMPACTED, GROUP_LAST
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
 from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import Catalogue
@@ -16,6 +17,7 @@ from quire.storage.scan import Scan, ScannedGroup
 from quire.storage.sealing import Loaded, mentioned, read
 from quire.storage.seams import File
 from quire.storage.segment import Segment, SegmentState, segment_name
+from quire.units import are, counted
 
 _LENGTH = struct.Struct(">I")
 _ENTRY_HEAD = struct.Struct(">qqq")  # ledger, entry, LAC
@@ -104,16 +106,8 @@ def judge(
         first = first_group(number)
         if first is None and at and live[at - 1] == number - 1:
             first = chain.next_group
-        present = {g.header.number for g in kept}
-        hidden = 0
-        if first is None:
-            first = min(present, default=chain.next_group)
-            # Its header would have told with which group it began. The header has one block at
-            # least: where the first group that was found lies farther behind, one may be lost.
-            hidden = bool(groups) and groups[0].header.offset > BLOCK_BYTES
         # Between this one and the next that exists others may have been dropped.
-        end = max(present, default=first - 1) + 1 if limit is None or not adjacent else limit
-        lost = len(set(range(first, end)) - present) + hidden
+        lost, end = _missing(groups, kept, first, limit if adjacent else None, chain.next_group)
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
         chain.kept[number] = kept
@@ -124,6 +118,26 @@ def judge(
             if not kept and not lost:
                 chain.emptied = number
     return chain
+
+
+def _missing(
+    groups: Sequence[ScannedGroup],
+    kept: Sequence[ScannedGroup],
+    first: int | None,
+    limit: int | None,
+    next_group: int,
+) -> tuple[int, int]:
+    """How many groups of a segment were lost, and the number behind its last. `first` and `limit`:
+    from where to where they should go, if that is known; `next_group`: where those before end."""
+    present = {g.header.number for g in kept}
+    hidden = 0
+    if first is None:
+        first = min(present, default=next_group)
+        # Its header would have told with which group it began. The header has one block at
+        # least: where the first group that was found lies farther behind, one may be lost.
+        hidden = bool(groups) and groups[0].header.offset > BLOCK_BYTES
+    end = max(present, default=first - 1) + 1 if limit is None else limit
+    return len(set(range(first, end)) - present) + hidden, end
 
 
 def _is_whole(scan: Scan) -> bool:
@@ -210,14 +224,16 @@ class Replayer:
         segment.end_group = segment.first_group
         self.catalogue.segments[number] = segment
         if lost:
-            self.problems.append(f"{lost} groups of {segment_name(number)} are lost")
+            what = f"{counted(lost, 'group')} of {segment_name(number)}"
+            self.problems.append(f"{what} {are(lost)} lost")
         damaged = 0
         for group in groups:
             damaged += group.damaged_blocks
             self._group(segment, group)
         if damaged:
             self.damaged_blocks += damaged
-            self.problems.append(f"{damaged} blocks of {segment_name(number)} are damaged")
+            what = f"{counted(damaged, 'block')} of {segment_name(number)}"
+            self.problems.append(f"{what} {are(damaged)} damaged")
         self.find_lacs(segment)
 
     def _group(self, segment: Segment, group: ScannedGroup) -> None:

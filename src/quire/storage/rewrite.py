@@ -30,14 +30,13 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log_format import (
+from quire.codec.log_format import SegmentHeader, encode_segment_header
+from quire.codec.log_group import (
     BARE_HEAD_BYTES,
     GROUP_BARE,
     GROUP_COMPACTED,
     GROUP_LAST,
     GroupEncoder,
-    SegmentHeader,
-    encode_segment_header,
 )
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.codec.log_footer import Trailer
-from quire.codec.log_format import RunRow
+from quire.codec.log_group import RunRow
 from quire.codec.log_parts import Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range
 from quire.storage import extents

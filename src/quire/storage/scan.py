@@ -6,18 +6,16 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from quire.codec.log_format import (
+from quire.codec.log_format import SegmentHeader, decode_segment_header, segment_header_bytes
+from quire.codec.log_group import (
     GROUP_HEADER_BYTES,
     GROUP_MAGIC,
     GroupHeader,
     GroupTable,
-    SegmentHeader,
     check_group_table,
     decode_group_header,
     decode_group_table,
-    decode_segment_header,
     group_checksums,
-    segment_header_bytes,
 )
 from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError
 from quire.errors import StorageError

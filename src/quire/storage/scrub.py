@@ -28,13 +28,13 @@ from quire.codec.log_footer import (
     decode_ledger_rows,
     decode_trailer,
 )
-from quire.codec.log_format import (
+from quire.codec.log_format import encode_segment_header
+from quire.codec.log_group import (
     GroupHeader,
     GroupTable,
     RunRow,
     check_group_table,
     decode_group_table,
-    encode_segment_header,
     group_checksums,
 )
 from quire.codec.log_parts import BLOCK_BYTES, FormatError, block_checksums

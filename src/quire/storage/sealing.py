@@ -23,7 +23,7 @@ from quire.codec.log_footer import (
     encode_plain_rows,
     encode_singles,
 )
-from quire.codec.log_format import BARE_HEAD_BYTES
+from quire.codec.log_group import BARE_HEAD_BYTES
 from quire.codec.log_parts import StateRecord
 from quire.storage.batch import Run
 from quire.storage.ledger_ids import LedgerIds
