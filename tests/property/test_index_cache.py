@@ -20,7 +20,8 @@ from quire.storage import sealed_rows
 from quire.storage.index_cache import CACHE_NAME, CachedIndex, Snapshot
 from quire.storage.index_cache_writer import IndexCacheWriter
 from quire.storage.segment import Segment
-from quire.testing.disk import Content, SimDisk
+from quire.testing.disk import SimDisk
+from quire.testing.inode import Content
 from tests.sim.mutants.mutant import edit
 from tests.support.crash_sweep import contents_of
 from tests.support.storage import SMALL, StoreOnDisk, key_of, sim_disk

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from quire.storage.disk import RealDisk
 from quire.testing import PowerLossError, SimDisk
-from quire.testing.disk import SECTOR_BYTES
+from quire.testing.inode import SECTOR_BYTES
 
 SEEDS = range(60)
 

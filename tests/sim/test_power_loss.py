@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 
-from quire.testing.disk import SECTOR_BYTES, SimDisk
+from quire.testing.disk import SimDisk
+from quire.testing.inode import SECTOR_BYTES
 from quire.testing.power_loss import PowerLoss
 
 OLD, NEW, NEWER = (bytes([letter]) * SECTOR_BYTES for letter in b"onN")

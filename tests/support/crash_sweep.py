@@ -22,7 +22,8 @@ from quire.codec.log_footer import TRAILER_BYTES
 from quire.storage.config import StorageConfig
 from quire.storage.index_cache import CACHE_NAME
 from quire.storage.segment import LOG_DIRECTORY
-from quire.testing.disk import Content, Inode, SimDisk
+from quire.testing.disk import SimDisk
+from quire.testing.inode import Content, Inode
 from quire.testing.power_loss import PowerLoss
 from tests.support.interleave import Interleaving
 from tests.support.promises import Promises, PromisingStore

@@ -22,11 +22,11 @@ from quire.storage.recovery import RecoveryReport
 from quire.storage.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire.tasks import TaskSet
-from quire.testing.disk import Content, SimDisk
+from quire.testing.inode import Content
 from tests.sim.mutants.mutant import edit
 from tests.support.bookie import running_bookie
 from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, key_of, run, sim_disk
+from tests.support.storage import SMALL, StoreOnDisk, disk_of, key_of, run, sim_disk
 
 EAGER = replace(
     SMALL,
@@ -47,11 +47,6 @@ def opened(config: object = EAGER) -> StoreOnDisk:
     box = StoreOnDisk(sim_disk(1, cold_read_probability=0.0), config)  # type: ignore[arg-type]
     box.open()
     return box
-
-
-def disk_of(box: StoreOnDisk) -> SimDisk:
-    assert isinstance(box.disk, SimDisk)
-    return box.disk
 
 
 def fill(box: StoreOnDisk, segments: int, *ledger_ids: int) -> None:

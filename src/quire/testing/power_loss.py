@@ -25,16 +25,8 @@ from itertools import product
 from math import prod
 from typing import Protocol
 
-from quire.testing.disk import (
-    SECTOR_BYTES,
-    Content,
-    EntryChange,
-    Inode,
-    SimDisk,
-    ancestors_of,
-    sectors_of,
-    set_entries,
-)
+from quire.testing.disk import SimDisk, ancestors_of
+from quire.testing.inode import SECTOR_BYTES, Content, EntryChange, Inode, sectors_of, set_entries
 
 EXACT_NAMES = 10
 """Of more changes to names than this, the subsets are not counted out."""

@@ -1,0 +1,72 @@
+"""What a simulated disk holds: files, each with what is certain and what power loss may undo, and
+changes of their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+SECTOR_BYTES = 512
+
+
+@dataclass(slots=True)
+class Content:
+    """Bytes, followed by as many zeros as are missing to `size`: what was preallocated and never
+    written takes no memory."""
+
+    written: bytearray = field(default_factory=bytearray)
+    size: int = 0
+
+    def apply(self, offset: int, data: bytes | None) -> None:
+        """Write `data`, or make `offset` the size."""
+        written = self.written
+        if data is None:
+            del written[offset:]
+            self.size = offset
+        elif data:
+            if offset > len(written):
+                written.extend(bytes(offset - len(written)))
+            written[offset : offset + len(data)] = data
+            self.size = max(self.size, offset + len(data))
+
+    def read(self, offset: int, end: int) -> bytes:
+        end = min(end, self.size)
+        return bytes(memoryview(self.written)[offset:end]).ljust(max(0, end - offset), b"\0")
+
+    def copy(self) -> Content:
+        return Content(bytearray(self.written), self.size)
+
+
+@dataclass(slots=True, eq=False)
+class Inode:
+    """One file, whatever its name. A change is (offset, bytes), or (size, None) for a new size."""
+
+    data: Content = field(default_factory=Content)
+    durable: Content = field(default_factory=Content)
+    pending: list[tuple[int, bytes | None]] = field(default_factory=list)
+    bad: list[range] = field(default_factory=list)
+    linked: bool = True
+    """Has a name: only then do its bytes count against the capacity."""
+
+
+@dataclass(slots=True)
+class EntryChange:
+    """What happens to names, all at once: the inode each gets, or None. A directory has no
+    inode: True stands for it."""
+
+    names: dict[str, Inode | bool | None]
+
+
+def set_entries(entries: dict[str, Inode | bool], change: EntryChange) -> None:
+    for name, entry in change.names.items():
+        if entry is None:
+            entries.pop(name, None)
+        else:
+            entries[name] = entry
+
+
+def sectors_of(offset: int, data: bytes) -> list[tuple[int, bytes]]:
+    """The parts of a write that the device writes as a whole, or not at all."""
+    first = SECTOR_BYTES - offset % SECTOR_BYTES
+    cuts = [0, *range(first, len(data), SECTOR_BYTES), len(data)]
+    return [(offset + a, data[a:b]) for a, b in pairwise(cuts)]
