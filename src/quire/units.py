@@ -28,10 +28,12 @@ def parse_duration(text: str) -> float:
 
 
 def plural(noun: str, count: int) -> str:
-    """Without the count: "block", "blocks"; of "entry" "entries"."""
+    """Without the count: "block", "blocks"; of "entry" "entries", "batch" "batches"."""
     if count == 1:
         return noun
-    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{noun[:-1]}ies"
+    return f"{noun}es" if noun.endswith(("ch", "s", "x")) else f"{noun}s"
 
 
 def counted(count: int, noun: str) -> str:

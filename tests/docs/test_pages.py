@@ -131,6 +131,9 @@ def test_matching() -> None:
     assert not matches("a 1\n", "a 2\n")
     assert matches("a 1,000 b\n", "a 23 b\n", numbers=True)
     assert not matches("a 1 b\n", "a 1 c\n", numbers=True)
+    assert matches("1 run, 2 entries\n", "3 runs, 1 entry\n", numbers=True)
+    assert not matches("1 run\n", "1 runs\n")
+    assert not matches("1 run\n", "2 runners\n", numbers=True)
 
 
 def test_commands_go_on_in_further_lines(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import wait_for
 
-from .cli import COMMAND, TIMEOUT_S, Quire, Running, wait_for
+from .cli import COMMAND, TIMEOUT_S, Quire, Running
 
 pytestmark = pytest.mark.slow
 
@@ -209,7 +210,7 @@ def test_so_many_bookies_may_lie(quire: Quire) -> None:
         writer.process.wait(TIMEOUT_S)
     for command in ("read", "recover"):
         refused = quire("ledger", command, ledger_id, "--assume-liars", "2")
-        refused.fails(2, "with an ack quorum of 2 no more than 1 bookies")
+        refused.fails(2, "with an ack quorum of 2 no more than 1 bookie")
     assert state(quire, ledger_id) == "OPEN"
     quire("ledger", "recover", ledger_id, "--assume-liars", "1").ok()
     assert state(quire, ledger_id) == "CLOSED"

@@ -173,7 +173,7 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     assert run(cluster, "recover", "-f", lost).exit_code != 0  # it lives
     bookie.stop()
     plan = said(cluster, "recover", "-dr", "-l", name, lost)
-    assert f"1 ledgers name {lost}: 5 entries" in plan
+    assert f"1 ledger names {lost}: 5 entries" in plan
     (spare,) = {one.id for one in cluster.bookies} - {
         *client.ledger_metadata(ledger_id).segments[0].ensemble
     }
@@ -184,5 +184,5 @@ def test_a_lost_bookie(cluster: LocalCluster, client: quire.blocking.Client) -> 
     assert run(cluster, *rename, "-l", "1").exit_code == 1
     assert lost in client.ledger_metadata(ledger_id).segments[0].ensemble
     done = said(cluster, "recover", "-force", "-ledger", name, lost)
-    assert "1 of 1 ledgers do not name" in done
+    assert "1 of 1 ledger does not name" in done
     assert spare in client.ledger_metadata(ledger_id).segments[0].ensemble

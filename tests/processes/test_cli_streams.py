@@ -13,8 +13,9 @@ import pytest
 from quire.client import blocking
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import wait_for
 
-from .cli import TIMEOUT_S, Quire, wait_for
+from .cli import TIMEOUT_S, Quire
 
 pytestmark = pytest.mark.slow
 
@@ -111,7 +112,7 @@ def test_a_line_that_can_be_no_record(quire: Quire) -> None:
     data = b"one\n" + b"x" * 1_045_000 + b"\ntwo\n"
     done = quire("stream", "write", "long", "--create", stdin=data)
     done.fails(1, "line 2", "1040364 bytes")
-    assert done.out == b"stream long: 1 records acknowledged, the last at 1:0:0\n"
+    assert done.out == b"stream long: 1 record acknowledged, the last at 1:0:0\n"
     assert read(quire, "long") == [b"one"]
     done = quire("stream", "write", "base", "--create", "--base64", stdin=b"b25l\n!!\nb25l\n")
     done.fails(1, "line 2", "Base64")
@@ -226,7 +227,7 @@ def test_a_writer_that_was_replaced_says_what_was_acknowledged(quire: Quire) -> 
         write(quire, "a", b"two\n")
         old.type(b"late\n")
         done = old.end()
-        done.fails(1, "taken over", "1 records acknowledged")
+        done.fails(1, "taken over", "1 record acknowledged")
     assert read(quire, "a") == [b"one", b"two"]
 
 
@@ -443,7 +444,7 @@ def test_the_end_of_a_stream(quire: Quire) -> None:
         assert (planned.ok(), f"would be {what}" in planned.err) == (b"", True)
     assert show(quire, "a")["ended"] is False
     done = quire("stream", "end", "a")
-    assert (done.ok(), done.err) == (b"", "stream a ended behind 1 records\n")
+    assert (done.ok(), done.err) == (b"", "stream a ended behind 1 record\n")
     quire("stream", "write", "a", stdin=b"two\n").fails(1, "stream a was ended")
     assert read(quire, "a", "--follow") == [b"one"]
     assert show(quire, "a")["ended"] is True

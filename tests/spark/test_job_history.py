@@ -340,7 +340,7 @@ def test_commands(
     data[50] ^= 1
     path.write_bytes(data)
     status, out, err = quire("history", name, "--check")
-    assert (status, out) == (1, f"stream {name}: 1 damaged files\n")
+    assert (status, out) == (1, f"stream {name}: 1 damaged file\n")
     assert file in err
 
 

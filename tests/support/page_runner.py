@@ -437,7 +437,8 @@ def interrupted_after(limit_s: float) -> Iterator[None]:
 
 def matches(shown: str, output: str, numbers: bool = False) -> bool:
     """Whether the output is what is shown. `...` stands for anything, at the end of a line also
-    for further lines; spaces at the ends of lines do not count. `numbers`: any will do."""
+    for further lines; spaces at the ends of lines do not count. `numbers`: any will do, with one
+    thing counted or several."""
     wanted, got = (
         "\n".join(line.rstrip() for line in text.rstrip().splitlines()) for text in (shown, output)
     )
@@ -445,6 +446,8 @@ def matches(shown: str, output: str, numbers: bool = False) -> bool:
     pattern = pattern.replace("\\\n.*\\\n", "\\\n(?:.*\n)?")
     if numbers:
         pattern = re.sub(r"(\\ )*\d[\d,]*", r"\\s*\\d[\\d,]*", pattern)
+        plural = r"(\\d\[\\d,\]\*\\ [a-z]+?)(ies|y|e?s)?(?![a-z])"
+        pattern = re.sub(plural, r"\1(?:ies|y|e|e?s)?", pattern)
     return re.fullmatch(pattern, got, re.DOTALL) is not None
 
 

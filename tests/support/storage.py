@@ -7,6 +7,7 @@ import random
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from quire.codec.frames import add_request
 from quire.codec.log_parts import Singles
@@ -281,3 +282,68 @@ def run(coroutine: object) -> list[memoryview]:
 
 def sim_disk(seed: int = 1, **options: object) -> SimDisk:
     return SimDisk(random.Random(seed), "bookie", **options)  # type: ignore[arg-type]
+
+
+def opened(config: StorageConfig = SMALL, **options: Any) -> StoreOnDisk:
+    """A new store, whose reads find what they want in the cache unless `options` of the disk say
+    otherwise."""
+    options.setdefault("cold_read_probability", 0.0)
+    box = StoreOnDisk(sim_disk(1, **options), config)
+    box.open()
+    box.idle()
+    return box
+
+
+def disk_of(box: StoreOnDisk) -> SimDisk:
+    assert isinstance(box.disk, SimDisk)
+    return box.disk
+
+
+def entries(
+    ledger_id: int, first: int, count: int, size: int = 100
+) -> list[tuple[int, int, bytes]]:
+    """For `StoreOnDisk.append`: payloads that are all different."""
+    return [(ledger_id, first + i, b"%d" % (first + i) * size) for i in range(count)]
+
+
+def fill_segments(box: StoreOnDisk, ledger_id: int, count: int) -> None:
+    """Until `count` more segments are sealed."""
+    wanted = box.store.stats().sealed_segments + count
+    while box.store.stats().sealed_segments < wanted:
+        first = box.store.last_entry_id(ledger_id) + 1 if ledger_id in box.store.ledgers else 0
+        box.append(entries(ledger_id, first, 10, 200))
+        box.pump()
+
+
+def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300) -> None:
+    """Sealed segments that many ledgers share."""
+    rng = random.Random(4)
+    upcoming = dict.fromkeys(range(1, ledgers + 1), 0)
+    wanted = box.store.stats().sealed_segments + segments
+    while box.store.stats().sealed_segments < wanted:
+        entries = []
+        for ledger_id in upcoming:
+            for _ in range(rng.randrange(1, 4)):
+                entries.append(
+                    (ledger_id, upcoming[ledger_id], rng.randbytes(rng.choice((0, size))))
+                )
+                upcoming[ledger_id] += 1
+        box.append(entries)
+        box.pump()
+    box.idle()
+
+
+def sealed(box: StoreOnDisk) -> list[int]:
+    """Numbers of the segments that are."""
+    return [one.number for one in box.store.usage() if one.state == "sealed"]
+
+
+def check(box: StoreOnDisk) -> None:
+    """All that was acknowledged is there, and nothing else of these ledgers."""
+    for (ledger_id, entry_id), entry in box.acknowledged.items():
+        assert box.read(ledger_id, entry_id) == [entry]
+    for ledger_id in {key[0] for key in box.acknowledged}:
+        ids = [entry for ledger, entry in box.acknowledged if ledger == ledger_id]
+        assert run(box.store.entry_ranges(ledger_id)) == [(min(ids), max(ids))]
+        found = box.read(ledger_id, 0, len(ids) + 3)
+        assert found == [box.acknowledged[ledger_id, entry] for entry in sorted(ids)]

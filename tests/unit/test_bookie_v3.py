@@ -462,7 +462,7 @@ async def test_a_bookie_on_a_full_disk_never_says_that_it_is_writable(tmp_path: 
         bookie.hold_readonly(True)
         assert str(events[-1][1]["why"]) == f"an operator has said so; {why}"
         [told] = [str(fields["report"]) for event, fields in events if event == "recovered"]
-        assert told == "1 segments, 0 ledgers; new, or not stopped cleanly: 0 groups scanned"
+        assert told == "1 segment, 0 ledgers; new, or not stopped cleanly: 0 groups scanned"
         assert not bookie.service.writable
         assert bookie.bookie_id in (await metadata.bookies()).readonly
     watch.close()

@@ -360,7 +360,7 @@ def test_more_liars_than_an_ack_quorum_bears_are_refused() -> None:
         await cluster.ledger(SHAPE, range(5))
         async with cluster.client() as client:
             for liars in (2, 3, -1):
-                with pytest.raises(UsageError, match=r"no more than 1 bookies .* not") as failed:
+                with pytest.raises(UsageError, match=r"no more than 1 bookie .* not") as failed:
                     await client.open_ledger(LEDGER, password=PASSWORD, assume_liars=liars)
                 assert failed.value.remedy
             assert not any(bookie.asked for bookie in cluster.bookies.values())

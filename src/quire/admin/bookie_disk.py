@@ -13,6 +13,7 @@ from quire.admin.bookie_identity import errors_of
 from quire.admin.groups import EXIT_ERROR, LazyGroup, say
 from quire.admin.options import LEDGER_ID_MAX, json_option
 from quire.admin.output import print_json, time_text
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.codec.log_parts import StateRecord
@@ -241,10 +242,11 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
             ]  # fmt: skip
         print_json(described)
         return
-    damage = f", {group.damaged_blocks} blocks damaged" if group.damaged_blocks else ""
+    damaged = group.damaged_blocks
+    damage = f", {counted(damaged, 'block')} damaged" if damaged else ""
     click.echo(
-        f"  {header.offset:>10} group {header.number}: {described['runs']} runs, "
-        f"{described['entries']} entries, {header.payload_bytes} bytes{damage}"
+        f"  {header.offset:>10} group {header.number}: {counted(described['runs'], 'run')}, "
+        f"{counted(described['entries'], 'entry')}, {header.payload_bytes} bytes{damage}"
     )
     for one in records:
         click.echo(f"  {'':10}   {_record_text(one)}")
@@ -302,7 +304,8 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
         return bad
     if not as_json:
         click.echo(
-            f"  {trailer.footer_at:>10} index: {trailer.ledgers} ledgers, {trailer.records} records"
+            f"  {trailer.footer_at:>10} index: {counted(trailer.ledgers, 'ledger')}, "
+            + counted(trailer.records, "record")
             + (f": {dump.problem}" if bad else "")
         )
     elif bad:
@@ -324,7 +327,7 @@ def _show_index(dump: SegmentDump, as_json: bool) -> bool:
         else:
             click.echo(
                 f"  {'':10} ledger {ledger_id}: entries {summary.firsts[at]}..{summary.lasts[at]} "
-                f"in {summary.rows[at]} runs, {summary.size_bytes[at]} bytes"
+                f"in {counted(summary.rows[at], 'run')}, {summary.size_bytes[at]} bytes"
                 + (f": {problem}" if problem else "")
             )
     return bad
@@ -420,11 +423,11 @@ def _ledger_lines(found: LedgerFacts, runs: bool) -> list[str]:
         where = f"segment {part.segment} ({'sealed' if part.sealed else 'open'})"
         span = f"{spans[0][0]}..{spans[-1][1]}" if spans else "-"
         size = sum(run.size_bytes for run in part.runs)
-        lines.append(f"  {where}: entries {span} in {len(part.runs)} runs, {size} bytes")
+        lines.append(f"  {where}: entries {span} in {counted(len(part.runs), 'run')}, {size} bytes")
         for run in part.runs if runs else ():
             lines.append(
                 f"  {run.offset:>12} entries {run.first}..{run.entries()[-1][1]}, "
-                f"{run.count} frames, {run.size_bytes} bytes"
+                f"{counted(run.count, 'frame')}, {run.size_bytes} bytes"
             )
     return lines
 

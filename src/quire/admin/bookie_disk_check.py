@@ -13,6 +13,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import json_option, optional_metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
+from quire.units import are, counted, plural
 
 if TYPE_CHECKING:
     from quire.storage.check import Checked, Survey
@@ -100,10 +101,13 @@ def _total(
         )
     if old:
         click.echo(old)
-    what = "no damage" if not bad and not found.problems else f"{bad} segments are damaged"
+    what = "no damage"
+    if bad or found.problems:
+        what = f"{counted(bad, 'segment')} {are(bad)} damaged"
     click.echo(
-        f"{directory}: {counts['sealed']} sealed and {counts['open']} open segments, "
-        f"{len(found.ledgers)} ledgers, {found.size_bytes / 1e6:.1f} MB: {what}"
+        f"{directory}: {counts['sealed']} sealed and {counts['open']} open "
+        f"{plural('segment', counts['open'])}, {counted(len(found.ledgers), 'ledger')}, "
+        f"{found.size_bytes / 1e6:.1f} MB: {what}"
     )
 
 
@@ -136,8 +140,8 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
                 made += one.outcome is Outcome.REBUILT
                 _tell_rebuilt(one, dry_run, as_json)
     if not as_json:
-        done = "would be made" if dry_run else "were made"
-        say(f"{len(todo)} segments: the index of {made} {done} again")
+        done = "would be" if dry_run else "was" if made == 1 else "were"
+        say(f"{counted(len(todo), 'segment')}: the index of {made} {done} made again")
     return EXIT_ERROR if bad else 0
 
 

@@ -11,6 +11,7 @@ import click
 from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import json_option
 from quire.admin.output import print_json
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.storage.config import StorageConfig
@@ -147,7 +148,7 @@ def _lines(report: SpaceReport, count: int) -> list[str]:
             for one in report.ledgers[:count]
         ]
         if len(report.ledgers) > count:
-            lines.append(f"... and {len(report.ledgers) - count} ledgers more")
+            lines.append(f"... and {counted(len(report.ledgers) - count, 'ledger')} more")
     lines += [f"damage: {problem}" for problem in report.problems]
     if report.absence_unknown:
         lines.append(

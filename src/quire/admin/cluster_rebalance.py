@@ -27,6 +27,7 @@ from quire.admin.options import (
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
 from quire.replication.settings import TARGET_SPREAD_PERCENT
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -110,7 +111,7 @@ def _lines(result: Rebalanced) -> list[str]:
     if result.dry_run:
         lines += [
             f"ledger {one.ledger}, segment {one.segment_first}: {one.source} to {one.target}, "
-            f"{one.entries} entries, {one.size_bytes} bytes"
+            f"{counted(one.entries, 'entry')}, {one.size_bytes} bytes"
             for one in plan.moves[:LINES_MAX]
         ]
         if len(plan.moves) > LINES_MAX:
@@ -121,11 +122,11 @@ def _lines(result: Rebalanced) -> list[str]:
     ]
     lines.append(
         f"spread {plan.spread_before:.1f} %, {plan.spread_after:.1f} % by this plan: "
-        f"{len(plan.moves)} replicas, {plan.size_bytes} bytes"
+        f"{counted(len(plan.moves), 'replica')}, {plan.size_bytes} bytes"
     )
     if not result.dry_run:
         lines.append(
-            f"{result.moved} replicas moved, {result.entries} entries ({result.bytes} bytes) "
-            f"copied; {len(result.left)} left"
+            f"{counted(result.moved, 'replica')} moved, {counted(result.entries, 'entry')} "
+            f"({result.bytes} bytes) copied; {len(result.left)} left"
         )
     return lines

@@ -16,6 +16,7 @@ from quire.admin.options import (
 )
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.replication.explain import Explained, Replica, SegmentView
@@ -59,7 +60,8 @@ def _lines(found: Explained) -> list[str]:
     }[found.state]
     lines = [
         f"ledger {found.ledger}: {state}; entries up to {found.last_entry}; "
-        f"{ensemble} bookies, {write_quorum} copies, {ack_quorum} to acknowledge"
+        f"{counted(ensemble, 'bookie')}, {counted(write_quorum, 'copy')}, "
+        f"{ack_quorum} to acknowledge"
     ]
     width = max(len(one.bookie) for segment in found.segments for one in segment.replicas)
     for segment in found.segments:
@@ -86,7 +88,7 @@ def _segment(segment: SegmentView) -> str:
 
 def _replica(one: Replica, width: int) -> str:
     where = "not registered" if one.host is None else f"{one.registered} on {one.host}"
-    text = f"{one.bookie:{width}}  {one.state:11}  {one.entries} entries  {where}"
+    text = f"{one.bookie:{width}}  {one.state:11}  {counted(one.entries, 'entry')}  {where}"
     ranges = [
         f"{first}..{last} {kind}" + (f" ({detail})" if detail else "")
         for first, last, kind, detail in one.bad[:RANGES_MAX]

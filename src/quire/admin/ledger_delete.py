@@ -8,6 +8,7 @@ import click
 
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import dry_run_option, ledger_argument, metadata_option, run_async
+from quire.units import counted
 
 
 @click.command()
@@ -29,7 +30,7 @@ async def _delete(uri: str, ledger_id: int, ask: bool, dry_run: bool) -> int:
     async with quire.connect(uri) as client:
         found = await client.ledger_metadata(ledger_id)
         state = found.state.name.lower().replace("_", " ")
-        held = f", {found.last_entry_id + 1} entries" if found.closed else ""
+        held = f", {counted(found.last_entry_id + 1, 'entry')}" if found.closed else ""
         if dry_run:
             say(f"ledger {ledger_id} ({state}{held}) would be deleted")
             return 0

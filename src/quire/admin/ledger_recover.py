@@ -16,6 +16,7 @@ from quire.admin.options import (
 )
 from quire.admin.output import ledger_as_json, print_json
 from quire.admin.tls import connect, tls_options
+from quire.units import counted
 
 
 @click.command()
@@ -46,4 +47,4 @@ async def _recover(
         if as_json:
             print_json(ledger_as_json(ledger_id, reader.metadata))
         last, length = reader.last_add_confirmed, reader.length
-        say(f"ledger {ledger_id} closed: {last + 1} entries, {length} bytes")
+        say(f"ledger {ledger_id} closed: {counted(last + 1, 'entry')}, {length} bytes")

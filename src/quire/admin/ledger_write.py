@@ -22,6 +22,7 @@ from quire.admin.options import (
 )
 from quire.admin.progress import Progress
 from quire.admin.tls import connect, tls_options
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.admin.lines import LineSource
@@ -167,7 +168,8 @@ async def _append_and_close(writer: LedgerWriter, source: LineSource) -> str:
         except EntryTooLargeError as error:
             too_large = error
         last = await writer.close()
-    closed = f"ledger {writer.ledger_id} closed: {last + 1} entries, {writer.length} bytes"
+    held = f"{counted(last + 1, 'entry')}, {writer.length} bytes"
+    closed = f"ledger {writer.ledger_id} closed: {held}"
     if too_large is not None:
         raise EntryTooLargeError(f"{too_large.args[0]}; {closed}", remedy=too_large.remedy)
     return closed

@@ -21,6 +21,7 @@ from quire.admin.options import (
 )
 from quire.admin.tls import connect, tls_options
 from quire.replication.settings import OPEN_GRACE_S, PARALLEL
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -143,14 +144,14 @@ def say_what_is_left(result: RecoverResult) -> None:
     for line in lines[:LINES_MAX]:
         say(line)
     if len(lines) > LINES_MAX:
-        say(f"... and {len(lines) - LINES_MAX} more ledgers")
+        say(f"... and {counted(len(lines) - LINES_MAX, 'ledger')} more")
 
 
 def planned_text(result: RecoverResult) -> str:
     """Of a dry run."""
     lines = [
-        f"ledger {one.ledger}: {one.fragments} segments, {one.entries} entries, {one.bytes} bytes"
-        + (", still open" if one.open else "")
+        f"ledger {one.ledger}: {counted(one.fragments, 'segment')}, "
+        f"{counted(one.entries, 'entry')}, {one.bytes} bytes{', still open' if one.open else ''}"
         for one in result.moves[:LINES_MAX]
     ]
     if len(result.moves) > LINES_MAX:
@@ -159,17 +160,19 @@ def planned_text(result: RecoverResult) -> str:
     size = sum(one.bytes for one in result.moves)
     waiting = sum(one.open for one in result.moves)
     lines.append(
-        f"{len(result.moves)} ledgers name {result.bookie}: {entries} entries, {size} bytes "
-        f"would be copied; {waiting} of them are open"
+        f"{counted(len(result.moves), 'ledger')} {'names' if len(result.moves) == 1 else 'name'} "
+        f"{result.bookie}: {counted(entries, 'entry')}, {size} bytes would be copied; "
+        f"{waiting} of them still open"
     )
     return "\n".join(lines)
 
 
 def done_text(result: RecoverResult) -> str:
     text = (
-        f"{result.ledgers} of {len(result.moves)} ledgers do not name {result.bookie} any more: "
-        f"{result.fragments} segments replaced, {result.entries} entries ({result.bytes} bytes) "
-        "copied"
+        f"{result.ledgers} of {counted(len(result.moves), 'ledger')} "
+        f"{'does' if result.ledgers == 1 else 'do'} not name {result.bookie} any more: "
+        f"{counted(result.fragments, 'segment')} replaced, {counted(result.entries, 'entry')} "
+        f"({result.bytes} bytes) copied"
     )
     for what, ledgers in (
         ("closed, for their writers were gone", result.recovered),

@@ -10,6 +10,7 @@ from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import LEDGER_ID_MAX, size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
 from quire.admin.stream_options import namespace_option
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.replication import Finding
@@ -89,7 +90,8 @@ def _text(result: AuditResult) -> str:
     lines = [_line(one) for one in result.findings[:LINES_MAX]]
     if len(result.findings) > LINES_MAX:
         lines.append(f"... and {len(result.findings) - LINES_MAX} more (--json has all)")
-    read = f"{result.ledgers} ledgers, {result.entries} replicas of entries ({result.bytes} bytes)"
+    replicas = f"{counted(result.entries, 'replica')} of entries ({result.bytes} bytes)"
+    read = f"{counted(result.ledgers, 'ledger')}, {replicas}"
     if result.clean:
         return f"{read}: all right"
     kinds = ", ".join(f"{count} {kind}" for kind, count in result.kinds.items())
@@ -98,8 +100,9 @@ def _text(result: AuditResult) -> str:
     if repair is not None:
         lines += [f"left: {_line(one)}" for one in repair.left[:LINES_MAX]]
         lines.append(
-            f"repaired: {repair.written_back} entries written back, {repair.moved} segments moved "
-            f"to other bookies; {len(repair.left)} ranges left"
+            f"repaired: {counted(repair.written_back, 'entry')} written back, "
+            f"{counted(repair.moved, 'segment')} moved to other bookies; "
+            f"{counted(len(repair.left), 'range')} left"
         )
     return "\n".join(lines)
 

@@ -7,6 +7,7 @@ import click
 from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, job_options
 from quire.admin.stream_options import name_argument, namespace_option
+from quire.units import counted
 
 
 @click.command()
@@ -65,8 +66,8 @@ def compact(
         )
         job.show(
             found.as_json(),
-            f"{found.records} records of {stream} would be read, from {found.start} to "
-            f"{found.end}, for {found.target}",
+            f"{counted(found.records, 'record')} of {stream} would be read, from {found.start} "
+            f"to {found.end}, for {found.target}",
         )
         return
     result = job.run(
@@ -87,7 +88,7 @@ def compact(
     if not result.changed:
         line = f"nothing new in {stream} behind {result.end}: {result.target} is up to date"
     else:
-        rows = f"{result.rows} keys" if to is not None else f"{result.rows} records appended"
-        line = f"{result.records} records of {stream} read, up to {result.end}; {rows}: "
-        line += result.target
+        kept = counted(result.rows, "key" if to is not None else "record")
+        line = f"{counted(result.records, 'record')} of {stream} read, up to {result.end}; {kept}"
+        line += f"{'' if to is not None else ' appended'}: {result.target}"
     job.show(result.as_json(), line)

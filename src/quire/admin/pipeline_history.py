@@ -9,6 +9,7 @@ import click
 from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.pipeline import Job, job_options
 from quire.admin.stream_options import PLACES, name_argument, namespace_option, place_option
+from quire.units import counted, plural
 
 if TYPE_CHECKING:
     from quire.streams.positions import Start
@@ -69,8 +70,9 @@ def _describe(job: Job, path: str, name: str, directory: str) -> None:
         line = f"stream {name}: nothing is offloaded to {directory}"
     else:
         line = (
-            f"stream {name}: {facts.records:,} records from {facts.start} to before "
-            f"{facts.boundary} are in {facts.files} files ({facts.size_bytes:,} bytes)"
+            f"stream {name}: {facts.records:,} {plural('record', facts.records)} from "
+            f"{facts.start} to before {facts.boundary} are in {counted(facts.files, 'file')} "
+            f"({facts.size_bytes:,} bytes)"
         )
     line += f"; bookies have it from {facts.live_start} on"
     for gap in facts.gaps:
@@ -85,7 +87,9 @@ def _check(job: Job, name: str, directory: str) -> int:
         lambda spark, progress: check_history(spark, name, directory, progress=progress),
         target=name,
     )
-    shown = "all files are as they were written" if not wrong else f"{len(wrong)} damaged files"
+    shown = "all files are as they were written"
+    if wrong:
+        shown = counted(len(wrong), "damaged file")
     job.show({"stream": name, "damaged": wrong}, f"stream {name}: {shown}")
     for message in wrong:
         fail(message)
@@ -110,4 +114,5 @@ def _read(job: Job, what: tuple[str, str, str], bounds: dict[str, Any], output: 
     if output is None:
         job.show(result, f"{records:,}")
     else:
-        job.show({**result, "output": output}, f"{records:,} records written to {output}")
+        written = f"{records:,} {plural('record', records)} written to {output}"
+        job.show({**result, "output": output}, written)

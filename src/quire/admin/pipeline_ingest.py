@@ -8,6 +8,7 @@ import click
 
 from quire.admin.pipeline import Bar, Job, job_options, key_values
 from quire.admin.stream_options import namespace_option
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target
@@ -170,7 +171,8 @@ def _batch(
     if result.repeated:
         line = f"nothing appended: {names} has had this batch before (transaction {result.txn_id})"
     else:
-        line = f"{result.records} records appended to {names} (transaction {result.txn_id})"
+        records = counted(result.records, "record")
+        line = f"{records} appended to {names} (transaction {result.txn_id})"
     job.show(result.as_json(), line)
 
 
@@ -206,6 +208,5 @@ def _follow(
         )
 
     result = job.run(work, target=_named(target))
-    job.show(
-        result.as_json(), f"{result.records} records appended in {result.batches} micro-batches"
-    )
+    batches = counted(result.batches, "micro-batch")
+    job.show(result.as_json(), f"{counted(result.records, 'record')} appended in {batches}")

@@ -10,6 +10,7 @@ from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.options import dry_run_option, size_or_time
 from quire.admin.pipeline import Job, job_options, key_values
 from quire.admin.stream_options import namespace_option
+from quire.units import plural
 
 if TYPE_CHECKING:
     from quire.spark.jobs.offload import OffloadResult
@@ -138,4 +139,4 @@ def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **op
 
 
 def _count(number: int, what: str) -> str:
-    return f"{number:,} {what}{'' if number == 1 else 's'}"
+    return f"{number:,} {plural(what, number)}"

@@ -16,6 +16,7 @@ import click
 from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, cluster_options, job_options
 from quire.admin.stream_options import namespace_option, set_option
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.spark.jobs.replicate import ReplicateResult
@@ -144,26 +145,28 @@ def _failed(result: ReplicateResult | ReplicatePreview) -> int | None:
 
 def _plan(plan: ReplicatePreview) -> str:
     lines = [
-        f"stream {one.stream}{' (new)' if one.new else ''}: {one.segments} segments"
+        f"stream {one.stream}{' (new)' if one.new else ''}: {counted(one.segments, 'segment')}"
         f"{' and what is there of the one in progress' if one.in_progress else ''}, "
-        f"{one.records} records, {one.bytes} bytes; "
-        f"{len(one.freed_ledgers)} ledgers of the copy would be freed"
+        f"{counted(one.records, 'record')}, {one.bytes} bytes; "
+        f"{counted(len(one.freed_ledgers), 'ledger')} of the copy would be freed"
         for one in plan.streams
         if not one.error
     ]
     lines.append(
-        f"{len(plan.streams) - len(plan.failed)} streams: {plan.total('segments')} segments, "
-        f"{plan.total('records')} records, {plan.total('bytes')} bytes would be copied to "
-        f"{plan.target_namespace}"
+        f"{counted(len(plan.streams) - len(plan.failed), 'stream')}: "
+        f"{counted(plan.total('segments'), 'segment')}, "
+        f"{counted(plan.total('records'), 'record')}, {plan.total('bytes')} bytes "
+        f"would be copied to {plan.target_namespace}"
     )
     return "\n".join(lines)
 
 
 def _line(result: ReplicateResult) -> str:
     return (
-        f"{len(result.streams) - len(result.failed)} streams: {result.total('segments')} segments "
-        f"completed, {result.total('entries')} entries, {result.total('bytes')} bytes copied in "
-        f"{result.seconds:.1f} s; {result.total('lag_records')} records, "
+        f"{counted(len(result.streams) - len(result.failed), 'stream')}: "
+        f"{counted(result.total('segments'), 'segment')} completed, "
+        f"{counted(result.total('entries'), 'entry')}, {result.total('bytes')} bytes copied in "
+        f"{result.seconds:.1f} s; {counted(result.total('lag_records'), 'record')}, "
         f"{result.total('lag_bytes')} bytes, {result.lag_seconds:.1f} s behind"
     )
 

@@ -18,6 +18,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import ENTRY_ID_MAX, run_async
 from quire.admin.shell_options import Shell, as_ledger_id, flag, pass_shell, value
 from quire.admin.tls import connect
+from quire.units import are, counted
 
 if TYPE_CHECKING:
     from quire.storage.extents import Extent
@@ -82,8 +83,8 @@ def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
     from quire.storage.extents import Extent
 
     for group in dump.groups():
-        if group.damaged_blocks:
-            say(f"group {group.header.number}: {group.damaged_blocks} blocks are damaged")
+        if damaged := group.damaged_blocks:
+            say(f"group {group.header.number}: {counted(damaged, 'block')} {are(damaged)} damaged")
         for row in group.table.runs:
             extent = Extent(
                 row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.testing.simulation import Plan, Result, Shrunk
@@ -181,8 +182,9 @@ def keep(file: Path, plan: Plan, law: str = "") -> None:
 def shrunk_lines(found: Shrunk) -> Iterator[str]:
     from quire.testing.simulation import describe_plan
 
+    runs = counted(found.runs, "run")
     yield (
-        f"made small in {found.runs} runs{'' if found.finished else ', and not yet done'}: "
+        f"made small in {runs}{'' if found.finished else ', and not yet done'}: "
         f"{found.failure.law}: {found.failure.what}"
     )
     yield from (f"  {line}" for line in describe_plan(found.plan))

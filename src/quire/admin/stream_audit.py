@@ -10,6 +10,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import LEDGER_ID_MAX, json_option, metadata_option, run_async
 from quire.admin.output import print_json, time_text
 from quire.admin.tls import connect, tls_options
+from quire.units import counted
 
 OLDER_THAN_S = 24 * 3600
 
@@ -72,5 +73,5 @@ async def _audit(uri: str, delete: bool, older_than_s: int, first: int, as_json:
     for one in left:
         say(f"ledger {one.orphan.ledger_id} was left: {one.why}")
     deleted = f", {len(orphans) - len(left)} deleted" if delete else ""
-    say(f"{len(orphans)} ledgers of streams that no stream names{deleted}")
+    say(f"{counted(len(orphans), 'ledger')} of streams that no stream names{deleted}")
     return EXIT_ERROR if left else 0

@@ -16,6 +16,7 @@ from quire.admin.stream_options import (
     yes_option,
 )
 from quire.admin.tls import tls_options
+from quire.units import counted
 
 
 @click.command()
@@ -34,11 +35,11 @@ def delete(uri: str, path: str, name: str, yes: bool, dry_run: bool) -> int:
 
 async def _delete(uri: str, path: str, name: str, ask: bool, dry_run: bool) -> int:
     async with namespace(uri, path) as opened:
-        count = len(await opened.segments(name))
+        held = counted(len(await opened.segments(name)), "segment")
         if dry_run:
-            say(f"stream {name} ({count} segments) would be deleted")
+            say(f"stream {name} ({held}) would be deleted")
             return 0
-        if ask and not click.confirm(f"Delete stream {name} ({count} segments)?", err=True):
+        if ask and not click.confirm(f"Delete stream {name} ({held})?", err=True):
             say("nothing was deleted")
             return EXIT_ERROR
         await opened.delete_stream(name)
@@ -66,8 +67,8 @@ def end(uri: str, path: str, name: str, password: bytes, yes: bool, dry_run: boo
 async def _end(uri: str, path: str, name: str, password: bytes, ask: bool, dry_run: bool) -> int:
     async with namespace(uri, path, password) as opened:
         if dry_run:
-            count = len(await opened.segments(name))
-            say(f"stream {name} ({count} segments) would be ended for good")
+            held = counted(len(await opened.segments(name)), "segment")
+            say(f"stream {name} ({held}) would be ended for good")
             return 0
         if ask and not click.confirm(f"End stream {name} for good?", err=True):
             say("nothing was changed")
@@ -75,5 +76,5 @@ async def _end(uri: str, path: str, name: str, password: bytes, ask: bool, dry_r
         async with await opened.open_writer(name) as writer:
             count = writer.next_sequence
             await writer.end_stream()
-    say(f"stream {name} ended behind {count} records")
+    say(f"stream {name} ended behind {counted(count, 'record')}")
     return 0

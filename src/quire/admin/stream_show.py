@@ -17,6 +17,7 @@ from quire.admin.stream_options import (
     sources,
 )
 from quire.admin.tls import tls_options
+from quire.units import counted
 
 SEGMENT_KEYS = ("number", "ledger_id", "state", "records", "bytes", "first", "last", "completed")
 SEGMENT_HEAD = ("NUMBER", "LEDGER", "STATE", "RECORDS", "BYTES", "FIRST", "LAST", "COMPLETED")
@@ -85,6 +86,6 @@ def _lines(described: Values) -> list[str]:
     if described["subscriptions"]:
         rows = [("NAME", "POSITION", "LAG")]
         for one in described["subscriptions"]:
-            rows.append((one["name"], text(one["position"]), f"{one['lag']} records"))
+            rows.append((one["name"], text(one["position"]), counted(one["lag"], "record")))
         lines += ["subscriptions", *(f"  {line}" for line in columns(rows))]
     return lines

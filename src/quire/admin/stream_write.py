@@ -29,6 +29,7 @@ from quire.admin.stream_options import (
 )
 from quire.admin.tls import tls_options
 from quire.errors import EntryTooLargeError, QuireError, UsageError
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.admin.lines import InputSource, Splitter
@@ -308,7 +309,8 @@ class Input:
         name = self._writer.name
         if self.last is None:
             return f"stream {name}: 0 records acknowledged"
-        return f"stream {name}: {self.records} records acknowledged, the last at {self.last}"
+        records = counted(self.records, "record")
+        return f"stream {name}: {records} acknowledged, the last at {self.last}"
 
     def as_json(self) -> Values:
         return {

@@ -15,6 +15,7 @@ from quire.client.write_handle import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry import MAX_ENTRY_ID
 from quire.codec.frames import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError
+from quire.units import counted
 
 HELD_ENTRY_BYTES = 200
 """What a held entry counts besides its payload."""
@@ -94,9 +95,9 @@ class CallerIdWriter(WriteHandle):
         size = len(payload) + HELD_ENTRY_BYTES
         if self._held_bytes + size > self._max_held_bytes:
             raise UsageError(
-                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: {len(self._held)} "
-                f"entries ({self._held_bytes} bytes) wait for entry {missing} already. Nothing was "
-                "sent",
+                f"entry {entry_id} of ledger {self.ledger_id} is too far ahead: entry {missing} is "
+                f"waited for by {counted(len(self._held), 'entry')} ({self._held_bytes} bytes) "
+                "already. Nothing was sent",
                 remedy=f"Append entry {missing} first, or raise max_held_bytes",
             )
         self._held[entry_id] = payload

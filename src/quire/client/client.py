@@ -40,6 +40,7 @@ from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
 from quire.tasks import TaskSet
+from quire.units import counted
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer
@@ -382,8 +383,9 @@ class Client:
         """As many negatives as then prove absence, and as few unknown, there must be."""
         if liars < 0 or (liars and ack_quorum - liars < 1):
             raise UsageError(
-                f"with an ack quorum of {ack_quorum} no more than {ack_quorum - 1} bookies of an "
-                f"ensemble can be assumed to lie, not {liars}",
+                f"with an ack quorum of {ack_quorum} no more than "
+                f"{counted(ack_quorum - 1, 'bookie')} of an ensemble can be assumed to lie, "
+                f"not {liars}",
                 remedy="An acknowledged entry must be on a bookie that does not: create ledgers "
                 "with a larger ack quorum",
             )

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from quire.replication.at_risk import AtRisk
-from quire.units import counted
+from quire.units import are, counted, plural
 
 NAMED_MAX = 5
 """Bookies in a sentence."""
@@ -182,10 +182,12 @@ def _healing(
             f"{waiting['bookie']} to come back; then its ledgers are copied "
             "(at once: quire autorecovery trigger)"
         )
+    number, locked = found["marked"], found["locked"]
+    marked = f"{_marked(found)} {plural('ledger', number)} {are(number)} marked for repair"
     if found["failing"]:
-        return f"{_marked(found)} ledgers are marked for repair; it failed with {found['failing']}"
-    if found["marked"]:
-        return f"{_marked(found)} ledgers are marked for repair, {found['locked']} are worked on"
+        return f"{marked}; it failed with {found['failing']}"
+    if number:
+        return f"{marked}, {locked} {are(locked)} worked on"
     return f"The auditor {found['auditor']} has marked none of its ledgers yet"
 
 
@@ -264,7 +266,7 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
             "warn",
             f"Ledgers that lack replicas: {_marked(found)}",
             "quire autorecovery list",
-            doing=f"{found['locked']} are worked on",
+            doing=f"{found['locked']} {are(found['locked'])} worked on",
         )
 
 

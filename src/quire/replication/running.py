@@ -19,6 +19,7 @@ from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.replication.pauses import KINDS
 from quire.tasks import TaskSet, each
+from quire.units import plural
 
 SAY_INTERVAL_S = 5.0
 """Between two times that a job says how far it is."""
@@ -63,7 +64,8 @@ class RunningJob:
     def sentence(self) -> str:
         far = self.far
         ledgers = f"{far.ledgers_done} of {far.ledgers}" if far.ledgers else f"{far.ledgers_done}"
-        counted = f"{ledgers} ledgers" if far.ledgers or far.ledgers_done else ""
+        noun = plural("ledger", far.ledgers or far.ledgers_done)
+        counted = f"{ledgers} {noun}" if far.ledgers or far.ledgers_done else ""
         size = f"{far.bytes_done / 1e6:,.1f} of {far.bytes / 1e6:,.1f} MB" if far.bytes else ""
         parts = [far.step, counted, size, "paused" if far.paused else ""]
         said = ", ".join(filter(None, parts)) or "begins"

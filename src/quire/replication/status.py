@@ -20,6 +20,7 @@ from quire.metadata.base import MetadataStore
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
+from quire.units import counted
 
 MISPLACED_TOLD_MAX = 20
 """Of what a check of placement has found."""
@@ -77,7 +78,8 @@ class WhyNot:
             since = "" if self.lock_age_s is None else f" for {self.lock_age_s:.0f} s"
             return f"{self.lock_owner} works on it{since}"
         if self.failure is not None:
-            return f"{self.failure.reason} ({self.failure.attempts} attempts, {self.failure.by})"
+            attempts = counted(self.failure.attempts, "attempt")
+            return f"{self.failure.reason} ({attempts}, {self.failure.by})"
         return "no worker has taken it yet"
 
 

@@ -25,6 +25,7 @@ from quire.storage.scan import ScannedGroup
 from quire.storage.scrub import Findings, Target
 from quire.storage.seams import Disk
 from quire.storage.segment import SegmentState
+from quire.units import counted
 
 Progress = Callable[[int], None]
 """Called with the bytes that were read since the last call."""
@@ -128,16 +129,16 @@ def _sentences(found: Findings) -> Iterator[str]:
     if found.index:
         yield f"its index is damaged: {found.index}"
     if found.lost_tables:
-        yield f"{found.lost_tables} groups have no table that checks"
+        yield f"{counted(found.lost_tables, 'group')} without a table that checks"
     for first, last in found.blocks[:NAMED_MAX]:
         end = (last + 1) * BLOCK_BYTES - 1
         yield f"bytes {first * BLOCK_BYTES} to {end} do not match their checksums"
     if len(found.blocks) > NAMED_MAX:
-        yield f"... and {len(found.blocks) - NAMED_MAX} more stretches"
+        yield f"... and {counted(len(found.blocks) - NAMED_MAX, 'stretch')} more"
     for ledger_id, spans in sorted(found.ledgers.items())[:NAMED_MAX]:
         yield f"ledger {ledger_id}: no good copy in it of {words_of(spans)}"
     if len(found.ledgers) > NAMED_MAX:
-        yield f"... and {len(found.ledgers) - NAMED_MAX} more ledgers"
+        yield f"... and {counted(len(found.ledgers) - NAMED_MAX, 'ledger')} more"
     if not found.extent_known:
         yield "what else is damaged in it is not known"
 
@@ -169,7 +170,7 @@ def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIds) -> Iterator
             if told <= NAMED_MAX:
                 yield f"its index does not name {words_of(lacking)} of ledger {ledger_id}"
     if told > NAMED_MAX:
-        yield f"... nor entries of {told - NAMED_MAX} more ledgers"
+        yield f"... nor entries of {counted(told - NAMED_MAX, 'ledger')} more"
 
 
 def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[Extent]]:

@@ -45,6 +45,7 @@ from quire.storage.sealing import (
 )
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.units import counted
 
 CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
 
@@ -74,12 +75,12 @@ class RecoveryReport:
         """For the log of the bookie."""
         stop = "stopped cleanly" if self.clean else "new, or not stopped cleanly"
         parts = [
-            f"{self.segments} segments, {self.ledgers} ledgers",
-            f"{stop}: {self.groups_scanned} groups scanned",
+            f"{counted(self.segments, 'segment')}, {counted(self.ledgers, 'ledger')}",
+            f"{stop}: {counted(self.groups_scanned, 'group')} scanned",
             "" if self.rewritten_group is None else f"group {self.rewritten_group} written again",
             "" if self.torn_group is None
             else f"group {self.torn_group}, which nobody was told is stored, cut off",
-            f"{self.damaged_blocks} damaged blocks" if self.damaged_blocks else "",
+            counted(self.damaged_blocks, "damaged block") if self.damaged_blocks else "",
             *self.problems,
             "what is not found is answered as unknown" if self.negatives_unknown else "",
             f"index cache: {self.index_cache}" if self.index_cache else "",
@@ -277,7 +278,7 @@ class Recovery:
         end_group = chain.next_group + (chain.tail is not None)
         cache.restore(self._catalogue, cached, end_group, self._progress.check)
         self._progress.advance(len(cached))
-        self._cache_state = f"used for {len(cached)} of {len(live)} segments"
+        self._cache_state = f"used for {len(cached)} of {counted(len(live), 'segment')}"
         return cached
 
     # -- which segments ---------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from quire.storage.compactor import Compactor
 from quire.storage.reader import Reader
 from quire.storage.segment import Segment, SegmentState
 from quire.storage.upkeep import Upkeep
+from quire.units import are, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +185,8 @@ def _why(segment: Segment, compactor: Compactor) -> str:
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
     if segment.lost_groups:
-        return f"damaged: {segment.lost_groups} groups of it are lost"
+        lost = segment.lost_groups
+        return f"damaged: {counted(lost, 'group')} of it {are(lost)} lost"
     if segment.state is SegmentState.CLOSED:
         return "it waits to be sealed"
     if segment.state is SegmentState.RETIRED:

@@ -156,15 +156,20 @@ class LedgerStore(StoreEvents, StoreFacts):
         upkeep.quarantine.on_change = partial(self.tell_damage, self._disk.path)
         upkeep.index_cache.loaded(started.cached)
         self._reader.on_damage = lambda segment: upkeep.scrubber.suspect(segment.number)
-        found: list[StateRecord] = []
-        for info in started.keyless:
+        found = self._find_keys(started.keyless)
+        self._appender.resume(started.segment, started.sequence, found)
+        self._first_number = started.segment.number
+        return started.report
+
+    def _find_keys(self, keyless: Iterable[LedgerInfo]) -> list[StateRecord]:
+        """The records of the master keys that were lost and can be had from entries."""
+        found = []
+        for info in keyless:
             key = find_master_key(self._reader, self._files, info)
             if key is not None:
                 info.master_key = key
                 found.append(StateRecord(RecordKind.MASTER_KEY, info.ledger_id, key))
-        self._appender.resume(started.segment, started.sequence, found)
-        self._first_number = started.segment.number
-        return started.report
+        return found
 
     def stop_loading(self) -> None:
         """From any thread: `recover` ends with the segment that it is at, by `LoadStopped`. One

@@ -1,0 +1,78 @@
+"""Objects on three bookies in this process, with a metadata store whose hook models lost requests,
+lost answers, and others that come in between."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from quire.client import Client
+from quire.clock import SystemClock
+from quire.metadata.memory import Hook, MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+from quire.streams.objects import Objects
+from tests.support.bookie import running_bookie
+
+BOOKIES = 3
+
+
+class LateClock:
+    """Everything that exists is old; until the test turns it."""
+
+    def __init__(self) -> None:
+        self.ahead_ms = 3_600_000
+
+    def now_ms(self) -> int:
+        return SystemClock().now_ms() + self.ahead_ms
+
+    def monotonic(self) -> float:
+        return SystemClock().monotonic()
+
+
+class Bench:
+    """A cluster, and clients of it as they are asked for."""
+
+    def __init__(self, cluster: MemoryCluster, stack: AsyncExitStack) -> None:
+        self.cluster = cluster
+        self.clock = LateClock()
+        self._stack = stack
+
+    async def client(self, hook: Hook | None = None) -> Client:
+        store = MemoryStore(self.cluster) if hook is None else MemoryStore(self.cluster, hook=hook)
+        return await self._stack.enter_async_context(Client(store))
+
+    async def objects(self, hook: Hook | None = None, bucket: str = "default") -> Objects:
+        return Objects(await self.client(hook), bucket, clock=self.clock)
+
+    def ledgers(self) -> list[int]:
+        return list(self.cluster.ledger_ids)
+
+    def heads(self) -> list[tuple[str, ...]]:
+        return [key for key in self.cluster.values if key[0] == "objects"]
+
+
+@asynccontextmanager
+async def object_bench(path: Path) -> AsyncIterator[Bench]:
+    """Bookies with their data below `path`."""
+    cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(3))
+    cluster.initialise()
+    async with AsyncExitStack() as stack:
+        for number in range(BOOKIES):
+            bookie = running_bookie(path / str(number), metadata=MemoryStore(cluster))
+            await stack.enter_async_context(bookie)
+        yield Bench(cluster, stack)
+
+
+def some_bytes(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+async def content(objects: Objects, name: str) -> bytes:
+    async with await objects.get(name) as found:
+        return await found.read_all()
+
+
+async def names(objects: Objects, prefix: str = "", after: str = "") -> list[str]:
+    return [info.name async for info in objects.list(prefix, after=after)]

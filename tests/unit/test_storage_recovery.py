@@ -1,0 +1,250 @@
+"""What a start makes of a log that has lost something: absence is unknown, what is lost is found
+elsewhere, or the start is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.errors import DamagedError, StorageError
+from quire.storage.segment import segment_name
+from quire.storage.signals import NoEntry
+from tests.support.storage import StoreOnDisk, disk_of, entries, fill_segments, key_of, opened
+
+
+def test_a_missing_segment_makes_absence_unknown_until_it_is_repaired() -> None:
+    box = opened()
+    fill_segments(box, 1, 2)
+    missing = box.store.usage()[0].number
+    box.close()
+    disk_of(box).remove(segment_name(missing))
+    changes: list[bool] = []
+    for _ in range(3):
+        report = box.open()
+        assert report.negatives_unknown
+        assert any("missing" in problem for problem in report.problems)
+        assert not box.store.writable
+        with pytest.raises(NoEntry):
+            box.read(1, 0)
+        # What is there is still served, and recovery adds are taken.
+        assert box.read(1, box.store.last_entry_id(1))
+        box.idle()
+        box.close()
+    box.open()
+    box.store.on_writable_changed = changes.append
+    done: list[object] = []
+    box.store.mark_repaired(done.append)
+    assert not box.store.negatives_unknown
+    assert changes == [True]
+    box.idle()
+    assert done == [None]
+    for _ in range(2):
+        box.close()
+        box.open()
+        assert not box.store.negatives_unknown
+        assert box.store.writable
+
+
+def lose_a_group(box: StoreOnDisk) -> None:
+    """Damage the table of a group in the current segment that is not the last, and die."""
+    for number in range(6):
+        box.append(entries(1, number * 3, 3))
+        box.pump()
+    disk = disk_of(box)
+    segment = box.store.usage()[-1]
+    groups_at = 4096 + 2 * 4096
+    disk.kill()
+    disk.flip_bit(segment_name(segment.number), groups_at + 100)
+
+
+def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
+    box = opened()
+    lose_a_group(box)
+    for _ in range(3):
+        report = box.open()
+        assert report.negatives_unknown
+        assert any("1 group of" in problem for problem in report.problems)
+        found = 0
+        for key, entry in box.acknowledged.items():
+            try:
+                assert box.read(*key) == [entry]
+                found += 1
+            except NoEntry:
+                pass
+        assert found == 15
+        # Its key may be lost with the group, but every frame has it.
+        assert box.store.ledgers[1].master_key == key_of(1)
+        box.idle()
+        box.close()
+    box.open()
+    box.store.mark_repaired(lambda error: None)
+    box.idle()
+    box.close()
+    assert not box.open().negatives_unknown
+
+
+def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
+    """Nothing else told that there had been groups before the first one that was left."""
+    box = opened()
+    lose_a_group(box)
+    disk, name = disk_of(box), segment_name(1)
+    disk.flip_bit(name, 20)  # the header
+    for block in (1, 2):  # all groups before the one that is lost anyway
+        disk.flip_bit(name, block * 4096 + 20)
+    report = box.open()
+    assert any("header" in problem for problem in report.problems)
+    assert report.negatives_unknown
+
+
+def test_groups_of_segments_that_were_dropped_are_not_missed_behind_a_lost_header() -> None:
+    box = opened()
+    fill_segments(box, 1, 3)
+    box.append(entries(2, 0, 5))
+    box.idle()
+    box.drop([1])
+    box.idle()
+    assert box.store.stats().segments_removed >= 3
+    disk = disk_of(box)
+    disk.kill()
+    newest = max(one.number for one in box.store.usage())
+    disk.flip_bit(segment_name(newest), 20)
+    report = box.open()
+    assert any("header" in problem for problem in report.problems)
+    assert not report.negatives_unknown
+    assert box.read(2, 0, 5) == [box.written[2, i] for i in range(5)]
+
+
+def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
+    """Whatever began to be written next shows that it was synced: it is damaged."""
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.pump()
+    box.append([(1, 3, b"z" * 5000)])
+    box.pump()
+    disk = disk_of(box)
+    disk.kill()
+    name = segment_name(box.store.usage()[-1].number)
+    data = bytes(disk.open(name).read(0, 1 << 20) or b"")
+    end = -(-len(data.rstrip(b"\0")) // 4096) * 4096
+    disk.flip_bit(name, data.index(b"z" * 5000) + 4000)
+    behind = disk.open(name)
+    behind.write([b"the next group, torn"], end + 512)
+    behind.sync()
+    report = box.open()
+    assert report.torn_group is None
+    assert report.damaged_blocks == 1
+    assert not report.negatives_unknown
+    assert box.read(1, 0, 3) == [box.written[1, i] for i in range(3)]
+    with pytest.raises(DamagedError):
+        box.read(1, 3)
+    box.idle()
+    box.close()
+    assert box.open().clean
+    with pytest.raises(DamagedError):
+        box.read(1, 3)
+
+
+def test_the_last_group_is_torn_where_nothing_lies_behind_it() -> None:
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.pump()
+    box.append([(1, 3, b"z" * 5000)])
+    box.pump()
+    disk = disk_of(box)
+    disk.kill()
+    name = segment_name(box.store.usage()[-1].number)
+    data = disk.open(name).read(0, 1 << 20)
+    assert data is not None
+    disk.flip_bit(name, data.index(b"z" * 5000) + 4000)
+    report = box.open()
+    assert report.torn_group is not None
+    assert box.read(1, 0, 9) == [box.written[1, i] for i in range(3)]
+
+
+def test_the_key_of_a_ledger_is_found_in_its_frames() -> None:
+    box = opened()
+    box.idle()
+    box.append(entries(1, 0, 3))
+    box.pump()
+    box.append(entries(1, 3, 3))
+    box.idle()
+    disk = disk_of(box)
+    name = segment_name(box.store.usage()[-1].number)
+    data = disk.open(name).read(0, 1 << 20)
+    assert data is not None
+    at = data.index(key_of(1))
+    disk.kill()
+    disk.flip_bit(name, at)
+    report = box.open()
+    assert report.negatives_unknown
+    assert box.store.ledgers[1].master_key == key_of(1)
+    assert box.read(1, 3, 3) == [box.written[1, i] for i in (3, 4, 5)]
+
+
+def test_a_log_that_is_gone_is_not_a_new_directory() -> None:
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.close()
+    disk = disk_of(box)
+    for name in disk.list("log"):
+        disk.remove(f"log/{name}")
+    for _ in range(2):
+        report = box.open()
+        assert report.negatives_unknown
+        assert "the log is gone" in report.problems[0] or "missing" in report.problems[0]
+        box.idle()
+        box.close()
+
+
+def test_the_newest_segment_cannot_vanish_unnoticed() -> None:
+    box = opened()
+    fill_segments(box, 1, 2)
+    newest = box.store.usage()[-1].number
+    box.idle()
+    disk_of(box).kill()
+    disk_of(box).remove(segment_name(newest))
+    assert box.open().negatives_unknown
+    box.idle()
+    box.close()
+    assert box.open().negatives_unknown
+
+
+def test_a_footer_that_is_damaged_is_made_again_from_the_groups() -> None:
+    box = opened()
+    fill_segments(box, 1, 2)
+    box.idle()
+    box.close()
+    disk = disk_of(box)
+    first = box.store.usage()[0]
+    disk.flip_bit(segment_name(first.number), first.file_bytes - 60)
+    report = box.open()
+    assert not report.negatives_unknown
+    assert report.groups_scanned > 0
+    count = box.store.last_entry_id(1) + 1
+    assert box.read(1, 0, count) == [box.written[1, i] for i in range(count)]
+    box.idle()
+    assert box.store.usage()[0].state == "sealed"
+    box.close()
+    assert box.open().groups_scanned == 0
+    assert box.read(1, 0, count) == [box.written[1, i] for i in range(count)]
+
+
+def test_a_log_of_a_later_version_is_refused_untouched() -> None:
+    from quire.codec.digest import crc32c
+
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.idle()
+    disk = disk_of(box)
+    disk.kill()
+    name = segment_name(box.store.usage()[-1].number)
+    file = disk.open(name)
+    head = bytearray(file.read(0, 64) or b"")
+    ranges = int.from_bytes(head[56:60], "little")
+    head += file.read(64, 16 * ranges) or b""
+    head[8] = 9
+    head[60:64] = crc32c(head[64:], crc32c(head[:60])).to_bytes(4, "little")
+    file.write([bytes(head)], 0)
+    before = file.read(0, 1 << 20)
+    with pytest.raises(StorageError, match="log format 9"):
+        box.open()
+    assert disk.open(name).read(0, 1 << 20) == before
