@@ -7,10 +7,10 @@ import itertools
 import os
 import random
 import sqlite3
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import pytest
 from kazoo.client import KazooClient
@@ -29,11 +29,6 @@ from quire.metadata.zookeeper_server import ZooKeeperServer
 SESSION_TIMEOUT_MS = 4_000
 PATIENCE_S = 30.0
 """Bounds every wait for a condition; reached only by a failing test."""
-POLL_S = 0.01
-"""Between two looks at what several clients and a server make of something: there is no event."""
-
-T = TypeVar("T")
-Eventually = Callable[[Callable[[], bool]], Awaitable[None]]
 
 
 class Backend(Protocol):
@@ -290,32 +285,3 @@ async def sqlite(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterato
     await backend.initialise()
     yield backend
     await backend.close()
-
-
-@pytest.fixture
-def eventually() -> Eventually:
-    return until_so
-
-
-async def until_so(condition: Callable[[], bool]) -> None:
-    """Wait until a condition holds; fail if it does not for a long while."""
-
-    async def look() -> bool:
-        return condition()
-
-    await until(look)
-
-
-async def until(look: Callable[[], Awaitable[T]], wanted: Callable[[T], object] = bool) -> T:
-    """What `look` finds as soon as that is `wanted`; fail if it is not for a long while."""
-    last: object = None
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                found = await look()
-                if wanted(found):
-                    return found
-                last = found
-                await asyncio.sleep(POLL_S)
-    except TimeoutError:
-        pytest.fail(f"{last!r}, and nothing else within {PATIENCE_S:g} s")

@@ -28,7 +28,8 @@ from quire.replication.status import (
     overview,
     why_not,
 )
-from tests.conformance.conftest import Backend, tree, until
+from tests.conformance.conftest import Backend, tree
+from tests.support.waiting import until
 
 LIMIT_S = 30
 
@@ -41,14 +42,14 @@ async def names_of(store: MetadataStore, auditor: str | None) -> None:
     """Until this one is the auditor."""
     await until(
         lambda: auditor_of(store),
-        lambda found: (found.owner if found is not None else None) == auditor,
+        right=lambda found: (found.owner if found is not None else None) == auditor,
     )
 
 
 async def votes_of(store: MetadataStore, count: int) -> None:
     """Until there are so many."""
     root = election(store, "x").root
-    await until(lambda: store.tree.children(root), lambda found: len(found) == count)
+    await until(lambda: store.tree.children(root), right=lambda found: len(found) == count)
 
 
 async def test_one_is_elected_and_the_next_when_it_leaves(

@@ -12,14 +12,12 @@ import pytest
 from quire.codec.digest import DigestType
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.ledger_path import LEDGER_ID_MAX
-from quire.codec.registration import Endpoint
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
     KeyExistsError,
     LedgerExistsError,
     MetadataUnavailableError,
-    NoSuchKeyError,
     NoSuchLedgerError,
     UsageError,
     VersionConflictError,
@@ -27,7 +25,8 @@ from quire.errors import (
 from quire.metadata import _common, memory, open_metadata, sqlite
 from quire.metadata.base import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
 from quire.metadata.update import update_ledger
-from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, Eventually
+from tests.conformance.conftest import Backend
+from tests.support.waiting import until
 
 METADATA = LedgerMetadata(3, 2, 2, (Segment(0, ("a:1", "b:1", "c:1")),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
@@ -343,7 +342,7 @@ async def test_lists_of_many_ledgers(
     assert len(ranges) > 1 or ledger_store.uri.startswith("zk+flat:")
 
 
-async def test_watch_ledger(ledger_backend: Backend, eventually: Eventually) -> None:
+async def test_watch_ledger(ledger_backend: Backend) -> None:
     writer, reader = await ledger_backend.store(), await ledger_backend.store()
     ledger_id, created = await writer.create_ledger(METADATA)
     seen: list[Versioned[LedgerMetadata] | None] = []
@@ -352,283 +351,24 @@ async def test_watch_ledger(ledger_backend: Backend, eventually: Eventually) -> 
     reader.watch_ledger(ledger_id, seen.append)
     writer.watch_ledger(ledger_id, own.append)
     unwanted = reader.watch_ledger(ledger_id, closed.append)
-    await eventually(lambda: seen == [created] and own == [created] and closed == [created])
+    await until(lambda: seen == [created] and own == [created] and closed == [created])
     unwanted.close()
     unwanted.close()
     await writer.write_ledger(ledger_id, created.value.with_state(LedgerState.IN_RECOVERY), 0)
-    await eventually(lambda: len(seen) == 2 and len(own) == 2)
+    await until(lambda: len(seen) == 2 and len(own) == 2)
     written = await writer.write_ledger(ledger_id, created.value.with_close(3, 4), 1)
-    await eventually(lambda: written in seen and written in own)
+    await until(lambda: written in seen and written in own)
     await writer.delete_ledger(ledger_id)
-    await eventually(lambda: seen[-1] is None and own[-1] is None)
+    await until(lambda: seen[-1] is None and own[-1] is None)
     versions = [found.version for found in seen if found is not None]
     assert versions == sorted(set(versions))
     assert closed == [created]
 
 
-async def test_watch_of_a_missing_ledger(
-    ledger_store: MetadataStore, eventually: Eventually
-) -> None:
+async def test_watch_of_a_missing_ledger(ledger_store: MetadataStore) -> None:
     seen: list[Versioned[LedgerMetadata] | None] = []
     ledger_store.watch_ledger(4711, seen.append)
-    await eventually(lambda: seen == [None])
-
-
-# -- bookies ----------------------------------------------------------------------------------
-
-
-async def test_register(backend: Backend) -> None:
-    one, two = await backend.store(), await backend.store()
-    assert await one.bookies() == Bookies({}, {})
-    first = await one.register_bookie(ONE)
-    second = await two.register_bookie(TWO, readonly=True)
-    for store in (one, two):
-        found = await store.bookies()
-        assert found == Bookies({ONE.bookie_id: ONE}, {TWO.bookie_id: TWO})
-        assert found.find(ONE.bookie_id) == ONE
-    await first.close()
-    await first.close()
-    assert await two.bookies() == Bookies({}, {TWO.bookie_id: TWO})
-    await two.close()
-    assert await one.bookies() == Bookies({}, {})
-    with pytest.raises(ClientClosedError):
-        await first.set_readonly(True)
-    await second.close()
-    # The id is free again, in either list.
-    await one.register_bookie(TWO)
-    assert await one.bookies() == Bookies({TWO.bookie_id: TWO}, {})
-
-
-async def test_readonly_moves(backend: Backend) -> None:
-    owner, other = await backend.store(), await backend.store()
-    registration = await owner.register_bookie(ONE)
-    for readonly in (True, True, False, False, True):
-        await registration.set_readonly(readonly)
-        found = await other.bookies()
-        assert ONE.bookie_id in (found.readonly if readonly else found.writable)
-        assert ONE.bookie_id not in (found.writable if readonly else found.readonly)
-    await registration.close()
-    assert await other.bookies() == Bookies({}, {})
-
-
-async def test_watch_bookies(backend: Backend, eventually: Eventually) -> None:
-    owner, other = await backend.store(), await backend.store()
-    seen: list[Bookies] = []
-    watch = other.watch_bookies(seen.append)
-    await eventually(lambda: seen == [Bookies({}, {})])
-    registration = await owner.register_bookie(ONE)
-    await eventually(lambda: seen[-1] == Bookies({ONE.bookie_id: ONE}, {}))
-    await registration.set_readonly(True)
-    await eventually(lambda: seen[-1] == Bookies({}, {ONE.bookie_id: ONE}))
-    own: list[Bookies] = []
-    owner.watch_bookies(own.append)
-    await eventually(lambda: own[-1:] == seen[-1:])
-    await owner.close()
-    await eventually(lambda: seen[-1] == Bookies({}, {}))
-    watch.close()
-    count = len(seen)
-    await other.register_bookie(TWO)
-    assert await other.bookies() == Bookies({TWO.bookie_id: TWO}, {})
-    assert len(seen) == count
-
-
-async def test_an_id_that_is_taken(backend: Backend) -> None:
-    holder, second = await backend.store(), await backend.store(session_timeout_ms=500)
-    await holder.register_bookie(ONE)
-    for readonly in (False, True):
-        with pytest.raises(KeyExistsError, match="bookie-1"):
-            await second.register_bookie(ONE, readonly)
-    with pytest.raises(KeyExistsError, match="by this process"):
-        await holder.register_bookie(ONE)
-    assert (await second.bookies()).writable == {ONE.bookie_id: ONE}
-    # A failed attempt leaves nothing that a later one would trip over.
-    await second.register_bookie(TWO)
-    await holder.close()
-    await second.register_bookie(ONE)
-
-
-async def test_waiting_for_an_id(backend: Backend) -> None:
-    holder, waiter = await backend.store(), await backend.store(SESSION_TIMEOUT_MS)
-    registration = await holder.register_bookie(ONE)
-    moved = BookieAddress(ONE.bookie_id, "10.9.9.9", 1)
-    waiting = asyncio.ensure_future(waiter.register_bookie(moved))
-    done, _ = await asyncio.wait([waiting], timeout=0.3)
-    assert not done
-    await registration.close()
-    await waiting
-    assert (await holder.bookies()).writable == {ONE.bookie_id: moved}
-
-
-async def test_what_a_bookie_registers(backend: Backend) -> None:
-    """TLS, other endpoints and any id reach the clients; an id need not be HOST:PORT."""
-    one, two = await backend.store(), await backend.store()
-    web = Endpoint("httpserver", "10.0.0.3", 8080, "http")
-    other = Endpoint("x", "h", 1, "something-new", ("a",), ("b", "c"))
-    for bookie_id in ("bookie-3", "rack:1;bookie=3", "[::1]:3181", "Read.Only_3"):
-        address = BookieAddress(bookie_id, "::1", 3181, {"k": ""}, tls=True, others=(web, other))
-        registration = await one.register_bookie(address)
-        assert (await two.bookies()).find(bookie_id) == address
-        await registration.close()
-    bad = replace(address, others=(Endpoint("second", "h", 1),))
-    with pytest.raises(UsageError, match="second endpoint"):
-        await one.register_bookie(bad)
-
-
-async def test_losing_an_id_to_another_process(backend: Backend) -> None:
-    """After a lost session: told once it has been so for a while, and not tried again."""
-    loser, winner = await backend.store(session_timeout_ms=500), await backend.store()
-    registration = await loser.register_bookie(ONE)
-    assert not registration.lost.done()
-    moved = replace(ONE, port=99)
-    await backend.take_id(loser, winner, moved)
-    async with asyncio.timeout(PATIENCE_S):
-        error = await registration.lost
-    assert isinstance(error, KeyExistsError)
-    assert ONE.bookie_id in str(error)
-    with pytest.raises(KeyExistsError):
-        await registration.set_readonly(True)
-    await registration.close()
-    await registration.close()
-    assert (await loser.bookies()).writable[ONE.bookie_id] == moved
-    await winner.close()
-    again = await loser.register_bookie(ONE)
-    assert (await loser.bookies()).writable[ONE.bookie_id] == ONE
-    await again.close()
-    assert not again.lost.done()
-
-
-async def test_bookie_ids_are_checked(store: MetadataStore) -> None:
-    for bad in ("readonly", "a/b", "", ".", ".."):
-        with pytest.raises(UsageError):
-            await store.register_bookie(BookieAddress(bad, "h", 1))
-        with pytest.raises(UsageError):
-            await store.read_cookie(bad)
-    with pytest.raises(UsageError):
-        await store.register_bookie(BookieAddress("b", "", 0))
-
-
-# -- cookies and values -----------------------------------------------------------------------
-
-
-async def test_cookies(backend: Backend) -> None:
-    one, two = await backend.store(), await backend.store()
-    assert await one.list_cookies() == []
-    with pytest.raises(NoSuchKeyError, match="b:1"):
-        await one.read_cookie("b:1")
-    with pytest.raises(NoSuchKeyError):
-        await one.write_cookie("b:1", b"x", 0)
-    version = await one.write_cookie("b:1", b"5\n", None)
-    assert await two.read_cookie("b:1") == Versioned(b"5\n", version)
-    with pytest.raises(KeyExistsError):
-        await two.write_cookie("b:1", b"5\n", None)
-    newer = await two.write_cookie("b:1", b"new", version)
-    assert newer > version
-    with pytest.raises(VersionConflictError):
-        await one.write_cookie("b:1", b"lost", version)
-    with pytest.raises(VersionConflictError):
-        await one.delete_cookie("b:1", version)
-    assert await one.read_cookie("b:1") == Versioned(b"new", newer)
-    await one.write_cookie("a:1", b"", None)
-    assert await two.list_cookies() == ["a:1", "b:1"]
-    await one.delete_cookie("b:1", newer)
-    await one.delete_cookie("b:1")
-    await one.delete_cookie("a:1")
-    assert await two.list_cookies() == []
-
-
-async def test_values(backend: Backend) -> None:
-    one, two = await backend.store(), await backend.store()
-    key = ("datasets", "flights")
-    assert await one.list_values(()) == []
-    assert await one.list_values(("datasets",)) == []
-    with pytest.raises(NoSuchKeyError, match="datasets/flights"):
-        await one.read_value(key)
-    with pytest.raises(NoSuchKeyError):
-        await one.write_value(key, b"", 0)
-    await one.delete_value(key)
-    version = await one.write_value(key, b"", None)
-    assert await two.read_value(key) == Versioned(b"", version)
-    with pytest.raises(KeyExistsError):
-        await two.write_value(key, b"", None)
-    newer = await two.write_value(key, b"{}", version)
-    with pytest.raises(VersionConflictError):
-        await one.write_value(key, b"lost", version)
-    with pytest.raises(VersionConflictError):
-        await one.delete_value(key, version)
-    assert await one.read_value(key) == Versioned(b"{}", newer)
-    await one.delete_value(key, newer)
-    await one.delete_value(key)
-    with pytest.raises(NoSuchKeyError):
-        await two.read_value(key)
-    assert await one.list_values(()) == []
-    assert await two.write_value(key, b"again", None) >= 0
-
-
-async def test_values_below_values(store: MetadataStore) -> None:
-    """A name can be a value and the parent of others; parents alone are no values."""
-    await store.write_value(("a", "b", "c"), b"1", None)
-    await store.write_value(("a", "b-c"), b"2", None)
-    await store.write_value(("ab",), b"3", None)
-    assert await store.list_values(()) == ["a", "ab"]
-    assert await store.list_values(("a",)) == ["b", "b-c"]
-    assert await store.list_values(("a", "b")) == ["c"]
-    for missing in (("a",), ("a", "b")):
-        with pytest.raises(NoSuchKeyError):
-            await store.read_value(missing)
-        with pytest.raises(NoSuchKeyError):
-            await store.write_value(missing, b"", 0)
-    version = await store.write_value(("a", "b"), b"4", None)
-    assert await store.read_value(("a", "b")) == Versioned(b"4", version)
-    await store.delete_value(("a", "b"))
-    with pytest.raises(NoSuchKeyError):
-        await store.read_value(("a", "b"))
-    assert (await store.read_value(("a", "b", "c"))).value == b"1"
-    await store.delete_value(("a", "b", "c"))
-    assert await store.list_values(("a",)) == ["b-c"]
-    await store.delete_value(("a", "b-c"))
-    assert await store.list_values(()) == ["ab"]
-
-
-async def test_two_stores_race_on_a_value(backend: Backend) -> None:
-    stores = [await backend.store(), await backend.store()]
-    key, rounds = ("counters", "c"), 20
-    await stores[0].write_value(key, b"0", None)
-
-    async def count(store: MetadataStore) -> None:
-        for _ in range(rounds):
-            while True:
-                now = await store.read_value(key)
-                try:
-                    await store.write_value(key, b"%d" % (int(now.value) + 1), now.version)
-                    break
-                except VersionConflictError:
-                    continue
-
-    await asyncio.gather(*(count(store) for store in stores))
-    assert (await stores[0].read_value(key)).value == b"%d" % (2 * rounds)
-
-
-async def test_only_one_creates(backend: Backend) -> None:
-    stores = [await backend.store(), await backend.store()]
-
-    async def create(store: MetadataStore, name: str) -> bool:
-        try:
-            await store.write_value((name, "x"), b"", None)
-        except KeyExistsError:
-            return False
-        return True
-
-    for number in range(10):
-        made = await asyncio.gather(*(create(store, f"n{number}") for store in stores))
-        assert sorted(made) == [False, True]
-
-
-async def test_keys_are_checked(store: MetadataStore) -> None:
-    for bad in ((), ("",), ("a/b",), (".",), ("a", ".."), ("a\0b",), "text"):
-        with pytest.raises(UsageError):
-            await store.read_value(bad)
-    with pytest.raises(UsageError):
-        await store.list_values("text")
+    await until(lambda: seen == [None])
 
 
 # -- nobody there -----------------------------------------------------------------------------

@@ -32,7 +32,8 @@ from quire.metadata.base import BookieAddress, Bookies
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.sqlite_file import QUEUED_CALLS_MAX, SqliteFile
 from quire.metadata.sqlite_lease import ProcessId, ThisMachine
-from tests.conformance.conftest import Backend, Eventually, ids_of
+from tests.conformance.conftest import Backend, ids_of
+from tests.support.waiting import until
 
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),))
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)
@@ -148,7 +149,7 @@ async def next_line(running: subprocess.Popen[str]) -> str:
     return (await asyncio.to_thread(running.stdout.readline)).strip()
 
 
-async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend, eventually: Eventually) -> None:
+async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend) -> None:
     """Its lease would hold for an hour; and it is a zombie, since nobody has waited for it yet."""
     store = await sqlite.store()
     seen: list[Bookies] = []
@@ -156,27 +157,25 @@ async def test_a_killed_bookie_vanishes_at_once(sqlite: Backend, eventually: Eve
     with process(REGISTER, str(path_of(sqlite)), str(LONG_MS)) as running:
         assert await next_line(running) == "registered"
         assert (await store.bookies()).writable == {ONE.bookie_id: ONE}
-        await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        await until(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
         running.send_signal(signal.SIGKILL)
-        await eventually(lambda: seen[-1] == Bookies({}, {}))
+        await until(lambda: seen[-1] == Bookies({}, {}))
         assert await store.bookies() == Bookies({}, {})
         await store.register_bookie(ONE)  # the id is free: no waiting for the lease
 
 
-async def test_a_stopped_bookie_vanishes_with_its_lease(
-    sqlite: Backend, eventually: Eventually
-) -> None:
+async def test_a_stopped_bookie_vanishes_with_its_lease(sqlite: Backend) -> None:
     """It lives, but does not renew; and once it goes on it is there again."""
     store = await sqlite.store()
     seen: list[Bookies] = []
     store.watch_bookies(seen.append)
     with process(REGISTER, str(path_of(sqlite)), "800") as running:
         assert await next_line(running) == "registered"
-        await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        await until(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
         running.send_signal(signal.SIGSTOP)
-        await eventually(lambda: seen[-1] == Bookies({}, {}))
+        await until(lambda: seen[-1] == Bookies({}, {}))
         running.send_signal(signal.SIGCONT)
-        await eventually(lambda: seen[-1] == Bookies({ONE.bookie_id: ONE}, {}))
+        await until(lambda: seen[-1] == Bookies({ONE.bookie_id: ONE}, {}))
 
 
 async def test_many_processes_make_one_cluster(tmp_path: Path) -> None:
@@ -228,7 +227,7 @@ async def test_leases_end_with_time_processes_and_boots(sqlite: Backend) -> None
         await observer.close()
 
 
-async def test_a_lost_session_comes_back(sqlite: Backend, eventually: Eventually) -> None:
+async def test_a_lost_session_comes_back(sqlite: Backend) -> None:
     """The lease ran out and another process cleared it away: the next renewal registers again, in
     the list where the bookie was."""
     mine, others = FakeMachine(), FakeMachine()
@@ -239,19 +238,19 @@ async def test_a_lost_session_comes_back(sqlite: Backend, eventually: Eventually
         registration = await owner.register_bookie(ONE)
         await registration.set_readonly(True)
         other.watch_bookies(seen.append)
-        await eventually(lambda: seen[-1:] == [Bookies({}, {ONE.bookie_id: ONE})])
+        await until(lambda: seen[-1:] == [Bookies({}, {ONE.bookie_id: ONE})])
         others.time_ms += 10_000
         await other.register_bookie(replace(ONE, bookie_id="bookie-2"))  # clears away
-        await eventually(lambda: seen[-1].find(ONE.bookie_id) is None)
+        await until(lambda: seen[-1].find(ONE.bookie_id) is None)
         others.time_ms -= 10_000
-        await eventually(lambda: ONE.bookie_id in seen[-1].readonly)
+        await until(lambda: ONE.bookie_id in seen[-1].readonly)
     finally:
         await owner.close()
         await other.close()
 
 
 async def test_an_id_that_was_taken_over_is_not_taken_back(
-    sqlite: Backend, eventually: Eventually, caplog: pytest.LogCaptureFixture
+    sqlite: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:
     mine, others = FakeMachine(), FakeMachine()
     owner = await open_store(sqlite, machine=mine, session_timeout_ms=1_000)
@@ -260,7 +259,7 @@ async def test_an_id_that_was_taken_over_is_not_taken_back(
         registration = await owner.register_bookie(ONE)
         others.time_ms += 5_000
         await other.register_bookie(replace(ONE, port=99))
-        await eventually(lambda: "another process has registered bookie bookie-1" in caplog.text)
+        await until(lambda: "another process has registered bookie bookie-1" in caplog.text)
         with pytest.raises(KeyExistsError):
             await registration.set_readonly(True)
         await registration.close()
@@ -286,9 +285,7 @@ def test_the_machine_knows_its_processes() -> None:
     assert machine.exists(ProcessId(ended.pid, "another namespace", 1))  # cannot be seen
 
 
-async def test_a_cancelled_registration_leaves_nothing(
-    sqlite: Backend, eventually: Eventually
-) -> None:
+async def test_a_cancelled_registration_leaves_nothing(sqlite: Backend) -> None:
     """The thread is at it already, waiting for the file, when the caller gives up."""
     store = await open_store(sqlite)
     other = await open_store(sqlite)
@@ -297,7 +294,7 @@ async def test_a_cancelled_registration_leaves_nothing(
         holder.execute("BEGIN IMMEDIATE")
         registering = asyncio.ensure_future(store.register_bookie(ONE))
         await asyncio.sleep(0)
-        await eventually(store._file._thread._work_queue.empty)
+        await until(store._file._thread._work_queue.empty)
         registering.cancel()
         with pytest.raises(asyncio.CancelledError):
             await registering

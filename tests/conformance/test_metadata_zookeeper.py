@@ -35,13 +35,12 @@ from quire.metadata.zookeeper_server import ZooKeeperServer
 from tests.conformance.conftest import (
     SESSION_TIMEOUT_MS,
     Backend,
-    Eventually,
     connect,
     end_session,
     ids_of,
     tree,
-    until,
 )
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -382,7 +381,6 @@ async def test_after_a_lost_session_all_is_set_up_again(
     where: MetadataURI,
     raw: ZooKeeperConnection,
     store: ZooKeeperStore,
-    eventually: Eventually,
 ) -> None:
     other = await zookeeper.store()
     watching: list[Bookies] = []
@@ -395,26 +393,26 @@ async def test_after_a_lost_session_all_is_set_up_again(
     bookies: list[Bookies] = []
     store.watch_ledger(ledger_id, ledgers.append)
     store.watch_bookies(bookies.append)
-    await eventually(lambda: watching[-1:] == bookies[-1:] == [there] and ledgers == [created])
+    await until(lambda: watching[-1:] == bookies[-1:] == [there] and ledgers == [created])
     first_session = store._zk.session_id
 
     await asyncio.to_thread(end_session, store)
 
-    await eventually(lambda: store._zk.session_id != first_session)
+    await until(lambda: store._zk.session_id != first_session)
     path = f"{where.root}/available/readonly/{ONE.bookie_id}"
     await until(
         lambda: raw.exists(path),
-        lambda stat: stat is not None and stat.owner == store._zk.session_id,
+        right=lambda stat: stat is not None and stat.owner == store._zk.session_id,
     )
-    await eventually(lambda: watching[-1] == there)
+    await until(lambda: watching[-1] == there)
     # The watches of the new session tell of what happens from now on.
     written = await other.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
-    await eventually(lambda: ledgers[-1] == written)
+    await until(lambda: ledgers[-1] == written)
     second = replace(ONE, bookie_id="second")
     await other.register_bookie(second)
-    await eventually(lambda: bookies[-1].writable == {"second": second})
+    await until(lambda: bookies[-1].writable == {"second": second})
     await registration.close()
-    await eventually(lambda: watching[-1] == Bookies({"second": second}, {}))
+    await until(lambda: watching[-1] == Bookies({"second": second}, {}))
 
 
 async def test_operations_go_on_over_a_lost_session(store: ZooKeeperStore) -> None:
@@ -427,21 +425,19 @@ async def test_operations_go_on_over_a_lost_session(store: ZooKeeperStore) -> No
     assert set(ids) <= set(await ids_of(store))
 
 
-async def test_a_client_that_stopped_is_replaced(
-    store: ZooKeeperStore, eventually: Eventually
-) -> None:
+async def test_a_client_that_stopped_is_replaced(store: ZooKeeperStore) -> None:
     """kazoo ends its loop on what it does not expect; a bookie must not be lost for good by it."""
     await store.register_bookie(ONE)
     broken = store._zk._client
     await asyncio.to_thread(broken.stop)
-    await eventually(lambda: store._zk._client is not broken and store._zk.connected)
+    await until(lambda: store._zk._client is not broken and store._zk.connected)
     seen: list[Bookies] = []
     store.watch_bookies(seen.append)
-    await eventually(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+    await until(lambda: seen[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
     assert (await store.create_ledger(METADATA))[0] == 0
 
 
-async def test_a_cancelled_registration(store: ZooKeeperStore, eventually: Eventually) -> None:
+async def test_a_cancelled_registration(store: ZooKeeperStore) -> None:
     """What it made is cleared away, and never the node of the attempt after it."""
     for _ in range(10):
         registering = asyncio.ensure_future(store.register_bookie(ONE))
@@ -491,9 +487,7 @@ async def own_server(stoppable_server: ZooKeeperServer) -> ZooKeeperServer:
     return stoppable_server
 
 
-async def test_a_server_that_comes_back(
-    own_server: ZooKeeperServer, eventually: Eventually
-) -> None:
+async def test_a_server_that_comes_back(own_server: ZooKeeperServer) -> None:
     """Operations wait for it, registrations and watches are there again."""
     where = parse_uri(own_server.uri("/back"))
     store = await connect(where, session_timeout_ms=SESSION_TIMEOUT_MS)
@@ -503,9 +497,9 @@ async def test_a_server_that_comes_back(
         ledger_id, created = await store.create_ledger(METADATA)
         seen: list[Versioned[LedgerMetadata] | None] = []
         store.watch_ledger(ledger_id, seen.append)
-        await eventually(lambda: seen == [created])
+        await until(lambda: seen == [created])
         await asyncio.to_thread(own_server.stop)
-        await eventually(lambda: not store._zk.connected)
+        await until(lambda: not store._zk.connected)
         writing = asyncio.ensure_future(
             store.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
         )
@@ -514,24 +508,22 @@ async def test_a_server_that_comes_back(
         await asyncio.to_thread(own_server.start)
         written = await writing
         assert await store.read_ledger(ledger_id) == written
-        await eventually(lambda: seen[-1] == written)
+        await until(lambda: seen[-1] == written)
         bookies: list[Bookies] = []
         store.watch_bookies(bookies.append)
-        await eventually(lambda: bookies[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        await until(lambda: bookies[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
     finally:
         await store.close()
 
 
-async def test_a_server_that_stays_away(
-    own_server: ZooKeeperServer, eventually: Eventually
-) -> None:
+async def test_a_server_that_stays_away(own_server: ZooKeeperServer) -> None:
     where = parse_uri(own_server.uri("/away"))
     store = await connect(where, session_timeout_ms=1_000, operation_timeout_s=0.5)
     try:
         await store.initialise()
         registration = await store.register_bookie(ONE)
         await asyncio.to_thread(own_server.stop)
-        await eventually(lambda: not store._zk.connected)
+        await until(lambda: not store._zk.connected)
         with pytest.raises(MetadataUnavailableError, match="did not answer within") as raised:
             await store.create_ledger(METADATA)
         assert own_server.address in str(raised.value)

@@ -12,7 +12,8 @@ from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication import running
 from quire.replication.running import RUNNING_MAX, Far, RunningJob, announced, running_jobs
-from tests.conformance.conftest import Backend, until, until_so
+from tests.conformance.conftest import Backend
+from tests.support.waiting import until
 
 LIMIT_S = 30
 BOOKIE = "10.0.0.1:3181"
@@ -32,7 +33,7 @@ def job(
 async def told(
     store: MetadataStore, wanted: Callable[[list[RunningJob]], bool]
 ) -> list[RunningJob]:
-    return await until(lambda: running_jobs(store), wanted)
+    return await until(lambda: running_jobs(store), right=wanted)
 
 
 async def test_a_job_is_told_of_while_it_runs(backend: Backend, store: MetadataStore) -> None:
@@ -82,7 +83,7 @@ async def test_nothing_is_written_while_nothing_changes(store: MetadataStore) ->
         await told(store, bool)
         root = running._root(store.uri)
         [name] = await store.tree.children(root)
-        await until_so(lambda: looked >= 5)
+        await until(lambda: looked >= 5)
         assert (await store.tree.read(f"{root}/{name}")).version == 0
 
 

@@ -15,8 +15,9 @@ from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Tree
 from quire.streams.lock import StreamLock
 from quire.tasks import TaskSet
-from tests.conformance.conftest import PATIENCE_S, Backend, until
+from tests.conformance.conftest import PATIENCE_S, Backend
 from tests.conformance.test_tree import lose_session
+from tests.support.waiting import until
 
 _paths = itertools.count()
 
@@ -37,7 +38,7 @@ async def path(store: MetadataStore) -> str:
 
 async def waiting(tree: Tree, path: str, count: int) -> list[str]:
     """The members, once there are so many."""
-    return await until(lambda: tree.children(path), lambda names: len(names) == count)
+    return await until(lambda: tree.children(path), right=lambda names: len(names) == count)
 
 
 async def test_one_owner_at_a_time(store: MetadataStore, path: str, tasks: TaskSet) -> None:

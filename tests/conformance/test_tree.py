@@ -27,7 +27,8 @@ from quire.metadata.sqlite import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper import ZooKeeperStore
-from tests.conformance.conftest import NOT_A_FILE, Backend, Eventually, end_session, until_so
+from tests.conformance.conftest import NOT_A_FILE, Backend, end_session
+from tests.support.waiting import until
 
 _bases = itertools.count()
 
@@ -115,7 +116,7 @@ async def test_a_tree_needs_no_cluster(empty_backend: Backend) -> None:
     store.tree.watch_value(path, seen.append)
     await store.tree.make_path(path, b"1")
     assert await store.tree.read(path) == Versioned(b"1", 0)
-    await until_so(lambda: seen[-1:] == [Versioned(b"1", 0)])
+    await until(lambda: seen[-1:] == [Versioned(b"1", 0)])
     assert not await store.is_initialised()
 
 
@@ -375,7 +376,7 @@ async def test_ephemeral_nodes_go_with_their_store(backend: Backend, base: str) 
     assert one.tree.session_id != two.tree.session_id
 
 
-async def test_a_lost_session(backend: Backend, base: str, eventually: Eventually) -> None:
+async def test_a_lost_session(backend: Backend, base: str) -> None:
     """What was ephemeral is gone for everyone, the store hears of it, and goes on with another
     session."""
     one, two = await backend.store(1_000), await backend.store()
@@ -388,19 +389,19 @@ async def test_a_lost_session(backend: Backend, base: str, eventually: Eventuall
     one.tree.on_session_lost(lambda: closed.append(1)).close()
     seen: list[list[str] | None] = []
     two.tree.watch_children(base, seen.append)
-    await eventually(lambda: seen == [["lock", "stays"]])
+    await until(lambda: seen == [["lock", "stays"]])
     await lose_session(backend, one)
-    await eventually(lambda: seen[-1:] == [["stays"]])
-    await eventually(lambda: len(told) == 1)
+    await until(lambda: seen[-1:] == [["stays"]])
+    await until(lambda: len(told) == 1)
     assert told == [one.tree.session_id]
     assert told != [before]
     assert not await one.tree.exists(path)
     with pytest.raises(NoSuchKeyError):
         await one.tree.commit(Check(path, 0), Put(base, b"under the lock"))
     assert await one.tree.commit(Create(path, b"again", ephemeral=True)) == [path]
-    await eventually(lambda: seen[-1:] == [["lock", "stays"]])
+    await until(lambda: seen[-1:] == [["lock", "stays"]])
     await one.close()
-    await eventually(lambda: seen[-1:] == [["stays"]])
+    await until(lambda: seen[-1:] == [["stays"]])
     assert len(told) == 1
     assert closed == []
 
@@ -460,58 +461,54 @@ async def test_two_delete_the_same_tree(backend: Backend, base: str) -> None:
 # -- watches ----------------------------------------------------------------------------------
 
 
-async def test_children_are_watched_over_deletion_and_creation(
-    backend: Backend, base: str, eventually: Eventually
-) -> None:
+async def test_children_are_watched_over_deletion_and_creation(backend: Backend, base: str) -> None:
     one, two = (await backend.store()).tree, (await backend.store()).tree
     path = f"{base}/segments"
     seen: list[list[str] | None] = []
     watch = one.watch_children(path, seen.append)
-    await eventually(lambda: seen == [None])
+    await until(lambda: seen == [None])
     await two.make_path(path)
-    await eventually(lambda: seen == [None, []])
+    await until(lambda: seen == [None, []])
     await two.commit(Create(f"{path}/b"))
-    await eventually(lambda: seen[2:] == [["b"]])
+    await until(lambda: seen[2:] == [["b"]])
     await one.commit(Create(f"{path}/a"))  # its own changes as well
-    await eventually(lambda: seen[3:] == [["a", "b"]])
+    await until(lambda: seen[3:] == [["a", "b"]])
     await two.commit(Put(path, b"no child"), Put(f"{path}/a", b"nor this"))
     await two.commit(Delete(f"{path}/a"), Create(f"{path}/c"))
-    await eventually(lambda: seen[4:] == [["b", "c"]])
+    await until(lambda: seen[4:] == [["b", "c"]])
     await two.delete_tree(path)
-    await eventually(lambda: seen[-1] is None)
+    await until(lambda: seen[-1] is None)
     await two.make_path(f"{path}/d")
-    await eventually(lambda: seen[-1] == ["d"])
+    await until(lambda: seen[-1] == ["d"])
     watch.close()
     watch.close()
     counted = len(seen)
     others: list[list[str] | None] = []
     one.watch_children(path, others.append)
-    await eventually(lambda: others == [["d"]])
+    await until(lambda: others == [["d"]])
     await two.commit(Create(f"{path}/e"))
-    await eventually(lambda: others == [["d"], ["d", "e"]])
+    await until(lambda: others == [["d"], ["d", "e"]])
     assert len(seen) == counted
 
 
-async def test_values_are_watched_over_deletion_and_creation(
-    backend: Backend, base: str, eventually: Eventually
-) -> None:
+async def test_values_are_watched_over_deletion_and_creation(backend: Backend, base: str) -> None:
     one, two = (await backend.store()).tree, (await backend.store()).tree
     path = f"{base}/value"
     seen: list[Versioned[bytes] | None] = []
     one.watch_value(path, seen.append)
-    await eventually(lambda: seen == [None])
+    await until(lambda: seen == [None])
     await two.commit(Create(path, b"0"))
-    await eventually(lambda: seen == [None, Versioned(b"0", 0)])
+    await until(lambda: seen == [None, Versioned(b"0", 0)])
     await two.commit(Put(path, b"0"), Create(f"{path}/child"))
-    await eventually(lambda: seen[2:] == [Versioned(b"0", 1)])
+    await until(lambda: seen[2:] == [Versioned(b"0", 1)])
     await two.commit(Delete(f"{path}/child"), Delete(path), Create(path, b"anew"))
-    await eventually(lambda: seen[-1] == Versioned(b"anew", 0))
+    await until(lambda: seen[-1] == Versioned(b"anew", 0))
     await two.commit(Delete(path))
-    await eventually(lambda: seen[-1] is None)
+    await until(lambda: seen[-1] is None)
     assert seen.count(Versioned(b"0", 1)) == 1
 
 
-async def test_many_watches(backend: Backend, base: str, eventually: Eventually) -> None:
+async def test_many_watches(backend: Backend, base: str) -> None:
     one, two = (await backend.store()).tree, (await backend.store()).tree
     paths = [f"{base}/{number}" for number in range(50)]
     await one.commit(*(Create(path) for path in paths))
@@ -521,10 +518,10 @@ async def test_many_watches(backend: Backend, base: str, eventually: Eventually)
         return lambda names: last.update({path: names})
 
     watches = [two.watch_children(path, keep(path)) for path in paths]
-    await eventually(lambda: len(last) == 50)
+    await until(lambda: len(last) == 50)
     for path in paths:
         await one.commit(Create(f"{path}/x"))
-    await eventually(lambda: all(names == ["x"] for names in last.values()))
+    await until(lambda: all(names == ["x"] for names in last.values()))
     for watch in watches:
         watch.close()
 

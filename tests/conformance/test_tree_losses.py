@@ -23,15 +23,9 @@ from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.metadata.zookeeper_commits import COMMITS_AT_ONCE_MAX
 from quire.metadata.zookeeper_server import ZooKeeperServer
-from tests.conformance.conftest import (
-    SESSION_TIMEOUT_MS,
-    Backend,
-    Eventually,
-    connect,
-    until,
-    until_so,
-)
+from tests.conformance.conftest import SESSION_TIMEOUT_MS, Backend, connect
 from tests.conformance.zookeeper_proxy import DELETE, MULTI, Loss, Proxy, Request
+from tests.support.waiting import until
 
 zookeeper_test = pytest.mark.zookeeper
 
@@ -98,7 +92,7 @@ def commits(request: Request) -> bool:
 async def held_back(proxy: Proxy) -> None:
     """Wait until the request was carried out and its connection lost; no new one is let through
     until `proxy.open` is set."""
-    await until_so(lambda: not (proxy.armed or proxy.connections))
+    await until(lambda: not (proxy.armed or proxy.connections))
 
 
 # -- every operation, every request -----------------------------------------------------------
@@ -347,18 +341,17 @@ async def test_a_cancelled_commit_leaves_no_mark(
     raw: ZooKeeperConnection,
     proxy: Proxy,
     base: str,
-    eventually: Eventually,
 ) -> None:
     await store.tree.commit(Check(base, 0))
     proxy.open.clear()
     committing = asyncio.ensure_future(store.tree.commit(Put(base, b"1", 0)))
-    await eventually(lambda: bool(store._zk._waiting))
+    await until(lambda: bool(store._zk._waiting))
     committing.cancel()
     with pytest.raises(asyncio.CancelledError):
         await committing
     proxy.open.set()
-    await eventually(lambda: any(request.kind == DELETE for request in proxy.seen))
-    await until(lambda: marks_of(raw, store), lambda count: count == 0)
+    await until(lambda: any(request.kind == DELETE for request in proxy.seen))
+    await until(lambda: marks_of(raw, store), right=lambda count: count == 0)
     now = await store.tree.read(base)
     assert await store.tree.commit(Put(base, b"2", now.version)) == [now.version + 1]
 
@@ -368,7 +361,7 @@ async def test_a_cancelled_commit_leaves_no_mark(
 
 @zookeeper_test
 async def test_watches_over_a_darkness_longer_than_the_session(
-    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy, base: str, eventually: Eventually
+    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     store = await behind(proxy, where, 1_000)
     try:
@@ -382,17 +375,15 @@ async def test_watches_over_a_darkness_longer_than_the_session(
         store.tree.watch_value(base, values.append)
         store.tree.watch_value(f"{base}/comes", comes.append)
         store.tree.on_session_lost(lambda: lost.append(store.tree.session_id))
-        await eventually(
-            lambda: (names, values, comes) == ([["lock"]], [Versioned(b"", 0)], [None])
-        )
+        await until(lambda: (names, values, comes) == ([["lock"]], [Versioned(b"", 0)], [None]))
         proxy.open.clear()
-        await until(lambda: other.tree.exists(lock), lambda there: not there)
+        await until(lambda: other.tree.exists(lock), right=lambda there: not there)
         await other.tree.commit(Create(f"{base}/comes", b"1"), Put(base, b"dark"))
         proxy.open.set()
-        await eventually(lambda: len(lost) == 1)
-        await eventually(lambda: names == [["lock"], ["comes"]])
-        await eventually(lambda: values == [Versioned(b"", 0), Versioned(b"dark", 1)])
-        await eventually(lambda: comes == [None, Versioned(b"1", 0)])
+        await until(lambda: len(lost) == 1)
+        await until(lambda: names == [["lock"], ["comes"]])
+        await until(lambda: values == [Versioned(b"", 0), Versioned(b"dark", 1)])
+        await until(lambda: comes == [None, Versioned(b"1", 0)])
         assert lost == [store.tree.session_id]
     finally:
         await store.close()
@@ -400,19 +391,19 @@ async def test_watches_over_a_darkness_longer_than_the_session(
 
 @zookeeper_test
 async def test_a_short_darkness_keeps_the_session(
-    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str, eventually: Eventually
+    store: ZooKeeperStore, other: ZooKeeperStore, proxy: Proxy, base: str
 ) -> None:
     lost: list[int] = []
     names: list[list[str] | None] = []
     store.tree.on_session_lost(lambda: lost.append(1))
     store.tree.watch_children(base, names.append)
     await store.tree.commit(Create(f"{base}/lock", ephemeral=True))
-    await eventually(lambda: names[-1:] == [["lock"]])
+    await until(lambda: names[-1:] == [["lock"]])
     proxy.open.clear()
     await proxy.drop()
     await other.tree.commit(Create(f"{base}/new"))
     proxy.open.set()
-    await eventually(lambda: names[-1:] == [["lock", "new"]])
+    await until(lambda: names[-1:] == [["lock", "new"]])
     assert await store.tree.commit(Check(f"{base}/lock", 0)) == [None]
     assert lost == []
 

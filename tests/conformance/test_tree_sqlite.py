@@ -16,7 +16,7 @@ from quire.errors import KeyExistsError, NoSuchKeyError
 from quire.metadata.base import BookieAddress, Bookies, Versioned
 from quire.metadata.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
 from quire.metadata.tree import Check, Create, Put
-from tests.conformance.conftest import Backend, Eventually
+from tests.conformance.conftest import Backend
 from tests.conformance.test_metadata_sqlite import (
     LONG_MS,
     FakeMachine,
@@ -25,6 +25,7 @@ from tests.conformance.test_metadata_sqlite import (
     path_of,
     process,
 )
+from tests.support.waiting import until
 
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181)
 METADATA = LedgerMetadata(1, 1, 1, (Segment(0, ("a:1",)),), ctime_ms=5, ctime_stored=True)
@@ -121,9 +122,7 @@ class _Named(Backend):
 # -- leases -----------------------------------------------------------------------------------
 
 
-async def test_a_lease_that_ran_out_is_not_taken_up_again(
-    sqlite: Backend, eventually: Eventually
-) -> None:
+async def test_a_lease_that_ran_out_is_not_taken_up_again(sqlite: Backend) -> None:
     """As after a long pause of the process: others have seen its nodes gone, so they are gone for
     it as well. Its bookie, which nobody else has, stays registered."""
     machine = FakeMachine()
@@ -144,7 +143,7 @@ async def test_a_lease_that_ran_out_is_not_taken_up_again(
             with pytest.raises(NoSuchKeyError):
                 await store.tree.commit(Check("/lock", 0))
         assert await owner.tree.commit(Create("/lock", b"again", ephemeral=True)) == ["/lock"]
-        await eventually(lambda: told == [owner.tree.session_id])
+        await until(lambda: told == [owner.tree.session_id])
         assert owner.tree.session_id != before
         assert await observer.tree.read("/lock") == Versioned(b"again", 0)
         assert await observer.bookies() == Bookies({ONE.bookie_id: ONE}, {})
@@ -174,9 +173,7 @@ async def test_leases_are_renewed(sqlite: Backend) -> None:
         await other.close()
 
 
-async def test_a_session_that_another_process_cleared_away(
-    sqlite: Backend, eventually: Eventually
-) -> None:
+async def test_a_session_that_another_process_cleared_away(sqlite: Backend) -> None:
     mine, others = FakeMachine(), FakeMachine()
     owner = await open_store(sqlite, machine=mine, session_timeout_ms=1_000)
     other = await open_store(sqlite, machine=others, session_timeout_ms=LONG_MS)
@@ -188,7 +185,7 @@ async def test_a_session_that_another_process_cleared_away(
         assert await other.tree.commit(Create("/lock", b"2", ephemeral=True)) == ["/lock"]
         with pytest.raises(KeyExistsError):
             await owner.tree.commit(Create("/lock", b"1", ephemeral=True))
-        await eventually(lambda: told == [1])
+        await until(lambda: told == [1])
     finally:
         await owner.close()
     try:
@@ -231,9 +228,7 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="without /proc only leases tell")
-async def test_the_nodes_of_a_killed_process_vanish_at_once(
-    sqlite: Backend, eventually: Eventually
-) -> None:
+async def test_the_nodes_of_a_killed_process_vanish_at_once(sqlite: Backend) -> None:
     """Its lease would hold for an hour. A watch hears of it, though the file does not change."""
     store = await open_store(sqlite)
     try:
@@ -243,10 +238,10 @@ async def test_the_nodes_of_a_killed_process_vanish_at_once(
             values: list[Versioned[bytes] | None] = []
             store.tree.watch_children("/", seen.append)
             store.tree.watch_value("/member_0000000000", values.append)
-            await eventually(lambda: seen == [["member_0000000000"]])
+            await until(lambda: seen == [["member_0000000000"]])
             running.send_signal(signal.SIGKILL)
-            await eventually(lambda: seen[1:] == [[]])
-            await eventually(lambda: values == [Versioned(b"child", 0), None])
+            await until(lambda: seen[1:] == [[]])
+            await until(lambda: values == [Versioned(b"child", 0), None])
         await store.tree.commit(Put("/", b""))  # whoever commits clears away
         rows = await store._file.read(lambda c: c.execute("SELECT path FROM tree").fetchall())
         assert rows == [("/",)]

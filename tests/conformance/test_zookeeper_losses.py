@@ -28,17 +28,9 @@ from quire.metadata.update import update_ledger
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import ZooKeeperStore
 from quire.metadata.zookeeper_server import ZooKeeperServer
-from tests.conformance.conftest import (
-    PATIENCE_S,
-    SESSION_TIMEOUT_MS,
-    Backend,
-    Eventually,
-    connect,
-    ids_of,
-    until,
-    until_so,
-)
+from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, connect, ids_of
 from tests.conformance.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -143,9 +135,9 @@ async def until_registered(
     session = store._zk
     await until(
         lambda: raw.exists(path),
-        lambda stat: stat is not None and stat.owner == session.session_id,
+        right=lambda stat: stat is not None and stat.owner == session.session_id,
     )
-    await until(lambda: raw.exists(absent), lambda stat: stat is None)
+    await until(lambda: raw.exists(absent), right=lambda stat: stat is None)
 
 
 REQUESTS_MAX = 80
@@ -214,8 +206,8 @@ def change(kind: int, part: str) -> Callable[[Request], bool]:
 async def held_back(proxy: Proxy) -> None:
     """Wait until the request was carried out and its connection lost; no new one is let through
     until `proxy.open` is set."""
-    await until_so(lambda: not proxy.armed)
-    await until_so(lambda: not proxy.connections)
+    await until(lambda: not proxy.armed)
+    await until(lambda: not proxy.connections)
 
 
 @pytest.mark.parametrize("update", [False, True])
@@ -377,11 +369,11 @@ SHORT_MS = 1_000
 
 
 async def until_gone(store: ZooKeeperStore, bookie_id: str) -> None:
-    await until(store.bookies, lambda found: found.find(bookie_id) is None)
+    await until(store.bookies, right=lambda found: found.find(bookie_id) is None)
 
 
 async def test_a_darkness_longer_than_the_session(
-    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy, eventually: Eventually
+    where: MetadataURI, other: ZooKeeperStore, proxy: Proxy
 ) -> None:
     """The bookie is back with the same data, watches tell what was missed, once."""
     store = await behind(proxy, where, SHORT_MS)
@@ -393,7 +385,7 @@ async def test_a_darkness_longer_than_the_session(
         bookies: list[Bookies] = []
         store.watch_ledger(ledger_id, ledgers.append)
         store.watch_bookies(bookies.append)
-        await eventually(lambda: ledgers == [created] and len(bookies) == 1)
+        await until(lambda: ledgers == [created] and len(bookies) == 1)
         first_session = store._zk.session_id
         proxy.open.clear()
         await until_gone(other, ONE.bookie_id)
@@ -402,7 +394,7 @@ async def test_a_darkness_longer_than_the_session(
         await other.register_bookie(second)
         proxy.open.set()
         wanted = Bookies({"second": second}, {ONE.bookie_id: ONE})
-        await eventually(lambda: ledgers == [created, written] and bookies[-1:] == [wanted])
+        await until(lambda: ledgers == [created, written] and bookies[-1:] == [wanted])
         assert await other.bookies() == wanted
         assert store._zk.session_id != first_session
         assert not registration.lost.done()
@@ -418,7 +410,6 @@ async def test_a_short_darkness_keeps_the_session(
     store: ZooKeeperStore,
     other: ZooKeeperStore,
     proxy: Proxy,
-    eventually: Eventually,
 ) -> None:
     await store.register_bookie(ONE)
     path = f"{where.root}/available/{ONE.bookie_id}"
@@ -427,16 +418,16 @@ async def test_a_short_darkness_keeps_the_session(
     ledger_id, created = await other.create_ledger(METADATA)
     ledgers: list[Versioned[LedgerMetadata] | None] = []
     store.watch_ledger(ledger_id, ledgers.append)
-    await eventually(lambda: ledgers == [created])
+    await until(lambda: ledgers == [created])
     proxy.open.clear()
     await proxy.drop()
-    await eventually(lambda: not store._zk.connected)
+    await until(lambda: not store._zk.connected)
     written = await other.write_ledger(ledger_id, created.value.with_close(1, 1), 0)
     proxy.open.set()
-    await eventually(lambda: ledgers == [created, written])
+    await until(lambda: ledgers == [created, written])
     assert await raw.exists(path) == stat
     await other.delete_ledger(ledger_id)
-    await eventually(lambda: ledgers == [created, written, None])
+    await until(lambda: ledgers == [created, written, None])
 
 
 async def test_another_takes_the_id_in_the_dark_and_stays(
@@ -469,7 +460,6 @@ async def test_another_takes_the_id_in_the_dark_and_goes(
     where: MetadataURI,
     other: ZooKeeperStore,
     proxy: Proxy,
-    eventually: Eventually,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     store = await behind(proxy, where)
@@ -478,11 +468,11 @@ async def test_another_takes_the_id_in_the_dark_and_goes(
         proxy.open.clear()
         taken = await other.register_bookie(replace(ONE, port=99))
         proxy.open.set()
-        await eventually(lambda: "another session has its id" in caplog.text)
+        await until(lambda: "another session has its id" in caplog.text)
         await taken.close()
         bookies: list[Bookies] = []
         other.watch_bookies(bookies.append)
-        await eventually(lambda: bookies[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
+        await until(lambda: bookies[-1:] == [Bookies({ONE.bookie_id: ONE}, {})])
         assert not registration.lost.done()
     finally:
         await store.close()

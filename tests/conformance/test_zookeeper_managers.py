@@ -16,7 +16,8 @@ from quire.metadata import zookeeper_ids
 from quire.metadata.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper import ZooKeeperStore
-from tests.conformance.conftest import Backend, connect, ids_of, tree, until
+from tests.conformance.conftest import Backend, connect, ids_of, tree
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.zookeeper
 
@@ -232,7 +233,7 @@ async def test_ids_overflow(
     assert ids == wanted
     # Old ones are cleared away in the background.
     names = await until(
-        lambda: raw.children(f"{where.root}/idgen-long"), lambda found: len(found) == 3
+        lambda: raw.children(f"{where.root}/idgen-long"), right=lambda found: len(found) == 3
     )
     assert sorted(names) == [f"HOB-000000000{high}" for high in (3, 4, 5)]
 
@@ -281,5 +282,5 @@ async def test_ids_beside_apaches_nodes(
     assert (await store.create_ledger(METADATA))[0] == 2
     # Ours are deleted behind our back.
     await until(
-        lambda: raw.children(f"{where.root}/idgen"), lambda found: found == ["ID-0000000001"]
+        lambda: raw.children(f"{where.root}/idgen"), right=lambda found: found == ["ID-0000000001"]
     )

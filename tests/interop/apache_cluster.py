@@ -23,7 +23,7 @@ from quire.metadata.zookeeper_server import ZooKeeperServer
 from quire.testing._process import with_parent
 from quire.testing.cluster import BookieProcess, free_ports
 from tests.interop.apache_java import JVM_OPTIONS, class_path, initialise_cluster
-from tests.interop.sides import PATIENCE_S, eventually
+from tests.support.waiting import wait_for
 
 LOOPBACK = "127.0.0.1"
 START_LIMIT_S = 120.0
@@ -146,7 +146,7 @@ class ApacheBookie(JavaProcess):
                 return True
             return False
 
-        eventually(serves, f"{self.name} listens: {self.log_path}", START_LIMIT_S)
+        wait_for(serves, f"{self.name} listens: {self.log_path}", limit_s=START_LIMIT_S)
 
 
 Bookie = ApacheBookie | BookieProcess
@@ -252,7 +252,7 @@ class Cluster:
             bookie = BookieProcess(number, bookie.port, self.directory, self.uri, never)
             bookie.start()
             self.bookies[number - 1] = bookie
-        eventually(lambda: bookie.id in self.children("available/readonly"), "it is read-only")
+        wait_for(lambda: bookie.id in self.children("available/readonly"), "it is read-only")
         return bookie
 
     def _add(self, bookie: Bookie) -> None:
@@ -272,14 +272,12 @@ class Cluster:
 
     def wait_registered(self, *bookies: Bookie) -> None:
         wanted = {bookie.id for bookie in bookies}
-        eventually(
-            lambda: wanted <= set(self.children("available")), f"{wanted} register", PATIENCE_S
-        )
+        wait_for(lambda: wanted <= set(self.children("available")), f"{wanted} register")
 
     def wait_gone(self, *bookies: Bookie) -> None:
         """Until nobody takes them for available: their sessions have run out."""
         lost = {bookie.id for bookie in bookies}
-        eventually(
+        wait_for(
             lambda: not lost & {*self.children("available"), *self.children("available/readonly")},
             f"{lost} are gone",
         )
@@ -340,7 +338,7 @@ class Cluster:
             process.check()
             return bool(self.children("underreplication/auditorelection"))
 
-        eventually(elected, "an auditor is elected")
+        wait_for(elected, "an auditor is elected")
         return process
 
     def _configure(self, name: str, **settings: object) -> Path:

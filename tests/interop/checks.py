@@ -9,16 +9,8 @@ from functools import partial
 
 import pytest
 
-from tests.interop.sides import (
-    Client,
-    ClientError,
-    Code,
-    Described,
-    Reader,
-    Shape,
-    Writer,
-    eventually,
-)
+from tests.interop.sides import Client, ClientError, Code, Described, Reader, Shape, Writer
+from tests.support.waiting import wait_for
 
 POLL_MS = 500
 """Of one long poll. Nobody ends it when the writer closes."""
@@ -89,11 +81,11 @@ def refused(call: Callable[[], object], *codes: int) -> None:
 
 
 def wait_confirmed(reader: Reader, entry_id: int) -> None:
-    eventually(lambda: reader.refresh() >= entry_id, f"{entry_id} is known to be confirmed")
+    wait_for(lambda: reader.refresh() >= entry_id, f"{entry_id} is known to be confirmed")
 
 
 def tailed(reader: Reader, entry_id: int) -> bytes:
-    found = eventually(
+    found = wait_for(
         lambda: (payload := reader.tail(entry_id, POLL_MS)) is not None and (payload,),
         f"entry {entry_id} arrives",
     )
@@ -135,7 +127,7 @@ class Stream:
             assert self.error is None, self.error
             return self.acknowledged >= count
 
-        eventually(there, f"{count} entries are acknowledged")
+        wait_for(there, f"{count} entries are acknowledged")
 
     def goes_on(self, count: int = 200) -> None:
         """That so many more are acknowledged."""

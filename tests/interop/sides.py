@@ -6,19 +6,13 @@ them; what a client cannot do is missing from its `features`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Protocol, TypeVar
-
-T = TypeVar("T")
+from typing import Protocol
 
 CALL_LIMIT_S = 60
 """Of a single call of either client; reached only by a failing test."""
-PATIENCE_S = 60.0
-"""Of a wait for a condition; reached only by a failing test."""
-POLL_S = 0.1
 
 PASSWORD = b"one secret"
 DIGESTS = ("CRC32", "CRC32C", "MAC", "DUMMY")
@@ -212,16 +206,6 @@ class Client(Protocol):
     def describe(self, ledger_id: int) -> Described: ...
 
     def close(self) -> None: ...
-
-
-def eventually(condition: Callable[[], T], what: str, patience_s: float = PATIENCE_S) -> T:
-    """What `condition` gives once it is true."""
-    deadline = time.monotonic() + patience_s
-    while not (found := condition()):
-        if time.monotonic() > deadline:
-            raise AssertionError(f"not within {patience_s:g} s: {what}")
-        time.sleep(POLL_S)
-    return found
 
 
 def payloads(count: int, size: int = 100) -> list[bytes]:

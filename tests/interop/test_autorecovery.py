@@ -13,18 +13,9 @@ from tests.interop.apache_cluster import LOOPBACK, Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import check_closed, refused
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import (
-    DIGESTS,
-    PLAIN,
-    STRIPED,
-    Client,
-    Code,
-    Reader,
-    Shape,
-    eventually,
-    payloads,
-)
+from tests.interop.sides import DIGESTS, PLAIN, STRIPED, Client, Code, Reader, Shape, payloads
 from tests.processes.cli import Quire, Running
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -52,7 +43,7 @@ def settled(cluster: Cluster, client: Client, ledgers: list[int], lost: Bookie) 
                 return False
         return not cluster.underreplicated()
 
-    eventually(there, f"{ledgers} are copied away from {lost.id}", 180)
+    wait_for(there, f"{ledgers} are copied away from {lost.id}", limit_s=180)
 
 
 @pytest.mark.parametrize(
@@ -154,7 +145,7 @@ def test_our_worker_does_what_apaches_auditor_marks(cluster: Cluster) -> None:
         cluster.kazoo.create(lock, Holder("tester", 1_750_000_000_000, "1/1").encode())
     bookies[0].kill()
     cluster.wait_gone(bookies[0])
-    eventually(lambda: sorted(cluster.underreplicated()) == sorted(ledgers), "all are marked")
+    wait_for(lambda: sorted(cluster.underreplicated()) == sorted(ledgers), "all are marked")
     apaches.stop()
     for lock in locks:
         cluster.kazoo.delete(lock)
@@ -180,10 +171,10 @@ def test_apaches_worker_does_what_our_auditor_marks(cluster: Cluster) -> None:
     ours = f"{LOOPBACK}:1"
     arguments = ("autorecovery", "start", "--auditor-only", "--name", ours, *QUICK)
     with Quire(cluster.uri).start(*arguments) as auditor:
-        eventually(lambda: bool(cluster.children(ELECTION)), "our auditor is elected")
+        wait_for(lambda: bool(cluster.children(ELECTION)), "our auditor is elected")
         assert f"{LOOPBACK}" in cluster.shell("whoisauditor")
         cluster.autorecovery()
-        eventually(lambda: len(cluster.children(ELECTION)) == 2, "Apache's stands as well")
+        wait_for(lambda: len(cluster.children(ELECTION)) == 2, "Apache's stands as well")
         bookies[0].kill()
         cluster.wait_gone(bookies[0])
         settled(cluster, client, ledgers, bookies[0])
@@ -191,7 +182,7 @@ def test_apaches_worker_does_what_our_auditor_marks(cluster: Cluster) -> None:
         counted = stopped(auditor)
     assert counted["ledgers_marked"] >= len(ledgers)
     assert counted["ledgers_done"] == counted["bytes_copied"] == 0
-    eventually(lambda: elected(cluster) != ours, "Apache's takes the office over")
+    wait_for(lambda: elected(cluster) != ours, "Apache's takes the office over")
     readers = (client, ApacheClient(cluster.uri, "v3"))
     for ledger_id in ledgers:
         check_closed(readers, ledger_id, SENT, PLAIN)

@@ -11,7 +11,8 @@ from tests.interop.apache_cluster import Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import check_closed
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, ClientError, Code, eventually, payloads
+from tests.interop.sides import PLAIN, Client, ClientError, Code, payloads
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -49,7 +50,7 @@ def test_space_is_freed(cluster: Cluster) -> None:
         for ledger_id in gone:
             for bookie in cluster.bookies:
                 look = partial(ours.entries_of, bookie.id, ledger_id)
-                eventually(partial(freed, look), f"{bookie.id} frees ledger {ledger_id}")
+                wait_for(partial(freed, look), f"{bookie.id} frees ledger {ledger_id}")
                 assert freed(partial(java.entries_of, bookie.id, ledger_id, 50))
         for ledger_id in kept:
             check_closed([java, ours], ledger_id, SENT, PLAIN)

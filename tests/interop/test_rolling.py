@@ -16,7 +16,8 @@ from tests.interop.apache_cluster import Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import POLL_MS, Stream, check_closed
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, STRIPED, Client, Reader, Shape, eventually, payloads
+from tests.interop.sides import PLAIN, STRIPED, Client, Reader, Shape, payloads
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -60,7 +61,7 @@ class Follower:
                 raise self.error
             return self.seen >= count
 
-        eventually(there, f"the reader sees {count} entries", 120)
+        wait_for(there, f"the reader sees {count} entries", limit_s=120)
 
     def stop(self) -> None:
         self._stop.set()

@@ -12,9 +12,9 @@ from quire.codec.dlsn import DLSN
 from quire.codec.record import MAX_PAYLOAD_BYTES
 from tests.interop.apache_streams import ApacheStreams, bind
 from tests.interop.quire_streams import QuireStreams
-from tests.interop.sides import eventually
 from tests.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
 from tests.interop.stream_sides import Got, Sent, StreamError, Streams, pairs, records
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop
 
@@ -316,7 +316,7 @@ def test_purging(place: Place, writing: str) -> None:
         writer.close()
     if isinstance(one, ApacheStreams):
         one.purge(name, sent[40][0])
-        eventually(lambda: len(other.segments(name)) == 1, "Java has purged two segments")
+        wait_for(lambda: len(other.segments(name)) == 1, "Java has purged two segments")
     else:
         one.truncate(name, positions[40])
     # Quire keeps the node of the newest that went, for readers that have read it to its end.
@@ -401,7 +401,7 @@ def test_names(place: Place, making: str) -> None:
     quire_.delete("set-again")
     ledgers = [segment.ledger_id for segment in one.segments("on/and-on")]
     other.delete("on/and-on")
-    eventually(lambda: "on/and-on" not in quire_.names(), "the stream is deleted")
+    wait_for(lambda: "on/and-on" not in quire_.names(), "the stream is deleted")
     assert set(ledgers).isdisjoint(quire_.ledgers())
 
 

@@ -34,9 +34,9 @@ from quire.streams.namespace import Namespace
 from quire.testing._process import with_parent
 from tests.interop.apache_streams import result as java_result
 from tests.interop.quire_streams import QuireStreams, run
-from tests.interop.sides import eventually
 from tests.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place
 from tests.interop.stream_sides import Sent, StreamError, Streams, pairs, records
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop
 
@@ -267,7 +267,7 @@ def test_the_lock_of_java_is_waited_for(place: Place) -> None:
     writer.write(1, b"1")  # nobody has disturbed it
     [held] = members(place, name)
     waiting = run(start(quire.aio.open_writer(name, lock=60)))
-    eventually(lambda: len(members(place, name)) == 2, "we wait in line")
+    wait_for(lambda: len(members(place, name)) == 2, "we wait in line")
     assert members(place, name)[0] == held
     writer.write(2, b"2")
     writer.close()
@@ -288,11 +288,11 @@ def test_java_waits_for_our_lock(place: Place) -> None:
     with pytest.raises(StreamError, match="quire/") as refused:
         apache.writer(name)
     assert refused.value.kind == "OwnershipAcquireFailedException"
-    eventually(lambda: len(members(place, name)) == 1, "Java has given up")
+    wait_for(lambda: len(members(place, name)) == 1, "Java has given up")
     writer.write(1, b"1")
     manager = place.apache(lockTimeoutSeconds=60).java.openLog(name)
     waiting = manager.openAsyncLogWriter()
-    eventually(lambda: len(members(place, name)) == 2, "Java waits in line")
+    wait_for(lambda: len(members(place, name)) == 2, "Java waits in line")
     writer.write(2, b"2")
     writer.close()
     # It gets the lock, and nothing else: what it had read of the stream before it waited is not
@@ -305,7 +305,7 @@ def test_java_waits_for_our_lock(place: Place) -> None:
     writer = quire.writer(name, lock=10)
     writer.write(3, b"3")
     writer.abandon()
-    eventually(lambda: not members(place, name), "the lock goes with its writer")
+    wait_for(lambda: not members(place, name), "the lock goes with its writer")
     assert pairs(apache.read(name, 4)) == numbered(4)
 
 
@@ -533,11 +533,11 @@ def test_the_same_nodes_and_entries(place: Place) -> None:
             # The control record behind it: that of both comes when it is acknowledged.
             for stream in (theirs, ours):
                 seen = partial(visible, quire, stream, positions[-1])
-                eventually(seen, f"{stream} is flushed")
+                wait_for(seen, f"{stream} is flushed")
         alike("writing")
         for each in (writer, other):
             end(each)
-        eventually(lambda: not members(place, f"{path}/{ours}"), "the lock is free")
+        wait_for(lambda: not members(place, f"{path}/{ours}"), "the lock is free")
         alike("written")
 
     alike("created")

@@ -23,8 +23,9 @@ from tests.interop.apache_java import FEATURES, ApacheClient, java
 from tests.interop.checks import Pair, Stream, check_closed, refused
 from tests.interop.operations import Operation, possible
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, ClientError, Code, Shape, eventually, payloads
+from tests.interop.sides import PLAIN, Client, ClientError, Code, Shape, payloads
 from tests.support.certificates import LOOPBACK, Authority, Files
+from tests.support.waiting import wait_for
 
 pytestmark = pytest.mark.interop
 
@@ -110,7 +111,7 @@ class Secured:
 
     def wait_logged(self, event: str, before: int) -> None:
         """That it was logged again since."""
-        eventually(lambda: self.count(event) > before, f"{event} is logged")
+        wait_for(lambda: self.count(event) > before, f"{event} is logged")
 
 
 def of_apache_bookie(own: Files, provider: str) -> dict[str, object]:

@@ -9,12 +9,12 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import TracebackType
+
+from tests.support.waiting import wait_for
 
 COMMAND = [sys.executable, "-m", "quire"]
 COMMAND_SERVER = Path(__file__).with_name("command_server.py")
@@ -23,7 +23,6 @@ FRESH = bool(os.environ.get("QUIRE_FRESH_COMMANDS")) or not CAN_FORK
 """Each command in an interpreter of its own, as users have it; else those that only run to their
 end are forked from one that has imported Quire (`command_server`)."""
 TIMEOUT_S = 60.0
-POLL_S = 0.05
 
 
 @dataclass(frozen=True)
@@ -169,13 +168,6 @@ class Running:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
-
-
-def wait_for(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline, f"{what}: not within {TIMEOUT_S:g} s"
-        time.sleep(POLL_S)
 
 
 def descendants(pid: int) -> list[int]:

@@ -10,6 +10,7 @@ import json
 import os
 import signal
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 import quire
 from quire.testing.cluster import BookieProcess, LocalCluster
 from tests.processes.cli import Quire, Running
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -49,14 +51,7 @@ async def write(client: quire.Client, close: bool = True) -> int:
     return writer.ledger_id
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    """`condition` is a coroutine function."""
-    try:
-        async with asyncio.timeout(PATIENCE_S):
-            while not await condition():
-                await asyncio.sleep(0.05)
-    except TimeoutError:
-        pytest.fail(f"{what}: not within {PATIENCE_S:g} s")
+seen = partial(until, limit_s=PATIENCE_S, poll_s=0.05)
 
 
 async def naming(client: quire.Client, bookie: str) -> list[int]:
@@ -116,7 +111,7 @@ async def test_what_a_killed_bookie_held_is_replicated_without_a_command(
                 assert status["enabled"]
                 return not status["marked"] and not await naming(client, lost.id)
 
-            await until(healed, f"no ledger names {lost.id}")
+            await seen(healed, f"no ledger names {lost.id}")
             counted = stopped(process)
         assert counted["elections_won"] == 1
         # What was open, recovery may have written to another bookie already.
@@ -161,16 +156,16 @@ async def test_a_bookie_that_comes_back_within_the_delay_costs_nothing(
                     lambda: command("autorecovery", "status", "--json").ok()))  # fmt: skip
                 return status["auditor"] is not None
 
-            await until(elected, "an auditor")
+            await seen(elected, "an auditor")
             await restarted(away, gone)
-            await until(registered, "the bookie is back")
+            await seen(registered, "the bookie is back")
             counted = stopped(process)
     assert counted["ledgers_marked"] == counted["bytes_copied"] == counted["replicas_read"] == 0
 
 
 async def restarted(bookie: BookieProcess, gone: Callable[[], Any]) -> None:
     bookie.kill()
-    await until(gone, "its session has ended")
+    await seen(gone, "its session has ended")
     await asyncio.to_thread(bookie.start)
 
 
@@ -192,7 +187,7 @@ async def test_bookies_do_it_themselves(tmp_path: Path) -> None:
                 found: str | None = status["auditor"]
                 return found
 
-            await until(auditor, "an auditor")
+            await seen(auditor, "an auditor")
             first = await auditor()
             lost = next(bookie for bookie in cluster.bookies if bookie.id == first)
             lost.kill()
@@ -200,5 +195,5 @@ async def test_bookies_do_it_themselves(tmp_path: Path) -> None:
             async def healed() -> bool:
                 return await auditor() not in (None, first) and not await naming(client, lost.id)
 
-            await until(healed, f"no ledger names {lost.id}")
+            await seen(healed, f"no ledger names {lost.id}")
         assert b"lack replicas" in command("autorecovery", "status").ok()

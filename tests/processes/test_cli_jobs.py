@@ -5,8 +5,7 @@ from __future__ import annotations
 
 import json
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,9 @@ from quire.client import blocking
 from quire.client.blocking import Client
 from quire.testing.cluster import LocalCluster
 from tests.processes.cli import Quire
+from tests.support.waiting import wait_for
 
 PAYLOADS = [b"entry %d of a ledger that is moved" % n for n in range(400)]
-LIMIT_S = 40.0
 
 
 @pytest.fixture
@@ -68,13 +67,6 @@ def watched(local: LocalCluster) -> Iterator[Watcher]:
         yield Watcher(client)
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-
-
 def test_a_lost_bookie_is_recovered(cluster: LocalCluster) -> None:
     quire = Quire(cluster.uri)
     with watched(cluster) as seen:
@@ -82,7 +74,7 @@ def test_a_lost_bookie_is_recovered(cluster: LocalCluster) -> None:
         lost = next(bookie for bookie in cluster.bookies if seen.naming(bookie.id))
         quire("bookie", "recover", lost.id).fails(2, lost.id, "is alive")
         lost.kill()
-        until(lambda: seen.state(lost.id) == "gone")
+        wait_for(lambda: seen.state(lost.id) == "gone")
         concerned = seen.naming(lost.id)
         explained = quire("explain", "ledger", str(concerned[0])).ok().decode()
         assert explained.splitlines()[-1].endswith(f"quire bookie recover {lost.id}"), explained
@@ -110,13 +102,13 @@ def test_a_living_bookie_is_decommissioned_and_a_new_one_filled(
         leaving = next(bookie for bookie in cluster.bookies if seen.naming(bookie.id))
         # Interrupted it stays read-only, and can be called off.
         with quire.start("bookie", "decommission", leaving.id, "--bytes-per-s", "1k") as slow:
-            until(lambda: seen.state(leaving.id) == "read-only")
+            wait_for(lambda: seen.state(leaving.id) == "read-only")
             done = slow.end(signal.SIGINT)
         assert done.status == 130
         assert "--cancel" in done.err
         out = quire("bookie", "decommission", leaving.id, "--cancel").ok()
         assert b"may take entries again" in out
-        until(lambda: seen.state(leaving.id) == "writable")
+        wait_for(lambda: seen.state(leaving.id) == "writable")
         slip = quire("cluster", "pause", "decommission", f"{leaving.id}1")
         slip.fails(2, f"no bookie {leaving.id}1 is known", f"Did you mean {leaving.id}?")
         assert quire("cluster", "pause").ok() == b""

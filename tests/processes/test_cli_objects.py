@@ -17,8 +17,9 @@ from quire.client import blocking
 from quire.errors import NoSuchObjectError, ObjectExistsError
 from quire.streams.blocking_objects import BlockingObjects
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import wait_for
 
-from .cli import TIMEOUT_S, Quire, wait_for
+from .cli import TIMEOUT_S, Quire
 
 pytestmark = pytest.mark.slow
 

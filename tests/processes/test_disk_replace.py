@@ -18,6 +18,7 @@ from quire.codec.frames import Code
 from quire.testing.cluster import BookieProcess, LocalCluster
 from tests.processes.cli import Quire
 from tests.support.bookie import Peer
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -71,10 +72,9 @@ async def codes(bookie: BookieProcess, ids: list[int]) -> dict[int, int]:
     return answers
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not await asyncio.to_thread(condition):
-            await asyncio.sleep(0.2)
+async def seen(condition: Callable[[], bool], what: str) -> None:
+    """A look may take a while, and others go on."""
+    await until(lambda: asyncio.to_thread(condition), what, limit_s=PATIENCE_S, poll_s=0.2)
 
 
 async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster) -> None:
@@ -110,15 +110,15 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
     async with quire.connect(cluster.uri) as client:
         assert victim.id in (await client.bookies()).readonly
         assert await entries(client, ids) == whole
-        await until(lambda: "damage_reported" in victim.log_path.read_text())
+        await seen(lambda: "damage_reported" in victim.log_path.read_text(), "a report")
         with command.start("autorecovery", "start", "--name", "one", *QUICK) as healer:
-            await until(lambda: not command("autorecovery", "list").ok())
+            await seen(lambda: not command("autorecovery", "list").ok(), "the repair of all")
             healer.process.terminate()
             healer.process.communicate(timeout=30)
         # Its next round of the cluster is ten minutes away, or behind a start.
         victim.kill()
         victim.start()
-        await until(lambda: "loss_healed" in victim.log_path.read_text())
+        await seen(lambda: "loss_healed" in victim.log_path.read_text(), "the end of the loss")
         while victim.id not in (await client.bookies()).writable:
             await asyncio.sleep(0.1)
     for other in cluster.bookies[1:]:

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.client.blocking import connect
 from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import wait_for
 
 from .cli import Quire
 
@@ -295,14 +295,6 @@ def test_held_read_only(http: Http, cluster: LocalCluster) -> None:
     assert http("PUT", path, {"readOnly": "false"}) == (200, {"readOnly": False})
     wait_for(lambda: cluster.bookies[0].id in http.get("/api/v1/bookie/list_bookies"))
     assert http.get("/api/v1/bookie/state")["readOnly"] is False
-
-
-def wait_for(holds: Any) -> Any:
-    deadline = time.monotonic() + WAIT_S
-    while not (found := holds()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    return found
 
 
 def test_the_document_lists_what_there_is(http: Http) -> None:

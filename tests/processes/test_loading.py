@@ -21,6 +21,7 @@ import quire
 from quire.errors import ReadError
 from quire.storage.index_cache import CACHE_NAME
 from quire.testing import cluster as local
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -142,9 +143,9 @@ async def test_reads_are_served_while_the_log_is_loaded(tmp_path: Path) -> None:
 
 
 async def until_said(log: Path, what: str) -> None:
-    async with asyncio.timeout(LIMIT_S):
-        while what not in await asyncio.to_thread(log.read_text):
-            await asyncio.sleep(0.05)
+    await until(
+        lambda: asyncio.to_thread(log.read_text), right=lambda said: what in said, poll_s=0.05
+    )
 
 
 async def test_a_stop_while_the_log_is_loaded_does_not_wait_for_the_rest(tmp_path: Path) -> None:

@@ -14,8 +14,9 @@ import pytest
 import quire
 from quire.errors import NotEnoughBookiesError, QuireError
 from tests.support.small_disk import MIB, SmallDisk
+from tests.support.waiting import until, wait_for
 
-from .cli import COMMAND, Quire, Running, wait_for
+from .cli import COMMAND, Quire, Running
 
 pytestmark = [pytest.mark.slow, pytest.mark.small_disk]
 
@@ -113,9 +114,9 @@ def bookie(quire_command: Quire, disk: SmallDisk) -> Running:
 
 
 async def until_writable(client: quire.Client, writable: bool) -> None:
-    async with asyncio.timeout(60):
-        while bool((await client.metadata.bookies()).writable) != writable:
-            await asyncio.sleep(0.05)
+    await until(
+        client.metadata.bookies, right=lambda found: bool(found.writable) == writable, poll_s=0.05
+    )
 
 
 def test_a_disk_that_is_full_loses_nothing_and_comes_back(tmp_path: Path, disk: SmallDisk) -> None:

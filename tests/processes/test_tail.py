@@ -12,6 +12,7 @@ import pytest
 import quire
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.testing.cluster import LocalCluster
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -44,10 +45,8 @@ async def collect(reader: quire.LedgerReader, found: list[bytes], first: int = 0
         found.append(entry.payload)
 
 
-async def until(found: list[bytes], count: int) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while len(found) < count:
-            await asyncio.sleep(0.005)
+async def seen(found: list[bytes], count: int) -> None:
+    await until(lambda: len(found), right=lambda there: there >= count)
 
 
 @pytest.mark.parametrize("shape", [(1, 1, 1), (3, 3, 2), (3, 2, 2), (3, 2, 1)])
@@ -73,10 +72,10 @@ async def test_readers_see_every_entry_while_it_is_written(
             )
         # An idle writer's last entry: nothing follows it, but the LAC that the writer tells.
         for entries in found:
-            await until(entries, 1_000)
+            await seen(entries, 1_000)
         await writer.append(payload(1_000))
         for entries in found:
-            await until(entries, 1_001)
+            await seen(entries, 1_001)
         await writer.close()
     for entries in found:
         assert entries == [payload(entry) for entry in range(1_001)]
@@ -125,11 +124,11 @@ async def test_bookies_die_and_are_replaced_under_a_tail(cluster: LocalCluster) 
                 for _ in range(10):
                     await writer.append_many([payload(sent + k) for k in range(20)])
                     sent += 20
-                await until(found, sent)
+                await seen(found, sent)
                 bookie.kill()
                 await writer.append_many([payload(sent + k) for k in range(20)])
                 sent += 20
-                await until(found, sent)
+                await seen(found, sent)
                 await asyncio.to_thread(bookie.start)
             assert len(writer.metadata.segments) > 1
             await writer.close()
@@ -146,13 +145,13 @@ async def test_a_bookie_that_stops_answering_delays_a_tail_but_does_not_end_it(
     async with asyncio.timeout(PATIENCE_S), asyncio.TaskGroup() as group:
         group.create_task(collect(reader, found))
         await writer.append_many([payload(k) for k in range(100)])
-        await until(found, 100)
+        await seen(found, 100)
         by_id = {bookie.id: bookie for bookie in cluster.bookies}
         for index, bookie_id in enumerate(writer.metadata.last_segment.ensemble):
             by_id[bookie_id].pause()
             try:
                 await writer.append(payload(100 + index))
-                await until(found, 101 + index)
+                await seen(found, 101 + index)
             finally:
                 by_id[bookie_id].resume()
         await writer.close()
@@ -192,7 +191,7 @@ async def test_a_tail_can_be_cancelled_and_begun_again(client: quire.Client) -> 
     for piece in range(5):
         tail = asyncio.ensure_future(collect_more(reader, found))
         await writer.append_many([payload(len(found) + k) for k in range(20)])
-        await until(found, 20 * piece + 20)
+        await seen(found, 20 * piece + 20)
         tail.cancel()
         await asyncio.gather(tail, return_exceptions=True)
     assert found == [payload(entry) for entry in range(100)]

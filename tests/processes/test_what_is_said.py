@@ -15,11 +15,12 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -28,29 +29,18 @@ from quire.core.placement.tables import with_location
 from quire.http.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
 from quire.testing.cluster import BookieProcess, LocalCluster
+from tests.support.waiting import wait_for
 
 from ..support.small_disk import MIB, SmallDisk
 from .cli import COMMAND, Done, Quire, Running, descendants
 
 pytestmark = pytest.mark.slow
 
-T = TypeVar("T")
-
 TOLD_WITHIN_S = 10.0
 POLL_S = 0.1
 DELAY_S = 600
+seen = partial(wait_for, limit_s=TOLD_WITHIN_S, poll_s=POLL_S)
 BOOKIE = ("--http", "127.0.0.1:0", "--set", "min_free_bytes=0")
-
-
-def until(look: Callable[[], T], right: Callable[[T], object]) -> T:
-    """What is seen once it is right, which has to be so within `TOLD_WITHIN_S`."""
-    deadline = time.monotonic() + TOLD_WITHIN_S
-    while True:
-        seen = look()
-        if right(seen):
-            return seen
-        assert time.monotonic() < deadline, f"not said in time; this was: {seen}"
-        time.sleep(POLL_S)
 
 
 def text_of(url: str) -> str:
@@ -92,7 +82,7 @@ class Watched:
                 re.search(wanted, one[name]) for name, wanted in parts.items()
             )
 
-        found = until(lambda: self.problem(fault), right)
+        found = seen(lambda: self.problem(fault), right=right)
         assert found is not None
         return found
 
@@ -156,7 +146,7 @@ def test_a_bookie_then_its_rack(tmp_path: Path) -> None:
         assert metric(address, "bookie_SERVER_STATUS") == 1
         with watched.run.start("autorecovery", "start", "--name", "healer") as healer:
             assert healer.line() == "healer"
-            until(watched.overview, lambda one: one["autorecovery"]["auditor"] == "healer")
+            seen(watched.overview, right=lambda one: one["autorecovery"]["auditor"] == "healer")
             assert "Nothing is wrong" in watched.explain()
             first.kill()
             _one_is_gone(watched, first, named[first.id])
@@ -176,7 +166,7 @@ def _one_is_gone(watched: Watched, lost: BookieProcess, ledgers: int) -> None:
     )
     left_s = int(re.findall(r"waits (\d+) s", said["doing"])[0])
     assert DELAY_S - 60 < left_s <= DELAY_S
-    text = until(watched.explain, lambda text: "healer waits" in text)
+    text = seen(watched.explain, right=lambda text: "healer waits" in text)
     for part in (said["what"], said["risk"], said["next"]):
         assert part in text
     assert watched.metric('quire_cluster_bookies{state="gone"}') == 1
@@ -237,7 +227,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
                 doing="takes entries again as soon as there is room",
                 next=f"^quire bookie explain space {directory}$",
             )
-            text = until(watched.explain, lambda text: directory in text)
+            text = seen(watched.explain, right=lambda text: directory in text)
             assert said["risk"] in text
             assert said["next"] in text
             assert "No bookie takes entries" in text
@@ -260,7 +250,10 @@ def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
         (bookie,) = cluster.bookies
         address = http_of(watched, bookie.id)
         for url in (address, watched.url):
-            until(lambda url=url: metric(url, "quire_metadata_reachable"), lambda found: found == 1)
+            seen(
+                lambda url=url: metric(url, "quire_metadata_reachable"),
+                right=lambda found: found == 1,
+            )
         begun_s = time.time()
         servers = descendants(cluster.zookeeper.pid)  # Java
         assert servers
@@ -269,9 +262,9 @@ def test_zookeeper_is_silent_then_gone(tmp_path: Path) -> None:
             _store_is_away(watched, address, cluster.uri, begun_s)
         finally:
             _signal(servers, signal.SIGCONT)
-        until(lambda: metric(address, "quire_metadata_reachable"), lambda found: found == 1)
+        seen(lambda: metric(address, "quire_metadata_reachable"), right=lambda found: found == 1)
         assert metric(address, "quire_metadata_unreachable_since_seconds") == 0
-        until(lambda: watched.get("/api/v1/quire/overview")[0], lambda status: status == 200)
+        seen(lambda: watched.get("/api/v1/quire/overview")[0], right=lambda status: status == 200)
         _signal(servers, signal.SIGKILL)
         error = _store_is_away(watched, address, cluster.uri, begun_s)
         assert "refused" in error.err
@@ -285,16 +278,17 @@ def _signal(pids: list[int], number: signal.Signals) -> None:
 
 def _store_is_away(watched: Watched, address: str, uri: str, begun_s: float) -> Done:
     """Bookies go on telling their metrics, with since when the store is away."""
-    since_s = until(
-        lambda: metric(address, "quire_metadata_unreachable_since_seconds"), lambda found: found
+    since_s = seen(
+        lambda: metric(address, "quire_metadata_unreachable_since_seconds"),
+        right=lambda found: found,
     )
     assert since_s is not None
     assert begun_s - 60 < since_s <= time.time()
     assert metric(address, "quire_metadata_reachable") == 0
     assert metric(address, "bookie_SERVER_STATUS") is not None
     for page in ("overview", "bookies", "ledgers", "work"):
-        status, found = until(
-            lambda page=page: watched.get(f"/api/v1/quire/{page}"), lambda one: one[0] == 503
+        status, found = seen(
+            lambda page=page: watched.get(f"/api/v1/quire/{page}"), right=lambda one: one[0] == 503
         )
         assert found["error"]["kind"] == "MetadataUnavailableError"
         assert "Open ledgers are written and read meanwhile" in found["error"]["remedy"], status

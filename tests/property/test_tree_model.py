@@ -8,7 +8,7 @@ import copy
 import random
 import shutil
 import tempfile
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -30,6 +30,7 @@ from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.memory import MemoryCluster, MemoryStore
 from quire.metadata.sqlite import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
+from tests.support.waiting import until
 
 T = TypeVar("T")
 
@@ -228,12 +229,6 @@ class TreeMachine(RuleBasedStateMachine):
             assert self.run(found_below(store, "/")) == {
                 path: (node.value, node.version) for path, node in self.model.nodes.items()
             }
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(30):
-        while not condition():
-            await asyncio.sleep(0.001)
 
 
 async def found_below(store: MetadataStore, path: str) -> dict[str, tuple[bytes, int]]:

@@ -29,6 +29,7 @@ from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
 from tests.support.storage import lacks
+from tests.support.waiting import until
 
 SCRUBBING = replace(
     BOOKIE_CONFIG,
@@ -92,13 +93,8 @@ class Scene:
                     with pytest.raises(DamagedError):
                         self.read(ledger_id, entry_id)
 
-    async def until(self, condition: Callable[[], Any], what: str) -> None:
-        try:
-            async with asyncio.timeout(self.patience_s):
-                while not condition():
-                    await asyncio.sleep(0.5)
-        except TimeoutError:
-            raise AssertionError(f"never: {what}") from None
+    async def until(self, condition: Callable[[], object], what: str) -> None:
+        await until(condition, what, limit_s=self.patience_s, poll_s=0.5)
 
     async def unmarked(self) -> None:
         async with asyncio.timeout(self.patience_s):

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from quire.config import BookieConfig
 from quire.errors import NotEnoughBookiesError
 from quire.testing.simulation.world import World
+from tests.support.waiting import until
 
 from .test_cluster import BOOKIES, payload
 
@@ -25,9 +24,11 @@ TIGHT = BookieConfig(
 
 async def until_registered(world: World, writable: set[str]) -> None:
     store = world.client("watcher")
-    async with asyncio.timeout(60):
-        while {b.split(":")[0] for b in (await store.bookies()).writable} != writable:
-            await asyncio.sleep(0.1)
+    await until(
+        store.bookies,
+        right=lambda found: {b.split(":")[0] for b in found.writable} == writable,
+        poll_s=0.1,
+    )
     await store.close()
 
 

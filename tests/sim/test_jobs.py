@@ -39,6 +39,7 @@ from tests.sim.test_replication import (
     start,
     write,
 )
+from tests.support.waiting import until
 
 SEEDS = int(os.environ.get("QUIRE_SIM_SEEDS", "10"))
 QUICK = MoveOptions(open_grace_s=1.0)
@@ -61,12 +62,6 @@ async def names(client: Client, bookie: str) -> list[int]:
         if any(bookie in segment.ensemble for segment in metadata.segments):
             found.append(ledger_id)
     return found
-
-
-async def until(condition: Any, limit_s: float = 30.0) -> None:
-    async with asyncio.timeout(limit_s):
-        while not await condition():
-            await asyncio.sleep(0.05)
 
 
 async def filled(client: Client, bookie: str, quorums: tuple[int, int, int] = PLAIN) -> list[int]:
@@ -221,7 +216,7 @@ def test_a_stopped_bookie_is_taken_away_and_stays_read_only_if_it_comes_back() -
         await world.start("bookie-2")
         assert leaving in (await client.bookies()).readonly
         assert await take_back(client, leaving)
-        await until(lambda: writable(client, leaving))
+        await until(lambda: writable(client, leaving), poll_s=0.05)
         assert not await take_back(client, leaving)
         assert await audited(client, ids) == []
         await client.close()
@@ -297,7 +292,7 @@ def test_without_a_place_for_its_entries_a_bookie_stays() -> None:
         with pytest.raises(NotEnoughBookiesError):  # nobody places a ledger there now
             await write(client, 1)
         await take_back(client, leaving)
-        await until(lambda: writable(client, leaving))
+        await until(lambda: writable(client, leaving), poll_s=0.05)
         await write(client, 1)
         await client.close()
 
@@ -314,7 +309,7 @@ def test_a_new_bookie_gets_its_share_and_the_others_drop_theirs() -> None:
         client = world.client("client")
         ids = [(await write(client, 300)).ledger_id for _ in range(12)]
         await world.start("bookie-3", BY_HAND)
-        await until(lambda: writable(client, bookie_id("bookie-3")))
+        await until(lambda: writable(client, bookie_id("bookie-3")), poll_s=0.05)
         locks = locks_of(world, client)
         options = RebalanceOptions(target_spread_percent=10)
         planned = await rebalance(client, locks, random.Random(1), dry_run=True, options=options)

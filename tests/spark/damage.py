@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+
+from tests.support.waiting import wait_for
 
 from quire.client import Client, blocking
 from quire.client.background import call
@@ -17,8 +18,6 @@ from quire.replication.recovery_adds import RecoveryAdds
 from quire.testing.cluster import BookieProcess, LocalCluster
 
 PASSWORD = b"pw"
-LIMIT_S = 30.0
-POLL_S = 0.05
 SESSION_MS = 2_000
 BOOKIE_ARGS = ["--set", f"session_timeout_ms={SESSION_MS}"]
 
@@ -26,13 +25,6 @@ BOOKIE_ARGS = ["--set", f"session_timeout_ms={SESSION_MS}"]
 def payload(ledger: int, entry: int, size: int) -> bytes:
     head = b"%d/%d." % (ledger, entry)
     return head * (size // len(head) + 1)
-
-
-def eventually(there: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not there():
-        assert time.monotonic() < deadline, f"not within {LIMIT_S:g} s: {what}"
-        time.sleep(POLL_S)
 
 
 def process_of(cluster: LocalCluster, bookie: str) -> BookieProcess:
@@ -63,7 +55,7 @@ def write(
             def there(bookie: str = bookie, wanted: Sequence[int] = wanted) -> bool:
                 return entries_on(client, bookie, ledger_id) == wanted
 
-            eventually(there, f"{bookie} has its part of ledger {ledger_id}")
+            wait_for(there, f"{bookie} has its part of ledger {ledger_id}")
     if close:
         writer.close()
     return writer

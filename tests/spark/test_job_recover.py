@@ -6,16 +6,9 @@ import json
 from collections.abc import Callable, Iterator
 
 import pytest
-from damage import (
-    BOOKIE_ARGS,
-    PASSWORD,
-    ensemble,
-    eventually,
-    payload,
-    process_of,
-    write,
-)
+from damage import BOOKIE_ARGS, PASSWORD, ensemble, payload, process_of, write
 from pyspark.sql import SparkSession
+from tests.support.waiting import wait_for
 
 from quire.client import blocking
 from quire.client.background import call
@@ -46,7 +39,7 @@ def options(cluster: LocalCluster) -> ClusterOptions:
 
 def kill_for_good(cluster: LocalCluster, client: blocking.Client, bookie: str) -> None:
     process_of(cluster, bookie).kill()
-    eventually(lambda: client.bookies().find(bookie) is None, f"{bookie} is known to be dead")
+    wait_for(lambda: client.bookies().find(bookie) is None, f"{bookie} is known to be dead")
 
 
 def names(client: blocking.Client, ledger: int, bookie: str) -> bool:

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from pyspark.sql import SparkSession
+from tests.support.waiting import wait_for
 
 from quire import blocking
 from quire.admin.cluster_init import init as cluster_init
@@ -169,13 +170,6 @@ def check_nothing_left(there: Side, path: str) -> None:
 
 def stream_of(custom: Mapping[str, bytes]) -> str:
     return custom.get("stream", b"").decode()
-
-
-def until(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + LIMIT_S
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.05)
 
 
 def write(streams: Namespace, name: str, first: int, count: int, *, roll: bool = True) -> None:
@@ -346,7 +340,7 @@ def test_a_writer_that_comes_while_it_is_followed(
     ):
         writer.append(b"one")
         with following(run) as followed:
-            until(lambda: copy.exists("s") and bool(copy.segments("s")), "no segment")
+            wait_for(lambda: copy.exists("s") and bool(copy.segments("s")), "no segment")
 
             def ended() -> bool:
                 # It may open the stream behind our first writer, and never hear of that one.
@@ -355,7 +349,7 @@ def test_a_writer_that_comes_while_it_is_followed(
                 followed.thread.join(1)
                 return not followed.thread.is_alive()
 
-            until(ended, "it goes on behind another writer")
+            wait_for(ended, "it goes on behind another writer")
             assert isinstance(followed.error, StreamFencedError), followed.error
 
 
@@ -608,7 +602,7 @@ def test_followed_while_everything_dies(
                     assert driver.wait() == -signal.SIGKILL, (tmp_path / "driver.log").read_text()
                 else:
                     enough = counted(there, path) + 2
-                    until(lambda: counted(there, path) >= enough, "nothing was copied")  # noqa: B023
+                    wait_for(lambda: counted(there, path) >= enough, "nothing was copied")  # noqa: B023
             finally:
                 driver.kill()
             injected += 1
@@ -622,11 +616,11 @@ def test_followed_while_everything_dies(
                 reader.check()
         with following(run) as followed:
             if reader is None:
-                until(lambda: bool(counted(there, path)), "nothing was copied")
+                wait_for(lambda: bool(counted(there, path)), "nothing was copied")
                 reader = Reader(there, path, "plain")
             for source in sources:
                 source.close()
-            until(
+            wait_for(
                 lambda: (
                     followed.error is not None
                     or (bool(followed.reports) and arrived(here, there, path))
@@ -637,7 +631,7 @@ def test_followed_while_everything_dies(
         assert followed.result is not None
         assert followed.result.total("lag_records") == 0
         total = sources[0].count
-        until(lambda: len(reader.numbers) >= total, "the reader of the copy does not arrive")
+        wait_for(lambda: len(reader.numbers) >= total, "the reader of the copy does not arrive")
         reader.check()
         assert reader.numbers == list(range(total))
     finally:

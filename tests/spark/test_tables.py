@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from damage import eventually
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrameReader, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 from streams import Row, append, batches, message_of, numbered, source
+from tests.support.waiting import wait_for
 
 from quire.client import blocking
 from quire.errors import UsageError
@@ -128,7 +128,7 @@ def test_streams_and_segments(
             return {row["stream"]: row for row in made}
 
         # The entry that tells the bookies that these are acknowledged comes a little later.
-        eventually(lambda: look()["team/open"]["records"] > 0, "readers see the open segment")
+        wait_for(lambda: look()["team/open"]["records"] > 0, "readers see the open segment")
         found = look()
         segments = rows(cluster.uri, "segments", namespace=streams.path)
     assert {name: (r["records"], r["ended"], r["txids"]) for name, r in found.items()} == {

@@ -60,13 +60,6 @@ def simulated(main: Callable[[], Coroutine[Any, Any, T]]) -> T:
         loop.close()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Let others run until it holds."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def payload(entry_id: int) -> bytes:
     return b"payload %d" % entry_id
 

@@ -12,8 +12,9 @@ from quire.admin.pipeline_running import told
 from quire.config import ClientConfig
 from quire.http.static_files import POLICY
 from quire.replication.running import Far
+from tests.support.waiting import wait_for
 
-from ..processes.cli import Quire, wait_for
+from ..processes.cli import Quire
 from .browser import expect
 from .conftest import HOSTILE, HOSTILE_NAME, READ, RECORDS, STREAM, TEAM, Dashboard, Tab
 

@@ -3,11 +3,13 @@ those that wait for what comes next."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 
 from quire.bookie import connection, protocol_v2
+from quire.bookie.server import Bookie
 from quire.codec import frames
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
@@ -93,18 +95,21 @@ async def add_at_once(peer: Peer, first: int, last: int) -> None:
 
 
 @pytest.fixture
-def patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody is answered for having waited too long."""
+async def bookie(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Bookie]:
+    """It answers nobody for having waited too long."""
     monkeypatch.setattr(protocol_v2, "BATCH_WAIT_S", 60.0)
+    async with running_bookie(tmp_path, BookieConfig()) as running:
+        yield running
 
 
-@pytest.mark.usefixtures("patient")
-async def test_a_reader_that_waits_gets_all_that_comes_next(tmp_path: Path) -> None:
-    async with (
-        running_bookie(tmp_path, BookieConfig()) as bookie,
-        peer_of(bookie) as peer,
-        peer_of(bookie) as tail,
-    ):
+@pytest.fixture
+async def peer(bookie: Bookie) -> AsyncIterator[Peer]:
+    async with peer_of(bookie) as connected:
+        yield connected
+
+
+async def test_a_reader_that_waits_gets_all_that_comes_next(bookie: Bookie, peer: Peer) -> None:
+    async with peer_of(bookie) as tail:
         await add_at_once(peer, 0, 4)
         assert await tail.ask(batch_from(2)) == answer_of(2, 4)  # it is here
         assert await tail.ask(batch_from(5, flags=0)) == nothing_from(5)
@@ -115,13 +120,8 @@ async def test_a_reader_that_waits_gets_all_that_comes_next(tmp_path: Path) -> N
         assert bookie.service.long_polls.count == 0
 
 
-@pytest.mark.usefixtures("patient")
-async def test_a_fence_ends_the_waiting_of_a_batch_read(tmp_path: Path) -> None:
-    async with (
-        running_bookie(tmp_path, BookieConfig()) as bookie,
-        peer_of(bookie) as peer,
-        peer_of(bookie) as tail,
-    ):
+async def test_a_fence_ends_the_waiting_of_a_batch_read(bookie: Bookie, peer: Peer) -> None:
+    async with peer_of(bookie) as tail:
         await add_at_once(peer, 0, 0)
         tail.send(batch_from(1))
         await polls_wait(bookie, 1)
@@ -131,14 +131,12 @@ async def test_a_fence_ends_the_waiting_of_a_batch_read(tmp_path: Path) -> None:
         assert await tail.ask(batch_from(1)) == nothing_from(1)  # nothing will come
 
 
-@pytest.mark.usefixtures("patient")
-async def test_a_waiting_reader_that_goes_away_is_forgotten(tmp_path: Path) -> None:
-    async with running_bookie(tmp_path, BookieConfig()) as bookie, peer_of(bookie) as peer:
-        await add_at_once(peer, 0, 0)
-        async with peer_of(bookie) as tail:
-            tail.send(batch_from(1))
-            await polls_wait(bookie, 1)
-        await polls_wait(bookie, 0)
+async def test_a_waiting_reader_that_goes_away_is_forgotten(bookie: Bookie, peer: Peer) -> None:
+    await add_at_once(peer, 0, 0)
+    async with peer_of(bookie) as tail:
+        tail.send(batch_from(1))
+        await polls_wait(bookie, 1)
+    await polls_wait(bookie, 0)
 
 
 async def test_nobody_waits_for_long(tmp_path: Path) -> None:

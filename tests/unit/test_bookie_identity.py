@@ -14,9 +14,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
-from quire.admin.bookie_identity import check_not_registered
 from quire.admin.main import cli
-from quire.bookie.identity import check_identity, create_identity, remembered_id
+from quire.bookie.identity import (
+    check_identity,
+    check_not_registered,
+    create_identity,
+    remembered_id,
+)
 from quire.codec.cookie import Cookie, decode, encode
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.registration import is_bookie_id

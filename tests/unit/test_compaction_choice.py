@@ -40,6 +40,19 @@ def test_a_small_segment_is_not_worth_it_alone_and_many_are() -> None:
     assert len(found.numbers) == 19
 
 
+def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
+    """They came first, left no room for it, and gave back nothing themselves: it never went."""
+    segments = [
+        SegmentFacts(1, 79_428, 500, 70_736),
+        SegmentFacts(2, 37_316, 400, 15_840),
+        SegmentFacts(3, 132_544, 600, 79_248),
+        SegmentFacts(4, 8_476, 200, 1_952),
+    ]
+    found = choose(segments, below_ratio=0.95, room_bytes=131_072)
+    assert found is not None
+    assert found.numbers == (3,)
+
+
 SEGMENTS = st.lists(st.tuples(st.integers(1, MIB), st.floats(0, 1)), max_size=12).map(
     lambda rows: [facts(n, size, int(size * part)) for n, (size, part) in enumerate(rows, 1)]
 )

@@ -9,13 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.damage import (
-    AGAIN_S,
-    LEDGERS_PER_PASS,
-    NAMED_PER_PASS,
-    DamageReports,
-    names,
-)
+from quire.bookie.damage import AGAIN_S, LEDGERS_PER_PASS, NAMED_PER_PASS, DamageReports, names
 from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.whole import is_whole
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -33,9 +27,8 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
 from tests.support.bookie import memory_metadata
-from tests.support.storage import HandClock, StoreOnDisk, sim_disk
-from tests.unit.test_storage_compaction import sealed
-from tests.unit.test_storage_damage import filled
+from tests.support.scrubbed_store import filled
+from tests.support.storage import HandClock, StoreOnDisk, sealed, sim_disk
 
 ME, OTHER = "me:3181", "other:3181"
 

@@ -1,11 +1,9 @@
-"""`quire bookie disk`: what it shows of directories, checks in them, and makes again."""
+"""`quire bookie disk`: what it shows of directories, and checks in them."""
 
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Callable
-from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
-from quire.codec.log_footer import TRAILER_BYTES
 from quire.codec.log_parts import BLOCK_BYTES, FormatError
 from quire.storage import sealer
-from quire.storage.batch import Batch, Run
-from quire.storage.check import Checked, check_segments, survey
 from quire.storage.disk import RealDisk
 from quire.storage.inspect import (
     SegmentDump,
@@ -26,82 +21,23 @@ from quire.storage.inspect import (
     list_files,
     number_of,
     open_segment,
-    segment_numbers,
 )
 from quire.storage.looking import with_log
-from quire.storage.rebuild import Outcome, Rebuilt, plan, rebuild
-from quire.storage.sealing import Sealed, SealInput, write_footer
-from quire.storage.seams import Disk
-from quire.storage.segment import Part, segment_name
-from quire.testing.disk import PowerLossError, SimDisk
+from quire.storage.segment import segment_name
+from quire.testing.disk import SimDisk
+from tests.support.segments import (
+    LEDGERS,
+    checked,
+    contents,
+    filled,
+    flip,
+    forgetful,
+    problems_of,
+    rebuilt,
+    sealed_numbers,
+    spoilt,
+)
 from tests.support.storage import StoreOnDisk, make_entry, sim_disk
-
-LEDGERS = (1, 2, 3, 4)
-CRASH_SEEDS = 4
-"""How often each operation is the last: what was not synced is kept in other parts each time."""
-
-
-def filled(disk: Disk, sealed: int = 3) -> StoreOnDisk:
-    """Ledgers 1 to 4 in turn, over several segments; 2 is fenced."""
-    box = StoreOnDisk(disk)
-    box.open()
-    turn = 0
-    while box.store.stats().sealed_segments < sealed:
-        box.append([(ledger_id, turn, bytes(300)) for ledger_id in LEDGERS])
-        box.pump()
-        turn += 1
-    box.fence(2)
-    box.idle()
-    return box
-
-
-def checked(disk: Disk) -> tuple[list[Checked], tuple[str, ...]]:
-    found = survey(disk)
-    return list(check_segments(disk, found, lambda _: None)), found.problems
-
-
-def problems_of(disk: Disk) -> list[str]:
-    segments, problems = checked(disk)
-    return [*problems, *(what for one in segments for what in one.problems)]
-
-
-def rebuilt(disk: Disk, *, dry_run: bool = False) -> dict[int, Rebuilt]:
-    found = rebuild(disk, plan(disk), lambda _: None, dry_run=dry_run)
-    return {one.number: one for one in found}
-
-
-def flip(disk: Disk, number: int, at: int) -> None:
-    """One bit of a segment's file."""
-    file = disk.open(segment_name(number))
-    (old,) = bytes(file.read(at, 1) or b"")
-    file.write([bytes([old ^ 4])], at)
-    file.sync()
-    file.close()
-
-
-def forgetful(seal: SealInput) -> Sealed:
-    """Writes an index that does not name ledger 3."""
-    kept = [one for one in seal.ledgers if one[0] != 3]
-    return write_footer(SealInput(seal.directory_id, seal.segment, kept, seal.records))
-
-
-def sealed_numbers(disk: Disk) -> list[int]:
-    found = []
-    for number in segment_numbers(disk):
-        with open_segment(disk, number) as one:
-            if one.facts.state == "sealed":
-                found.append(number)
-    return found
-
-
-def contents(disk: Disk) -> dict[str, bytes]:
-    found = {}
-    for one in list_files(disk):
-        file = disk.open(one.name)
-        found[one.name] = bytes(file.read(0, file.size()) or b"")
-        file.close()
-    return found
-
 
 # -- looking ----------------------------------------------------------------------------------
 
@@ -420,197 +356,6 @@ def test_what_only_looks_cannot_write(tmp_path: Path) -> None:
     disk.close()
     RealDisk(tmp_path / "missing", read_only=True)
     assert not (tmp_path / "missing").exists()
-
-
-# -- making the index again -------------------------------------------------------------------
-
-
-def spoilt(disk: Disk, number: int, part: str) -> None:
-    with open_segment(disk, number) as one:
-        trailer = one.facts.trailer
-    assert trailer is not None
-    places = {
-        "rows": trailer.footer_at + 3, "records": trailer.records_at + 3,
-        "checksums": trailer.checksums_at + 3, "summary": trailer.summary_at + 3,
-        "trailer": trailer.file_bytes - TRAILER_BYTES + 30,
-    }  # fmt: skip
-    flip(disk, number, places[part])
-
-
-@pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
-def test_an_index_is_made_again_as_it_was(part: str) -> None:
-    """The footer is what it was, byte for byte, and the store finds everything. (Of a ledger's LAC
-    a lower bound is known, where the summary is gone.)"""
-    disk = sim_disk()
-    box = filled(disk)
-    box.close()
-    before = contents(disk)
-    number = sealed_numbers(disk)[1]
-    spoilt(disk, number, part)
-    assert problems_of(disk)
-    dry = rebuilt(disk, dry_run=True)
-    done = rebuilt(disk)
-    assert dry == done
-    assert [one for one in done.values() if one.outcome is not Outcome.GOOD] == [done[number]]
-    assert done[number].outcome is Outcome.REBUILT
-    assert done[number].why
-    disk.crash()
-    after = contents(disk)
-    changed = [name for name in before if before[name] != after[name]]
-    if part in ("summary", "trailer"):
-        assert changed == [segment_name(number)]
-        with open_segment(disk, number) as one:
-            assert one.facts.trailer is not None
-            end = one.facts.trailer.summary_at
-        assert before[changed[0]][:end] == after[changed[0]][:end]
-    else:
-        assert changed == []
-    assert problems_of(disk) == []
-    report = box.open()
-    assert report.problems == ()
-    for (ledger_id, entry_id), entry in box.acknowledged.items():
-        assert box.read(ledger_id, entry_id) == [entry]
-
-
-@pytest.mark.parametrize("part", ["rows", "trailer"])
-def test_deleted_ledgers_do_not_come_back_with_the_index(part: str) -> None:
-    """Their frames are in the groups still."""
-    disk = sim_disk()
-    box = StoreOnDisk(disk)
-    box.open()
-    box.append([(4, entry, bytes(300)) for entry in range(5)])
-    box.pump()
-    box.drop([4])
-    filled_up = 0
-    while not box.store.stats().sealed_segments:
-        box.append([(1, filled_up, bytes(300))])
-        box.pump()
-        filled_up += 1
-    box.close()
-    (number, *_) = sealed_numbers(disk)
-    spoilt(disk, number, part)
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
-    assert problems_of(disk) == []
-    box.open()
-    assert sorted(box.store.ledgers) == [1]
-
-
-def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    disk = sim_disk()
-    with monkeypatch.context() as patch:
-        patch.setattr(sealer, "write_footer", forgetful)
-        filled(disk).close()
-    (number, *_) = sealed_numbers(disk)
-    spoilt(disk, number, "rows")
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
-    with open_segment(disk, number) as one:
-        assert one.summary is not None
-        assert list(one.summary.ledger_ids) == [1, 2, 4]
-
-
-def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:
-    disk = sim_disk()
-    box = filled(disk)
-    box.close()
-    number = sealed_numbers(disk)[1]
-    with open_segment(disk, number) as one:
-        start = one.facts.groups_at
-    flip(disk, number, start + 50)  # the header of the first group
-    spoilt(disk, number, "rows")
-    before = contents(disk)
-    found = rebuilt(disk)[number]
-    assert (found.outcome, "lost" in found.why) == (Outcome.INCOMPLETE, True)
-    assert contents(disk) == before
-
-
-def test_damage_in_entries_stays_damage() -> None:
-    """A new index does not make a bad block good."""
-    disk = sim_disk()
-    box = filled(disk)
-    box.close()
-    number = sealed_numbers(disk)[1]
-    with open_segment(disk, number) as one:
-        group = next(one.groups())
-    block = group.header.payload_offset // BLOCK_BYTES * BLOCK_BYTES
-    flip(disk, number, group.header.payload_offset + 100)
-    spoilt(disk, number, "checksums")
-    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
-    told = problems_of(disk)
-    assert any(f"bytes {block} to" in one for one in told)
-    assert not any("index" in one for one in told)
-
-
-def test_a_compacted_segment_gets_its_index_again() -> None:
-    disk = sim_disk()
-    box = filled(disk, sealed=6)
-    box.drop([1, 3, 4])
-    box.clock.ms += 100 * 24 * 3600 * 1000
-    for _ in range(20):
-        box.store.check_space()
-        box.idle()
-        box.clock.ms += 24 * 3600 * 1000
-    assert box.store.stats().compactions
-    box.close()
-    compacted = []
-    for number in sealed_numbers(disk):
-        with open_segment(disk, number) as one:
-            if one.facts.header is not None and one.facts.header.compacted:
-                compacted.append(number)
-    assert compacted
-    assert problems_of(disk) == []
-    before = contents(disk)
-    for number in compacted:
-        for part in ("rows", "checksums", "records"):
-            spoilt(disk, number, part)
-            assert rebuilt(disk)[number].outcome is Outcome.REBUILT
-            assert contents(disk) == before
-
-
-def boastful(seal: SealInput) -> Sealed:
-    """Writes an index that names an entry of ledger 0, which is nowhere."""
-    batch = Batch((), ())
-    batch.file_offset = 2 * BLOCK_BYTES
-    run = Run(0, 0, 1, 0, 360)
-    run.batch = batch
-    ledgers = [(0, Part.of(seal.segment, 0, [run], -1), -1), *seal.ledgers]
-    return write_footer(SealInput(seal.directory_id, seal.segment, ledgers, seal.records))
-
-
-def test_a_crash_while_an_index_is_made_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every operation. The new index lies otherwise than the old one, so that no mix of the two
-    may pass for one of them."""
-    points: set[int] = set()
-    begun = sim_disk()
-    with monkeypatch.context() as patch:
-        patch.setattr(sealer, "write_footer", boastful)
-        before = filled(begun, sealed=1)
-        before.close()
-    for seed in range(CRASH_SEEDS):
-        at, finished = 0, False
-        while not finished:
-            at += 1
-            points.add(at)
-            disk = deepcopy(begun)
-            disk._rng = random.Random(100 * seed + at)
-            disk.crash_after(at, disk.crash)
-            try:
-                done = rebuilt(disk)
-                assert all(one.outcome is Outcome.REBUILT for one in done.values())
-                finished = True
-            except PowerLossError:
-                pass
-            else:
-                disk.crash()
-            box = StoreOnDisk(disk)
-            assert not box.open().negatives_unknown
-            for (ledger_id, entry_id), entry in before.acknowledged.items():
-                assert box.read(ledger_id, entry_id) == [entry]
-            box.close()
-            rebuilt(disk)
-            assert problems_of(disk) == []
-    assert len(points) > 8
 
 
 # -- the commands -----------------------------------------------------------------------------

@@ -29,11 +29,12 @@ from quire.storage.loading import LoadProgress, LoadStopped
 from quire.storage.recovery import RecoveryReport
 from quire.storage.segment import segment_name
 from quire.storage.store import LedgerStore
-from quire.testing.disk import SimDisk
 from tests.support.bookie import SMALL as BOOKIE
 from tests.support.bookie import memory_metadata, peer_of, running_bookie
 from tests.support.crash_sweep import contents_of
-from tests.support.storage import SMALL, StoreOnDisk, make_entry, run, sim_disk
+from tests.support.storage import SMALL, StoreOnDisk, disk_of, make_entry, run, sim_disk
+
+from ..support.waiting import until
 
 T = TypeVar("T")
 CONFIG = replace(SMALL, compact_minor_ratio=0.0, compact_major_ratio=0.0)
@@ -60,11 +61,6 @@ def filled(segments: int = 4) -> StoreOnDisk:
     box.close()
     disk_of(box).remove(CACHE_NAME)
     return box
-
-
-def disk_of(box: StoreOnDisk) -> SimDisk:
-    assert isinstance(box.disk, SimDisk)
-    return box.disk
 
 
 @pytest.fixture
@@ -319,12 +315,6 @@ async def loading(
         await task
 
 
-async def until(what: Callable[[], bool]) -> None:
-    async with asyncio.timeout(60):
-        while not what():
-            await asyncio.sleep(0.01)
-
-
 def code_of(answer: bytes) -> int:
     """Of a v2 answer."""
     found: int = unpack_from(">i", answer, 8)[0]
@@ -393,9 +383,7 @@ async def test_it_serves_what_is_loaded_and_refuses_all_else(
 
 
 async def until_writable(metadata: MetadataStore, bookie: Bookie) -> None:
-    async with asyncio.timeout(60):
-        while bookie.bookie_id not in (await metadata.bookies()).writable:
-            await asyncio.sleep(0.01)
+    await until(metadata.bookies, right=lambda found: bookie.bookie_id in found.writable)
 
 
 async def test_a_read_waits_for_its_part_of_the_log(

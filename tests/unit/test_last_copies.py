@@ -8,15 +8,9 @@ import asyncio
 import pytest
 
 from quire.client.add_session import REACH_S
-from tests.support.fake_bookies import (
-    LEDGER,
-    PASSWORD,
-    FakeCluster,
-    created,
-    payload,
-    simulated,
-    until,
-)
+from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, created, payload, simulated
+
+from ..support.waiting import until
 
 SLOW_S = REACH_S / 2
 SHAPES = [(3, 3, 2), (4, 3, 2)]

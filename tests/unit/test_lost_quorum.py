@@ -23,8 +23,9 @@ from tests.support.fake_bookies import (
     created,
     payload,
     simulated,
-    until,
 )
+
+from ..support.waiting import until
 
 LIMIT_S = 10.0
 WAITS = dataclasses.replace(CONFIG, lost_quorum_wait_s=LIMIT_S)

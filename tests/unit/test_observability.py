@@ -33,8 +33,9 @@ from tests.support.fake_bookies import (
     created,
     payload,
     simulated,
-    until,
 )
+
+from ..support.waiting import until
 
 ROOT = Path(__file__).parents[2]
 SOURCES = [

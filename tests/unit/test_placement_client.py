@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
 import re
 import stat
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,8 @@ from quire.metadata.base import BookieAddress, Registration
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 from quire.metadata.tree import Put
+
+from ..support.waiting import until
 
 PATIENCE_S = 60
 SHORT_S = 0.05
@@ -81,12 +82,6 @@ async def ensemble(client: Client, size: int = 2) -> tuple[str, ...]:
     writer = await client.create_ledger(ensemble_size=size, write_quorum=size, ack_quorum=1)
     writer.abandon()
     return writer.metadata.last_segment.ensemble
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():
-            await asyncio.sleep(0.01)
 
 
 # -- sources of locations ---------------------------------------------------------------------

@@ -18,8 +18,9 @@ from tests.support.fake_bookies import (
     lac_of,
     payload,
     simulated,
-    until,
 )
+
+from ..support.waiting import until
 
 SHAPES = [(3, 3, 2), (4, 3, 2)]
 

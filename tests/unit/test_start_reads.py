@@ -12,8 +12,8 @@ from quire.storage.index_cache import CACHE_NAME
 from quire.storage.inspect import open_segment
 from quire.storage.recovery import Recovery, RecoveryReport
 from quire.storage.segment import segment_name
-from tests.support.storage import StoreOnDisk
-from tests.unit.test_index_cache import check, disk_of, fill, look, opened
+from tests.support.storage import StoreOnDisk, disk_of
+from tests.unit.test_index_cache import check, fill, look, opened
 
 
 class CountingFile:

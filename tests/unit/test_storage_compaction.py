@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import replace
 from typing import Any
 
@@ -18,24 +17,15 @@ from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.space_report import look
 from quire.storage.suspension import NOTE_NAME, Suspension, read_note
-from quire.testing.disk import SimDisk
-from tests.support.storage import SMALL, StoreOnDisk, run, sim_disk
+from tests.support.storage import SMALL, StoreOnDisk, check, disk_of, mixed, run, sealed
+from tests.support.storage import opened as opened_store
 
 EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
 """Compacts whenever it is asked to look."""
 
 
 def opened(config: StorageConfig = EAGER, **options: Any) -> StoreOnDisk:
-    options.setdefault("cold_read_probability", 0.0)
-    box = StoreOnDisk(sim_disk(1, **options), config)
-    box.open()
-    box.idle()
-    return box
-
-
-def disk_of(box: StoreOnDisk) -> SimDisk:
-    assert isinstance(box.disk, SimDisk)
-    return box.disk
+    return opened_store(config, **options)
 
 
 def compact(box: StoreOnDisk) -> list[Compaction]:
@@ -52,34 +42,6 @@ def compact(box: StoreOnDisk) -> list[Compaction]:
         if len(done) == before:
             return done
     raise AssertionError("compaction comes to no end")
-
-
-def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300) -> None:
-    """Sealed segments that many ledgers share."""
-    rng = random.Random(4)
-    upcoming = dict.fromkeys(range(1, ledgers + 1), 0)
-    wanted = box.store.stats().sealed_segments + segments
-    while box.store.stats().sealed_segments < wanted:
-        entries = []
-        for ledger_id in upcoming:
-            for _ in range(rng.randrange(1, 4)):
-                entries.append(
-                    (ledger_id, upcoming[ledger_id], rng.randbytes(rng.choice((0, size))))
-                )
-                upcoming[ledger_id] += 1
-        box.append(entries)
-        box.pump()
-    box.idle()
-
-
-def check(box: StoreOnDisk) -> None:
-    for (ledger_id, entry_id), entry in box.acknowledged.items():
-        assert box.read(ledger_id, entry_id) == [entry]
-    for ledger_id in {key[0] for key in box.acknowledged}:
-        ids = [entry for ledger, entry in box.acknowledged if ledger == ledger_id]
-        assert run(box.store.entry_ranges(ledger_id)) == [(min(ids), max(ids))]
-        found = box.read(ledger_id, 0, len(ids) + 3)
-        assert found == [box.acknowledged[ledger_id, entry] for entry in sorted(ids)]
 
 
 def check_numbers(box: StoreOnDisk) -> None:
@@ -155,10 +117,6 @@ def test_runs_of_a_ledger_lie_together_behind_a_compaction() -> None:
     rows = [trailer_rows(box, number, 1) for number in sealed(box)]
     assert sum(rows) < rows_before / 10
     check(box)
-
-
-def sealed(box: StoreOnDisk) -> list[int]:
-    return [one.number for one in box.store.usage() if one.state == "sealed"]
 
 
 def trailer_rows(box: StoreOnDisk, number: int, ledger_id: int) -> int:

@@ -17,9 +17,8 @@ from quire.storage.scrub import SegmentScrub
 from quire.storage.scrubber import SCRUB_NAME, target_of
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.testing.disk import SimFile
-from tests.support.storage import key_of, lacks
-from tests.unit.test_storage_compaction import sealed
-from tests.unit.test_storage_damage import EAGER, ON_SUSPICION, Box, filled
+from tests.support.scrubbed_store import EAGER, ON_SUSPICION, Box, filled
+from tests.support.storage import key_of, lacks, sealed
 
 
 def seal_current(box: Box) -> None:

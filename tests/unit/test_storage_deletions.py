@@ -1,22 +1,35 @@
-"""A ledger that was dropped stays dropped, whatever becomes of the segment in which that was
-logged: the record is needed for as long as an older segment speaks of the ledger."""
+"""Ledgers that are dropped: they and their segments go, and what others need of these stays. They
+stay dropped, whatever becomes of the segment in which that was logged: the record is needed for as
+long as an older segment speaks of the ledger."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
+from quire.errors import UsageError
+from quire.storage.catalogue import TOMBSTONE_TTL_MS
 from quire.storage.scan import scan_groups
 from quire.storage.segment import SegmentState, segment_name
-from quire.testing.disk import SimDisk
-from tests.support.storage import StoreOnDisk, sim_disk
+from quire.storage.signals import NoLedger
+from quire.testing.disk import PowerLossError, SimDisk
+from tests.support.storage import (
+    SMALL,
+    StoreOnDisk,
+    disk_of,
+    entries,
+    fill_segments,
+    key_of,
+    opened,
+    run,
+    sim_disk,
+)
 
 DEAD = 7
 """The ledger that is dropped."""
 KEPT = 1
 FILLER = 5
-
-
-def disk_of(box: StoreOnDisk) -> SimDisk:
-    assert isinstance(box.disk, SimDisk)
-    return box.disk
 
 
 def current(box: StoreOnDisk) -> int:
@@ -135,3 +148,179 @@ def test_a_segment_whose_index_rots_does_not_bring_it_back() -> None:
     box.open()
     assert DEAD not in box.store.ledgers
     box.close()
+
+
+def test_dropped_ledgers_are_gone_and_their_segments_too() -> None:
+    box = opened()
+    fill_segments(box, 1, 3)
+    box.append(entries(2, 0, 5))
+    box.idle()
+    before = box.store.stats()
+    box.drop([1, 77])
+    with pytest.raises(NoLedger):
+        box.read(1, 0)
+    assert box.store.ledger_ids() == [2]
+    box.idle()
+    after = box.store.stats()
+    assert after.segments < before.segments
+    assert after.segments_removed >= 3
+    assert after.live_bytes < before.live_bytes
+    names = box.disk.list("log")
+    box.close()
+    assert box.disk.list("log") != names
+    box.open()
+    assert box.report.problems == ()
+    assert box.store.ledger_ids() == [2]
+    assert box.read(2, 0, 5) == [box.written[2, i] for i in range(5)]
+
+
+def test_state_records_survive_the_segment_that_held_them() -> None:
+    box = opened()
+    box.store.create_ledger(3, key_of(3))
+    box.fence(4)
+    packet = (5).to_bytes(8, "big") * 2
+    box.store.create_ledger(5, key_of(5))
+    box.store.write_explicit_lac(5, packet, lambda error: None)
+    fill_segments(box, 1, 1)
+    first = box.store.usage()[0].number
+    box.append(entries(3, 0, 1))
+    box.drop([1])
+    box.idle()
+    assert box.store.usage()[0].number > first
+    disk_of(box).crash()
+    box.open()
+    assert box.store.ledgers[3].master_key == key_of(3)
+    assert box.store.ledgers[4].fenced
+    assert box.store.ledgers[4].master_key == key_of(4)
+    assert box.store.ledgers[5].explicit_lac == packet
+    assert 1 not in box.store.ledgers
+
+
+def test_a_ledger_fenced_and_deleted_stays_refused_for_a_week() -> None:
+    box = opened()
+    box.append([*entries(1, 0, 2), *entries(2, 0, 2)])
+    box.fence(1)
+    box.idle()
+    box.drop([1, 2])
+    box.idle()
+    for restart in range(4):
+        assert box.store.is_refused(1), restart
+        assert not box.store.is_refused(2), restart
+        with pytest.raises(UsageError, match="fenced and deleted"):
+            box.store.create_ledger(1, key_of(1))
+        box.idle()
+        box.close()
+        box.open()
+        box.idle()
+    box.clock.ms += TOMBSTONE_TTL_MS - 1
+    assert box.store.is_refused(1)
+    box.clock.ms += 1
+    assert not box.store.is_refused(1)
+    assert box.store.stats().tombstones == 0
+    box.append(entries(1, 0, 1))
+    box.idle()
+    assert box.read(1, 0) == [box.written[1, 0]]
+
+
+def test_a_deleted_ledger_does_not_come_back_from_an_older_segment() -> None:
+    """The record of the deletion lies in a segment that dies before those it speaks of."""
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.append(entries(2, 0, 3))
+    fill_segments(box, 3, 1)
+    box.drop([1])
+    fill_segments(box, 3, 1)
+    box.drop([3])
+    box.idle()
+    assert box.store.usage()[0].live_ledgers == 1
+    for _ in range(3):
+        box.close()
+        box.open()
+        box.idle()
+        assert box.store.ledger_ids() == [2]
+    box.append(entries(1, 7, 1))
+    box.idle()
+    for _ in range(2):
+        box.close()
+        box.open()
+        box.idle()
+        assert run(box.store.entry_ranges(1)) == [(7, 7)]
+
+
+def test_a_deletion_that_is_logged_again_spares_what_came_after_it() -> None:
+    box = opened()
+    box.append(entries(1, 0, 3))
+    box.append(entries(2, 0, 3))
+    fill_segments(box, 3, 1)
+    box.drop([1])
+    fill_segments(box, 4, 1)
+    box.append(entries(1, 7, 1))
+    box.fence(1)
+    fill_segments(box, 5, 1)
+    # The segment with the deletion dies; that with the new entry is older than the copy.
+    before = box.store.stats().segments_removed
+    box.drop([3, 4])
+    box.idle()
+    assert box.store.stats().segments_removed > before
+    for _ in range(2):
+        box.close()
+        box.open()
+        box.idle()
+        assert run(box.store.entry_ranges(1)) == [(7, 7)]
+        assert box.store.ledgers[1].fenced
+
+
+def test_a_removal_whose_records_span_segments_loses_none_in_a_crash() -> None:
+    """More state records than one batch takes, with a roll between them."""
+    config = replace(SMALL, segment_bytes=600_000, reserve_bytes=600_000)
+    packet = bytes(4000)
+    for operation in range(1, 40):
+        box = opened(config)
+        for ledger_id in range(100, 200):
+            box.store.create_ledger(ledger_id, key_of(ledger_id))
+            box.store.write_explicit_lac(ledger_id, packet, lambda error: None)
+        fill_segments(box, 1, 1)
+        entry_id = 0
+        while box.store.usage()[-1].live_bytes < 240_000:
+            box.append([(2, entry_id, bytes(5000))])
+            entry_id += 1
+            box.pump()
+        disk = disk_of(box)
+        disk.crash_after(operation, lambda: None)
+        try:
+            box.drop([1])
+            box.idle()
+        except PowerLossError:
+            pass
+        disk.kill()
+        box.open()
+        assert box.report.problems == ()
+        for ledger_id in range(100, 200):
+            info = box.store.ledgers[ledger_id]
+            assert (info.master_key, info.explicit_lac) == (key_of(ledger_id), packet)
+
+
+def test_a_removal_in_a_torn_group_has_not_happened() -> None:
+    box = opened()
+    fill_segments(box, 1, 1)
+    box.idle()
+    written = dict(box.written)
+    box.drop([1])
+    box.maintenance.run()
+    box.append([(2, 0, b"y" * 7000)])
+    while box.maintenance.run():
+        pass
+    box.log.step()
+    disk = disk_of(box)
+    disk.kill()
+    name = segment_name(box.store.usage()[-1].number)
+    data = disk.open(name).read(0, 1 << 20)
+    assert data is not None
+    disk.flip_bit(name, data.index(b"y" * 3000) + 3000)
+    report = box.open()
+    assert report.torn_group is not None
+    assert report.problems == ()
+    for key, entry in written.items():
+        assert box.read(*key) == [entry]
+    with pytest.raises(NoLedger):
+        box.read(2, 0)

@@ -26,8 +26,9 @@ from tests.support.fake_bookies import (
     FakePool,
     payload,
     simulated,
-    until,
 )
+
+from ..support.waiting import until
 
 CLOSED = LedgerState.CLOSED
 

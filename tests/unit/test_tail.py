@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -31,12 +31,15 @@ from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 from quire.storage.reader import SLICE_BYTES
 from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
+from tests.support.waiting import until
 
 CONFIG = ClientConfig(
     long_poll_ms=100, speculative_read_s=1.0, read_timeout_s=5.0, connect_timeout_s=5.0
 )
 LEDGER = 7
 PIGGYBACK = v3.ReadFlag.PIGGYBACK
+soon = partial(until, limit_s=10.0)
+"""Long before a long poll ends by itself."""
 
 
 @dataclass
@@ -392,9 +395,7 @@ async def test_a_closed_client_ends_its_tails() -> None:
         bookie.has(w, (0, -1))
         reader = await w.open()
         waiting = asyncio.ensure_future(anext(reader.tail()))  # type: ignore[arg-type]
-        async with asyncio.timeout(10):
-            while not bookie.waiting:
-                await asyncio.sleep(0.001)
+        await soon(lambda: bookie.waiting)
         await w.client.close()
         with pytest.raises(ClientClosedError):
             await waiting
@@ -425,15 +426,7 @@ PATIENT = ClientConfig(long_poll_ms=60_000, read_timeout_s=70.0)
 
 
 async def polling(bookie: Honest) -> None:
-    async with asyncio.timeout(10):
-        while not bookie.waiting:
-            await asyncio.sleep(0.001)
-
-
-async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(10):
-        while not true():
-            await asyncio.sleep(0.001)
+    await soon(lambda: bookie.waiting)
 
 
 async def test_overdue_news_are_fetched_from_another_bookie(
@@ -447,14 +440,14 @@ async def test_overdue_news_are_fetched_from_another_bookie(
         async with aclosing(reader.tail(0)) as tail:
             await hear_the_first(tail, w, one, other)
             coming = asyncio.ensure_future(take(tail, 1))
-            await until(lambda: bool(one.waiting or other.waiting))
+            await soon(lambda: bool(one.waiting or other.waiting))
             stuck, quick = (one, other) if one.waiting else (other, one)
-            await until(lambda: bool(quick.waiting))
+            await soon(lambda: bool(quick.waiting))
             quick.has(w, (2, 1))
             assert await coming == [1]
             asked = len(stuck.requests)
             coming = asyncio.ensure_future(take(tail, 1))
-            await until(lambda: bool(quick.waiting))
+            await soon(lambda: bool(quick.waiting))
             assert len(stuck.requests) == asked
             quick.has(w, (3, 2))
             assert await coming == [2]
@@ -470,7 +463,7 @@ async def test_a_bookie_is_left_alone_while_news_are_not_overdue() -> None:
         async with aclosing(reader.tail(0)) as tail:
             assert await take(tail, 1) == [0]
             coming = asyncio.ensure_future(anext(tail))
-            await until(lambda: bool(one.waiting or other.waiting))
+            await soon(lambda: bool(one.waiting or other.waiting))
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(coming), 0.05)
             assert not (one.waiting and other.waiting)
@@ -491,7 +484,7 @@ async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
         assert await coming == [1]
         bookie.has(w, *((entry, 1) for entry in range(3, 10)))
         coming = asyncio.ensure_future(take(tail, 8))
-        await until(lambda: 10 in bookie.reads)  # behind the last: nothing comes
+        await soon(lambda: 10 in bookie.reads)  # behind the last: nothing comes
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(coming), 0.05)
         assert bookie.reads.count(10) == 1
@@ -524,14 +517,14 @@ async def test_what_two_bookies_bring_is_held_once(
                 bookie.has(w, *((entry, 0) for entry in range(2, stop)))
                 bookie.kept_back = []
             coming = asyncio.ensure_future(take(tail, 9))
-            await until(lambda: bool(one.kept_back and other.kept_back))
+            await soon(lambda: bool(one.kept_back and other.kept_back))
             for bookie, then in ((one, 6), (other, 10))[:: -1 if more_comes_first else 1]:
                 assert bookie.kept_back
                 [(connection, answer)] = bookie.kept_back
                 bookie.kept_back = None
                 connection.transport.write(answer)
                 if then == 10 or not more_comes_first:
-                    await until(partial(contains, bookie.reads, then))
+                    await soon(partial(contains, bookie.reads, then))
             one.has(w, *((entry, 0) for entry in range(6, 10)))
             for bookie in one, other:
                 bookie.has(w, (10, 9))

@@ -1,0 +1,147 @@
+"""What every metadata store must do with bookies that register."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.registration import Endpoint
+from quire.errors import ClientClosedError, KeyExistsError, UsageError
+from quire.metadata.base import BookieAddress, Bookies, MetadataStore
+from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend
+from tests.support.waiting import until
+
+ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})
+TWO = BookieAddress("10.0.0.2:3181", "10.0.0.2", 3181)
+
+
+async def test_register(backend: Backend) -> None:
+    one, two = await backend.store(), await backend.store()
+    assert await one.bookies() == Bookies({}, {})
+    first = await one.register_bookie(ONE)
+    second = await two.register_bookie(TWO, readonly=True)
+    for store in (one, two):
+        found = await store.bookies()
+        assert found == Bookies({ONE.bookie_id: ONE}, {TWO.bookie_id: TWO})
+        assert found.find(ONE.bookie_id) == ONE
+    await first.close()
+    await first.close()
+    assert await two.bookies() == Bookies({}, {TWO.bookie_id: TWO})
+    await two.close()
+    assert await one.bookies() == Bookies({}, {})
+    with pytest.raises(ClientClosedError):
+        await first.set_readonly(True)
+    await second.close()
+    # The id is free again, in either list.
+    await one.register_bookie(TWO)
+    assert await one.bookies() == Bookies({TWO.bookie_id: TWO}, {})
+
+
+async def test_readonly_moves(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    registration = await owner.register_bookie(ONE)
+    for readonly in (True, True, False, False, True):
+        await registration.set_readonly(readonly)
+        found = await other.bookies()
+        assert ONE.bookie_id in (found.readonly if readonly else found.writable)
+        assert ONE.bookie_id not in (found.writable if readonly else found.readonly)
+    await registration.close()
+    assert await other.bookies() == Bookies({}, {})
+
+
+async def test_watch_bookies(backend: Backend) -> None:
+    owner, other = await backend.store(), await backend.store()
+    seen: list[Bookies] = []
+    watch = other.watch_bookies(seen.append)
+    await until(lambda: seen == [Bookies({}, {})])
+    registration = await owner.register_bookie(ONE)
+    await until(lambda: seen[-1] == Bookies({ONE.bookie_id: ONE}, {}))
+    await registration.set_readonly(True)
+    await until(lambda: seen[-1] == Bookies({}, {ONE.bookie_id: ONE}))
+    own: list[Bookies] = []
+    owner.watch_bookies(own.append)
+    await until(lambda: own[-1:] == seen[-1:])
+    await owner.close()
+    await until(lambda: seen[-1] == Bookies({}, {}))
+    watch.close()
+    count = len(seen)
+    await other.register_bookie(TWO)
+    assert await other.bookies() == Bookies({TWO.bookie_id: TWO}, {})
+    assert len(seen) == count
+
+
+async def test_an_id_that_is_taken(backend: Backend) -> None:
+    holder, second = await backend.store(), await backend.store(session_timeout_ms=500)
+    await holder.register_bookie(ONE)
+    for readonly in (False, True):
+        with pytest.raises(KeyExistsError, match="bookie-1"):
+            await second.register_bookie(ONE, readonly)
+    with pytest.raises(KeyExistsError, match="by this process"):
+        await holder.register_bookie(ONE)
+    assert (await second.bookies()).writable == {ONE.bookie_id: ONE}
+    # A failed attempt leaves nothing that a later one would trip over.
+    await second.register_bookie(TWO)
+    await holder.close()
+    await second.register_bookie(ONE)
+
+
+async def test_waiting_for_an_id(backend: Backend) -> None:
+    holder, waiter = await backend.store(), await backend.store(SESSION_TIMEOUT_MS)
+    registration = await holder.register_bookie(ONE)
+    moved = BookieAddress(ONE.bookie_id, "10.9.9.9", 1)
+    waiting = asyncio.ensure_future(waiter.register_bookie(moved))
+    done, _ = await asyncio.wait([waiting], timeout=0.3)
+    assert not done
+    await registration.close()
+    await waiting
+    assert (await holder.bookies()).writable == {ONE.bookie_id: moved}
+
+
+async def test_what_a_bookie_registers(backend: Backend) -> None:
+    """TLS, other endpoints and any id reach the clients; an id need not be HOST:PORT."""
+    one, two = await backend.store(), await backend.store()
+    web = Endpoint("httpserver", "10.0.0.3", 8080, "http")
+    other = Endpoint("x", "h", 1, "something-new", ("a",), ("b", "c"))
+    for bookie_id in ("bookie-3", "rack:1;bookie=3", "[::1]:3181", "Read.Only_3"):
+        address = BookieAddress(bookie_id, "::1", 3181, {"k": ""}, tls=True, others=(web, other))
+        registration = await one.register_bookie(address)
+        assert (await two.bookies()).find(bookie_id) == address
+        await registration.close()
+    bad = replace(address, others=(Endpoint("second", "h", 1),))
+    with pytest.raises(UsageError, match="second endpoint"):
+        await one.register_bookie(bad)
+
+
+async def test_losing_an_id_to_another_process(backend: Backend) -> None:
+    """After a lost session: told once it has been so for a while, and not tried again."""
+    loser, winner = await backend.store(session_timeout_ms=500), await backend.store()
+    registration = await loser.register_bookie(ONE)
+    assert not registration.lost.done()
+    moved = replace(ONE, port=99)
+    await backend.take_id(loser, winner, moved)
+    async with asyncio.timeout(PATIENCE_S):
+        error = await registration.lost
+    assert isinstance(error, KeyExistsError)
+    assert ONE.bookie_id in str(error)
+    with pytest.raises(KeyExistsError):
+        await registration.set_readonly(True)
+    await registration.close()
+    await registration.close()
+    assert (await loser.bookies()).writable[ONE.bookie_id] == moved
+    await winner.close()
+    again = await loser.register_bookie(ONE)
+    assert (await loser.bookies()).writable[ONE.bookie_id] == ONE
+    await again.close()
+    assert not again.lost.done()
+
+
+async def test_bookie_ids_are_checked(store: MetadataStore) -> None:
+    for bad in ("readonly", "a/b", "", ".", ".."):
+        with pytest.raises(UsageError):
+            await store.register_bookie(BookieAddress(bad, "h", 1))
+        with pytest.raises(UsageError):
+            await store.read_cookie(bad)
+    with pytest.raises(UsageError):
+        await store.register_bookie(BookieAddress("b", "", 0))

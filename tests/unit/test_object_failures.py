@@ -1,0 +1,349 @@
+"""Puts of objects that fail, what they leave behind, and what races make of it: never an object
+that has lost its ledger."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import logging
+import random
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from quire.client import swap
+from quire.clock import SystemClock
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.errors import (
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NoSuchObjectError,
+    ObjectExistsError,
+)
+from quire.metadata.memory import MemoryStore
+from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.update import update_ledger
+from quire.streams.object_format import BUCKET_KEY, NAME_KEY
+from quire.streams.objects import Objects
+from tests.support.objects import Bench, LateClock, content, names, object_bench, some_bytes
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with object_bench(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def objects(bench: Bench) -> Objects:
+    return await bench.objects()
+
+
+# -- puts that fail ---------------------------------------------------------------------------
+
+
+async def nothing_there(bench: Bench, name: str) -> None:
+    objects = await bench.objects()
+    with pytest.raises(NoSuchObjectError):
+        await objects.get(name)
+    assert await names(objects) == []
+
+
+async def test_a_source_that_fails_leaves_nothing(bench: Bench, objects: Objects) -> None:
+    closed = False
+
+    async def pieces() -> AsyncIterator[bytes]:
+        nonlocal closed
+        try:
+            yield some_bytes(10_000)
+            await nothing_there(bench, "o")
+            raise OSError("the disk is gone")
+        finally:
+            closed = True
+
+    with pytest.raises(OSError, match="the disk is gone"):
+        await objects.put("o", pieces(), chunk_bytes=1_000)
+    assert closed
+    assert bench.ledgers() == []
+    await nothing_there(bench, "o")
+
+
+async def test_a_cancelled_put_leaves_nothing(bench: Bench, objects: Objects) -> None:
+    under_way = asyncio.Event()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield some_bytes(10_000)
+        under_way.set()
+        await asyncio.Event().wait()
+
+    task = asyncio.ensure_future(objects.put("o", pieces(), chunk_bytes=1_000))
+    await under_way.wait()
+    assert len(bench.ledgers()) == 1
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert bench.ledgers() == []
+    await nothing_there(bench, "o")
+
+
+async def test_a_put_cancelled_while_it_is_published_is_whole(bench: Bench) -> None:
+    """The write was done, and the answer was not waited for."""
+    asked = asyncio.Event()
+
+    async def hook(name: str, done: bool) -> None:
+        if name == "write" and done and not asked.is_set():
+            asked.set()
+            await asyncio.Event().wait()
+
+    slow = await bench.objects(hook)
+    task = asyncio.ensure_future(slow.put("o", b"whole"))
+    await asked.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await content(await bench.objects(), "o") == b"whole"
+
+
+async def test_a_put_that_loses_to_another_leaves_nothing(bench: Bench) -> None:
+    """Both saw that the name was free."""
+    other = await bench.objects()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"mine"
+        await other.put("o", b"theirs")
+
+    objects = await bench.objects()
+    with pytest.raises(ObjectExistsError):
+        await objects.put("o", pieces())
+    assert await content(objects, "o") == b"theirs"
+    assert len(bench.ledgers()) == 1
+
+
+class LostAnswers:
+    """Loses the first answers (or requests) of some operation, once `armed`."""
+
+    def __init__(self, operation: str, losses: int, after: bool) -> None:
+        self.operation = operation
+        self.losses = losses
+        self.after = after
+
+    async def __call__(self, name: str, done: bool) -> None:
+        if name == self.operation and done is self.after and self.losses:
+            self.losses -= 1
+            raise MetadataUnavailableError("lost")
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(swap, "UNKNOWN_DELAY_S", 0)
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("replace", [False, True])
+@pytest.mark.parametrize("losses", [1, 3])
+@pytest.mark.parametrize("after", [False, True])
+async def test_lost_replies_of_the_publication_are_decided_by_the_content(
+    bench: Bench, objects: Objects, replace: bool, losses: int, after: bool
+) -> None:
+    if replace:
+        await objects.put("o", b"old")
+    lossy = await bench.objects(LostAnswers("write", losses, after))
+    info = await lossy.put("o", b"new", replace=replace)
+    assert await content(objects, "o") == b"new"
+    assert bench.ledgers() == [info.ledger_id]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("after", [False, True])
+async def test_lost_replies_of_a_deletion(bench: Bench, objects: Objects, after: bool) -> None:
+    await objects.put("o", b"old")
+    assert await (await bench.objects(LostAnswers("delete", 2, after))).delete("o")
+    await nothing_there(bench, "o")
+    assert bench.ledgers() == []
+
+
+@pytest.mark.usefixtures("impatient")
+async def test_a_store_that_stays_away_leaves_an_orphan(bench: Bench, objects: Objects) -> None:
+    lossy = await bench.objects(LostAnswers("write", 1_000, False))
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"some"
+        store = lossy._store
+        assert isinstance(store, MemoryStore)
+        store._hook = LostAnswers("read", 1_000, False)
+
+    with pytest.raises(MetadataUnavailableError):
+        await lossy.put("o", pieces())
+    await nothing_there(bench, "o")
+    (orphan,) = [orphan async for orphan in objects.orphans(60)]
+    assert [orphan.ledger_id] == bench.ledgers()
+    assert (orphan.name, orphan.size_bytes) == ("o", 4)
+    assert await objects.sweep(60) == [orphan.ledger_id]
+    assert bench.ledgers() == []
+
+
+# -- orphans ----------------------------------------------------------------------------------
+
+
+async def orphan(bench: Bench, name: str, bucket: str = "default") -> int:
+    """What a put that was killed leaves behind."""
+    custom = {BUCKET_KEY: bucket.encode(), NAME_KEY: name.encode()}
+    writer = await (await bench.client()).create_ledger(custom=custom)
+    await writer.append(b"a part of it")
+    writer.abandon()
+    return writer.ledger_id
+
+
+async def test_the_sweep_takes_old_orphans_only(bench: Bench, objects: Objects) -> None:
+    kept = await objects.put("kept", b"one")
+    lost = await orphan(bench, "lost")
+    old = await orphan(bench, "kept")
+    elsewhere = await orphan(bench, "lost", bucket="elsewhere")
+    async with await (await bench.client()).create_ledger() as foreign:
+        pass
+    assert await objects.sweep(7_200) == []  # nothing is that old
+    assert [found.ledger_id async for found in objects.orphans(1_800)] == [lost, old]
+    assert await objects.sweep(1_800, first=old) == [old]
+    assert await objects.sweep(1_800) == [lost]
+    assert bench.ledgers() == [kept.ledger_id, elsewhere, foreign.ledger_id]
+    assert await content(objects, "kept") == b"one"
+
+
+@pytest.mark.parametrize("replace", [False, True])
+async def test_a_put_whose_ledger_is_swept_fails(bench: Bench, replace: bool) -> None:
+    """It is slower than the age limit of the sweep. The old version stays."""
+    objects = await bench.objects()
+    if replace:
+        await objects.put("o", b"old")
+
+    async def pieces() -> AsyncIterator[bytes]:
+        yield b"x"
+        await asyncio.sleep(0)
+        assert len(await objects.sweep(60)) == 1
+
+    with pytest.raises(NoSuchLedgerError):
+        await (await bench.objects()).put("o", pieces(), replace=replace)
+    if replace:
+        assert await content(objects, "o") == b"old"
+    else:
+        await nothing_there(bench, "o")
+
+
+# -- races ------------------------------------------------------------------------------------
+
+
+class FakeWriter:
+    """Enough of a writer for a put: its ledger holds the bytes it was given."""
+
+    def __init__(self, client: FakeClient, ledger_id: int, ctime_ms: int) -> None:
+        self.client = client
+        self.ledger_id = ledger_id
+        self.metadata = type("Metadata", (), {"ctime_ms": ctime_ms})()
+
+    def submit(self, payload: bytes) -> None:
+        self.client.bytes_of[self.ledger_id] = bytes(payload)
+
+    async def room(self) -> None: ...
+
+    async def close(self) -> None:
+        store = self.client.metadata
+        stored = await store.read_ledger(self.ledger_id)
+        await update_ledger(
+            store, self.ledger_id, stored, lambda now: None if now.closed else now.with_close(0, 1)
+        )
+
+    def abandon(self) -> None: ...
+
+
+class FakeClient:
+    """A client without bookies, so that hundreds of races fit into a second."""
+
+    def __init__(self, store: MemoryStore, bytes_of: dict[int, bytes]) -> None:
+        self.metadata = store
+        self.bytes_of = bytes_of
+
+    async def create_ledger(self, *, custom: dict[str, bytes], **_: object) -> FakeWriter:
+        metadata = LedgerMetadata(1, 1, 1, (Segment(0, ("b:1",)),), custom=custom)
+        ledger_id, stored = await self.metadata.create_ledger(metadata)
+        return FakeWriter(self, ledger_id, stored.value.ctime_ms)
+
+    async def list_ledgers(self, first: int) -> AsyncIterator[int]:
+        async for found in self.metadata.list_ledgers(first):
+            for ledger_id in found.ledger_ids:
+                yield ledger_id
+
+
+def race(seed: int, losses: float, deaths: float) -> None:
+    """Puts, deletions and sweeps of two names in any order of their steps; all of them are older
+    than the sweeps' limit, and some die."""
+    chance = random.Random(seed)
+    cluster = MemoryCluster("test", clock=SystemClock(), rng=random.Random(seed))
+    cluster.initialise()
+    bytes_of: dict[int, bytes] = {}
+    succeeded: dict[int, str] = {}
+    deleted: set[str] = set()
+
+    async def hook(name: str, done: bool) -> None:
+        for _ in range(chance.randrange(5)):
+            await asyncio.sleep(0)
+        if chance.random() < losses:
+            raise MetadataUnavailableError("lost")
+
+    def session(store: MemoryStore) -> Objects:
+        return Objects(FakeClient(store, bytes_of), clock=LateClock())  # type: ignore[arg-type]
+
+    async def act(number: int) -> None:
+        objects = session(MemoryStore(cluster, hook=hook))
+        name = chance.choice("ab")
+        kind = chance.randrange(6)
+        try:
+            if kind < 3:
+                info = await objects.put(name, b"%d" % number, replace=chance.random() < 0.6)
+                succeeded[info.ledger_id] = name
+            elif kind == 3:
+                deleted.add(name)
+                await objects.delete(name)
+            else:
+                await objects.sweep(60)
+        except (ObjectExistsError, NoSuchLedgerError, MetadataUnavailableError):
+            pass
+
+    async def act_and_die(number: int) -> None:
+        task = asyncio.ensure_future(act(number))
+        for _ in range(chance.randrange(400)):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async def run() -> None:
+        async with asyncio.TaskGroup() as group:
+            for number in range(10):
+                group.create_task((act_and_die if chance.random() < deaths else act)(number))
+        calm = session(MemoryStore(cluster))
+        heads = {info.name: info async for info in calm.list()}
+        await calm.sweep(60)
+        for name, info in heads.items():
+            if info.ledger_id in cluster.ledger_ids:
+                assert hashlib.sha256(bytes_of[info.ledger_id]).hexdigest() == info.sha256
+                continue
+            # Only where a put died between making the head and looking whether it may.
+            assert info.ledger_id not in succeeded, f"{info} has lost its ledger"
+            assert losses or deaths, f"{name} stands for nothing"
+        for name in succeeded.values():
+            assert name in heads or name in deleted, f"{name} was put and is gone"
+        held = {info.ledger_id for info in heads.values()}
+        assert set(cluster.ledger_ids) <= held, "something is left behind by a sweep"
+
+    with asyncio.Runner() as runner:
+        runner.run(run())
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize(("losses", "deaths"), [(0.0, 0.0), (0.0, 0.3), (0.03, 0.2)])
+def test_no_race_takes_the_ledger_of_an_object(
+    caplog: pytest.LogCaptureFixture, losses: float, deaths: float
+) -> None:
+    caplog.set_level(logging.ERROR)
+    for seed in range(300):
+        race(seed, losses, deaths)

@@ -1,0 +1,315 @@
+"""What becomes of damage that is known: healed by newer copies, written anew, or gone with its
+ledgers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.quarantine_record import record_name
+from quire.storage.scrub import SegmentScrub
+from quire.storage.scrubber import target_of
+from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.signals import NoEntry
+from tests.support.scrubbed_store import ON_SUSPICION, Box, filled, look
+from tests.support.storage import check, lacks, mixed, sealed
+
+
+def test_what_is_added_again_heals_and_the_segment_is_written_anew() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    for block in (3, 4, 9):
+        box.flip(number, block)
+    box.later()
+    lacking = lacks(box.store)
+    assert lacking == box.unreadable() != {}
+    # One after the other: only when all of it is there once more may any of it go.
+    for ledger_id in list(lacking)[:-1]:
+        box.heal({ledger_id: lacking.pop(ledger_id)})
+        box.later()
+        assert lacks(box.store) == lacking == box.unreadable()
+        assert box.store.stats().damaged_segments == 1
+        assert box.store.stats().compactions == 0
+    box.heal(lacking)
+    box.later()
+    assert lacks(box.store) == {}
+    assert box.store.stats().damaged_segments == 0
+    assert box.store.stats().compactions == 1
+    assert box.records() == []
+    assert box.events == [(number, False), (number, True)]
+    assert look(box, number).clean
+    check(box)
+    for end in (box.disk.crash, box.disk.kill):
+        end()
+        assert box.open().problems == ()
+        check(box)
+        assert look(box, number).clean
+
+
+def test_what_is_queued_does_not_count() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = lacks(box.store)
+    for ledger_id, ranges in lacking.items():
+        for first, last in ranges:
+            ids = range(first, last + 1)
+            box.append([(ledger_id, n, box.written[ledger_id, n][32:]) for n in ids])
+    box.clock.ms += 61_000
+    box.store.check_space()
+    while box.maintenance.run():  # the log does nothing
+        pass
+    assert lacks(box.store) == lacking
+    assert box.store.stats().compactions == 0
+    box.disk.crash()
+    box.open()
+    assert box.unreadable() == lacking
+
+
+def test_a_newer_copy_in_the_same_segment_heals() -> None:
+    """The page rotted while the segment was still written."""
+    box = filled(segments=1)
+    box.append([(80, n, b"z" * 900) for n in range(12)])
+    box.idle()
+    current = box.store.usage()[-1].number
+    box.flip(current, box.segment(current).groups_at // BLOCK_BYTES + 2)
+    box.later()
+    lacking = lacks(box.store)
+    assert list(lacking) == [80]
+    box.heal(lacking)
+    box.later()
+    assert lacks(box.store) == {} == box.unreadable()
+    assert box.store.stats().damaged_segments == 1  # it is written still
+    while box.store.usage()[-1].number == current:
+        box.append([(81, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
+        box.pump()
+    box.idle()
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert box.unreadable() == {}
+    box.disk.crash()
+    box.open()
+    assert box.unreadable() == {}
+
+
+def test_entries_of_which_nothing_is_left_in_the_segment_stay_known() -> None:
+    """A ledger whose only entry there was damaged: its newer copy is not lost with the rewrite."""
+    box = filled(segments=1)
+    box.append([(90, 0, b"only" * 200)])
+    while box.store.usage()[-1].state != "sealed" and len(sealed(box)) < 2:
+        box.append([(91, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
+        box.pump()
+    box.idle()
+    number = next(n for n in sealed(box) if box.store.ledgers[90].lives_in(n))
+    [first] = [run for run in look_runs(box, number) if run[0] == 90]
+    box.flip(number, first[1] // BLOCK_BYTES, first[1] % BLOCK_BYTES + 60)
+    box.later()
+    assert lacks(box.store)[90] == [(0, 0)]
+    box.heal(lacks(box.store))
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert not box.store.ledgers[90].lives_in(number)
+    assert box.read(90, 0) == [box.written[90, 0]]
+    live = [one.live_ledgers for one in box.store.usage()]
+    box.drop([90])
+    box.idle()
+    assert [one.live_ledgers for one in box.store.usage()] != live
+    box.disk.crash()
+    box.open()
+    assert 90 not in box.store.ledgers
+    assert box.unreadable() == {}
+
+
+def look_runs(box: Box, number: int) -> list[tuple[int, int]]:
+    """(ledger, offset) of all runs of a segment."""
+    segment = box.segment(number)
+    file = box.disk.open(segment.name)
+    scrub = SegmentScrub(file, box.store._directory_id, target_of(segment))
+    while scrub.step():
+        pass
+    file.close()
+    return list(zip(scrub._ledgers, scrub._starts, strict=True))
+
+
+@pytest.mark.parametrize("part", ["rows", "records", "checksums", "summary", "trailer"])
+def test_a_damaged_index_is_made_again_from_the_groups(part: str) -> None:
+    box = filled(segments=1)
+    box.fence(2)
+    box.append([(95, n, b"old life") for n in range(9)])
+    box.idle()
+    box.drop([95])
+    box.append([(95, n, b"new") for n in range(2)])
+    while len(sealed(box)) < 2:
+        box.append([(97, n, b"fill" * 200) for n in range(len(box.written), len(box.written) + 9)])
+        box.pump()
+    box.idle()
+    number = next(n for n in sealed(box) if box.store.ledgers[95].lives_in(n))
+    trailer = box.segment(number).trailer
+    assert trailer is not None
+    at = {
+        "rows": trailer.footer_at + 3,
+        "records": trailer.records_at + 3,
+        "checksums": trailer.checksums_at + 3,
+        "summary": trailer.summary_at + 3,
+        "trailer": trailer.trailer_at + 30,
+    }[part]
+    box.disk.flip_bit(segment_name(number), at)
+    box.later(2)
+    assert box.events == [(number, False), (number, True)]
+    assert box.store.stats().damaged_segments == 0
+    for _ in range(2):
+        assert box.unreadable() == {}
+        with pytest.raises(NoEntry):
+            box.read(95, 2)
+        assert box.store.ledgers[2].fenced
+        box.disk.crash()
+        assert box.open().problems == ()
+
+
+def test_index_and_page_damaged_together_are_healed_from_the_groups() -> None:
+    box = filled(segments=1)
+    box.append([(85, n, b"z" * 900) for n in range(12)])
+    box.pump()
+    number = box.store.usage()[-1].number
+    block = (box.segment(number).end - 2 * BLOCK_BYTES) // BLOCK_BYTES
+    mixed(box, segments=1)
+    segment = box.segment(number)
+    box.flip(number, block)
+    assert segment.trailer is not None
+    box.disk.flip_bit(segment_name(number), segment.trailer.summary_at + 3)
+    box.store._cache._values.clear()
+    box.later()
+    lacking = lacks(box.store)
+    assert list(lacking) == [85]
+    box.heal(lacking)
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert box.unreadable() == {}
+    assert look(box, number).clean
+
+
+def test_where_index_and_tables_are_damaged_everything_may_be_lost() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    segment = box.segment(number)
+    assert segment.trailer is not None
+    box.flip(number, segment.groups_at // BLOCK_BYTES + 1, 90)  # the table of a group
+    box.disk.flip_bit(segment_name(number), segment.trailer.summary_at + 3)
+    box.store._cache._values.clear()
+    box.later()
+    whole = {
+        ledger_id: [(row[0], row[1])]
+        for ledger_id, info in sorted(box.store.ledgers.items())
+        for row in [bounds(info, number)]
+    }
+    assert lacks(box.store) == whole
+    box.heal({
+        ledger_id: [(first, last)] for ledger_id, [(first, last)] in whole.items()
+    })  # fmt: skip
+    box.later()
+    assert lacks(box.store) == {}
+    assert box.unreadable() == {}
+    assert box.store.stats().damaged_segments == 1  # until its ledgers are deleted
+    ledgers = sorted({ledger_id for ledger_id, _ in box.acknowledged})
+    box.drop(ledgers)
+    box.idle()
+    box.later()
+
+
+def bounds(info: Any, number: int) -> tuple[int, int]:
+    from quire.storage.sealed_rows import unpack
+
+    return next((row[1], row[2]) for row in unpack(info.sealed) if row[0] == number)
+
+
+def test_a_damaged_header_is_kept_until_nothing_lives_there() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.disk.flip_bit(segment_name(number), 20)
+    box.later()
+    assert box.events == [(number, False)]
+    assert lacks(box.store) == {} == box.unreadable()
+    assert "its header is damaged" in box.store.usage()[0].why
+    box.drop(sorted(box.store.ledgers))
+    box.idle()
+    box.later()
+    assert number not in [one.number for one in box.store.usage()]
+    assert box.records() == []
+    assert box.events[-1] == (number, True)
+
+
+def test_ledgers_that_are_deleted_need_no_healing() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    lacking = lacks(box.store)
+    box.drop(lacking)
+    box.idle()
+    assert lacks(box.store) == {}
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    check(box)
+
+
+def test_damage_that_was_not_known_ends_the_rewriting_and_is_known_then() -> None:
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    box.heal(lacks(box.store))
+    box.config = ON_SUSPICION
+    box.close()
+    box.open()
+    box.flip(number, 8)  # behind the last look
+    box.later()
+    lacking = lacks(box.store)
+    assert lacking == box.unreadable() != {}
+    box.heal(lacking)
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    check(box)
+
+
+def test_a_record_that_outlived_its_segment_spoils_nothing() -> None:
+    """A crash came between the rewriting and the removal of the record."""
+    box = filled()
+    [number, *_] = sealed(box)
+    box.flip(number, 4)
+    box.later()
+    file = box.disk.open(record_name(number))
+    left = bytes(file.read(0, file.size()) or b"")
+    box.heal(lacks(box.store))
+    box.later()
+    assert box.records() == []
+    box.close()
+    file = box.disk.create(record_name(number))
+    file.write([left], 0)
+    file.sync()
+    box.disk.sync_directory(LOG_DIRECTORY)
+    box.open()
+    box.later()
+    assert box.store.stats().damaged_segments == 0
+    assert box.records() == []
+    check(box)
+
+
+def test_several_directories_tell_of_theirs() -> None:
+    boxes = [filled(), filled()]
+    both = LedgerDirectories([box.store for box in boxes])
+    told: list[tuple[str, int, bool]] = []
+    both.on_damage = lambda path, damage, healed: told.append((path, damage.number, healed))
+    boxes[1].drop([1, 2])  # a ledger is in one directory
+    boxes[0].drop([3, 4, 5, 6])
+    for box, block in zip(boxes, (4, 7), strict=True):
+        box.idle()
+        box.flip(sealed(box)[0], block)
+        box.later()
+    lacking = [lacks(box.store) for box in boxes]
+    assert all(lacking)
+    assert lacks(both) == {**lacking[0], **lacking[1]}
+    assert told == [(box.disk.path, sealed(box)[0], False) for box in boxes]
