@@ -4,9 +4,9 @@ While what a reader has asked for is checked and sent, the device brings what it
 system's cache: the cache, its bounds, and what it gives up first, are the system's. It has a thread
 of its own, so that no read waits behind what nobody has asked for yet.
 
-Of a segment that a compaction wrote, large pieces are sent as they lie there: the event loop is done
-with each before the next one, which is fetched meanwhile (`cold_reads`), has come. More that is
-brought there costs an eighth of the rate. There only the index of the next segment is brought.
+Of a segment that a compaction wrote, large pieces are sent as they lie there: the event loop is
+done with each before the next one, which is fetched meanwhile (`cold_reads`), has come. More that
+is brought there costs an eighth of the rate. There only the index of the next segment is brought.
 """
 
 from __future__ import annotations
