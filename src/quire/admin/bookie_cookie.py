@@ -10,7 +10,6 @@ import click
 from quire.admin.bookie_identity import (
     absolute,
     check_not_needed,
-    check_not_registered,
     cookie_as_json,
     errors_of,
     old_directory,
@@ -221,7 +220,7 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     """
 
     async def work() -> int:
-        from quire.bookie.identity import its_cookie
+        from quire.bookie.identity import check_not_registered, its_cookie
 
         async with opened_metadata(uri) as store:
             known = await its_cookie(store, bookie)

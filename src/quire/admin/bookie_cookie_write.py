@@ -219,12 +219,10 @@ async def _update_all(
         check_current,
         cookie_of,
         keep_ids,
-        stored_cookie,
         tell_differences,
         value_of,
     )
-    from quire.codec.cookie import differences, encode, split_directories
-    from quire.errors import CookieError
+    from quire.codec.cookie import differences, encode
     from quire.metadata.bookie_directories import read_directories
     from quire.storage.directory import read_identity, write_small_file
 
@@ -233,25 +231,8 @@ async def _update_all(
     ids: dict[str, str] = {}
     wanted = bookie
     for disk in disks:
-        one = stored_cookie(disk, store.uri)
-        if one is None:
-            raise CookieError(
-                f"{disk.path} has no cookie: nothing was changed",
-                remedy="`quire bookie cookie create` writes one that is lost",
-            )
-        wanted = wanted or one.bookie_id
-        if one.bookie_id != wanted:
-            raise CookieError(
-                f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}: nothing was changed"
-            )
-        await _check_instance(store, one, disk.path, force)
-        left = len(split_directories(one.ledger_dirs)) - len(paths)
-        if left > 0 and not force:
-            raise CookieError(
-                f"{disk.path} says that bookie {one.bookie_id} has {left} directories more: "
-                "nothing was changed",
-                remedy="Name all of them; with --force the bookie loses what is in the others",
-            )
+        one = await _cookie_there(store, disk, wanted, len(disks), force)
+        wanted = one.bookie_id
         identity = read_identity(disk)
         if identity is not None:
             ids[disk.path] = identity.name
@@ -272,6 +253,35 @@ async def _update_all(
                 write_small_file(disk, COOKIE_FILE, encode(made))
             say(f"{disk.path}/{COOKIE_FILE} {'would be' if dry_run else 'is'} changed: {told}")
     await _replace(store, made, dry_run)
+
+
+async def _cookie_there(
+    store: MetadataStore, disk: Disk, wanted: str, directories: int, force: bool
+) -> Cookie:
+    """Of a directory of the bookie `wanted` ("": of any), which has so many of them."""
+    from quire.bookie.identity import stored_cookie
+    from quire.codec.cookie import split_directories
+    from quire.errors import CookieError
+
+    one = stored_cookie(disk, store.uri)
+    if one is None:
+        raise CookieError(
+            f"{disk.path} has no cookie: nothing was changed",
+            remedy="`quire bookie cookie create` writes one that is lost",
+        )
+    if wanted and one.bookie_id != wanted:
+        raise CookieError(
+            f"{disk.path} belongs to bookie {one.bookie_id}, not {wanted}: nothing was changed"
+        )
+    await _check_instance(store, one, disk.path, force)
+    left = len(split_directories(one.ledger_dirs)) - directories
+    if left > 0 and not force:
+        raise CookieError(
+            f"{disk.path} says that bookie {one.bookie_id} has {left} directories more: "
+            "nothing was changed",
+            remedy="Name all of them; with --force the bookie loses what is in the others",
+        )
+    return one
 
 
 async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:

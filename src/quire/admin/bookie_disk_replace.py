@@ -14,7 +14,6 @@ import click
 
 from quire.admin.bookie_identity import (
     absolute,
-    check_not_registered,
     errors_of,
     held,
     opened_metadata,
@@ -26,11 +25,11 @@ from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
+    from quire.bookie.disk_replacement import Replacement
     from quire.bookie.lost_directory import Content, Holder
     from quire.codec.ledger_metadata import LedgerMetadata
-    from quire.errors import UsageError
     from quire.metadata.base import Bookies, MetadataStore
-    from quire.storage.disk import RealDisk
+    from quire.storage.seams import Disk
 
 NAMED_MAX = 10
 """Ledgers that a line names."""
@@ -119,65 +118,31 @@ def replace(
     lost, new = absolute([lost, new or lost])
 
     async def work() -> int:
-        from quire.bookie.lost_directory import holder_of, replace_directory
+        from quire.bookie.disk_replacement import find_replacement
 
         async with opened_metadata(uri) as store:
-            holder = await holder_of(store, bookie)
-            if lost != new and lost not in holder.directories and new in holder.directories:
-                return _replaced(holder, lost, new, None, as_json, dry_run)
-            _check_listed(holder, lost)
-            if lost != new and new in holder.directories:
-                raise _bad(f"bookie {bookie} has {new} already: name an empty directory")
-            await check_not_registered(store, bookie)
             with ExitStack() as stack:
-                others = _others(stack, holder, lost)
-                disk = _successor(stack, holder, lost, new, uri)
-                if disk is None:
-                    return _replaced(holder, lost, new, None, as_json, dry_run)
-                loss = await _loss(store, holder, others, shown=not as_json)
+                found = await find_replacement(store, bookie, lost, new, _Here(stack))
+                if found.disk is None:
+                    return _replaced(found, None, as_json, dry_run)
+                loss = await _loss(store, found.holder, found.others, shown=not as_json)
                 if not as_json:
-                    _say_loss(holder, lost, loss, others)
+                    _say_loss(found.holder, lost, loss, found.others)
                 ask = not (dry_run or yes) and sys.stdin.isatty()
                 if ask and not click.confirm(f"Give up what was in {lost}?", err=True):
                     say("nothing was changed")
                     return EXIT_ERROR
                 if not dry_run:
-                    ids = _ids_of(others) | {lost: _id_at(lost)}
                     with errors_of(new):
-                        await replace_directory(
-                            store, holder, lost, disk, secrets.token_bytes, ids, _now_ms()
-                        )
-        return _replaced(holder, lost, new, loss, as_json, dry_run)
+                        await found.carry_out(store, secrets.token_bytes, _now_ms())
+        return _replaced(found, loss, as_json, dry_run)
 
     return run_async(work())
 
 
-def _successor(stack: ExitStack, holder: Holder, lost: str, new: str, uri: str) -> RealDisk | None:
-    """The directory that may take the place of the lost one, locked; None: it has it already."""
-    from quire.bookie.lost_directory import check_lost, check_successor, content_of, wrong_one
-
-    if lost != new:
-        check_lost(holder, lost, _content_of_lost(stack, lost), uri)
-    if not Path(new).is_dir():
-        raise _bad(f"{new} does not exist: mount the new disk, or make the directory")
-    disk = stack.enter_context(held(new))
-    found = content_of(disk)
-    if lost == new:
-        check_lost(holder, lost, found, uri)
-        if (
-            found.gone
-            and found.cookie == holder.cookie(holder.directories)
-            and not wrong_one(holder, new, found)
-        ):
-            return None
-    check_successor(holder, new, found)
-    return disk
-
-
-def _replaced(
-    holder: Holder, lost: str, new: str, loss: Loss | None, as_json: bool, dry_run: bool
-) -> int:
+def _replaced(found: Replacement, loss: Loss | None, as_json: bool, dry_run: bool) -> int:
     """`loss` None: that was done before."""
+    holder, lost, new = found.holder, found.lost, found.new
     if as_json:
         print_json(
             {
@@ -246,24 +211,28 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
     (path,) = absolute([directory])
 
     async def work() -> int:
-        from quire.bookie.identity import repair
+        from quire.bookie.disk_replacement import check_listed, ids_of, others_of, refusal
+        from quire.bookie.identity import check_not_registered, repair
         from quire.bookie.lost_directory import holder_of, remove_directory
         from quire.storage.disk import RealDisk
 
         async with opened_metadata(uri) as store:
             holder = await holder_of(store, bookie)
-            _check_listed(holder, path)
+            check_listed(holder, path)
             if holder.directories == (path,):
-                raise _bad(f"bookie {bookie} has no other directory than {path}")
+                raise refusal(f"bookie {bookie} has no other directory than {path}")
             await check_not_registered(store, bookie)
             with ExitStack() as stack:
-                others = _others(stack, holder, path)
+                here = _Here(stack)
+                others = others_of(here, holder, path)
                 for other, found in others.items():
                     if found.ledgers is None:
-                        raise _bad(f"{other} cannot be used: {found.unreadable or 'it is empty'}")
+                        raise refusal(
+                            f"{other} cannot be used: {found.unreadable or 'it is empty'}"
+                        )
                 loss = await _loss(store, holder, others, shown=not as_json)
                 if loss.all.count:
-                    raise _bad(
+                    raise refusal(
                         f"{loss.all.count} ledgers name bookie {bookie} and are not in its other "
                         f"directories: {loss.all}",
                         "Empty the bookie first: "
@@ -274,7 +243,7 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
                 if not dry_run:
                     with errors_of(", ".join(others)):
                         disks = [RealDisk(one) for one in others]
-                        ids = _ids_of(others) | {path: _id_at(path)}
+                        ids = ids_of(here, others, path)
                         await remove_directory(store, holder, path, disks, ids, _now_ms())
         left = [one for one in holder.directories if one != path]
         if as_json:
@@ -298,80 +267,19 @@ def _say_start(directories: Sequence[str], dry_run: bool) -> None:
         say("start the bookie with " + " ".join(f"--dir {one}" for one in directories))
 
 
-def _bad(what: str, remedy: str = "") -> UsageError:
-    from quire.errors import UsageError
+class _Here:
+    """This machine: `disk_replacement.Machine`. What it holds is let go with the stack."""
 
-    return UsageError(f"{what}; nothing was changed", remedy=remedy)
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
 
+    def hold(self, path: str) -> Disk | None:
+        return self._stack.enter_context(held(path)) if Path(path).is_dir() else None
 
-def _check_listed(holder: Holder, path: str) -> None:
-    if path not in holder.directories:
-        raise _bad(
-            f"bookie {holder.bookie_id} has no directory {path}, but "
-            + ", ".join(holder.directories)
-        )
+    def look(self, path: str) -> Disk | None:
+        from quire.storage.disk import RealDisk
 
-
-def _others(stack: ExitStack, holder: Holder, lost: str) -> dict[str, Content]:
-    """What is in the bookie's other directories, which are locked from now on. `StartError` where
-    the bookie runs; `UsageError` where none of them is here."""
-    from quire.bookie.lost_directory import Content, content_of, wrong_one
-    from quire.errors import StorageError
-
-    found: dict[str, Content] = {}
-    for path in holder.directories:
-        if path == lost:
-            continue
-        if not Path(path).is_dir():
-            found[path] = Content(unreadable="it does not exist")
-            continue
-        try:
-            one = content_of(stack.enter_context(held(path)))
-        except StorageError as error:
-            one = Content(unreadable=str(error))
-        wrong = wrong_one(holder, path, one)
-        if wrong:
-            one = Content(unreadable=f"it holds directory {one.directory_id}, {wrong}")
-        found[path] = one
-    if found and all(one.ledgers is None for one in found.values()):
-        raise _bad(
-            f"none of the other directories of bookie {holder.bookie_id} can be read here: "
-            + ", ".join(found),
-            "Run this on the bookie's machine; if all of them are lost, so is the bookie: "
-            f"`quire bookie recover {holder.bookie_id}`",
-        )
-    return found
-
-
-def _content_of_lost(stack: ExitStack, path: str) -> Content:
-    """As far as it can be read. `StartError` where the bookie runs on it."""
-    from quire.bookie.lost_directory import Content, content_of
-    from quire.errors import StorageError
-    from quire.storage.disk import RealDisk
-
-    if not Path(path).is_dir():
-        return Content()
-    try:
-        return content_of(stack.enter_context(held(path)))
-    except StorageError:  # it takes no lock: maybe it can still be read
-        return content_of(RealDisk(path, read_only=True))
-
-
-def _ids_of(others: dict[str, Content]) -> dict[str, str]:
-    return {path: found.directory_id for path, found in others.items() if found.directory_id}
-
-
-def _id_at(path: str) -> str:
-    """Of what is there now; '': nothing, or it cannot be read."""
-    from quire.errors import StorageError
-    from quire.storage.directory import read_identity
-    from quire.storage.disk import RealDisk
-
-    try:
-        found = read_identity(RealDisk(path, read_only=True))
-    except (OSError, StorageError):
-        return ""
-    return "" if found is None else found.name
+        return RealDisk(path, read_only=True)
 
 
 def _now_ms() -> int:

@@ -10,7 +10,6 @@ import click
 
 from quire.admin.bookie_identity import (
     check_not_needed,
-    check_not_registered,
     errors_of,
     held,
     opened_metadata,
@@ -177,6 +176,7 @@ def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
 async def _remove_cookie(
     uri: str, cookie: Cookie, force: bool, *, dry_run: bool, shown: bool
 ) -> None:
+    from quire.bookie.identity import check_not_registered
     from quire.errors import NoSuchKeyError
 
     async with opened_metadata(uri) as store:

@@ -151,19 +151,6 @@ async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar)
     return []
 
 
-async def check_not_registered(store: MetadataStore, bookie_id: str) -> None:
-    """`UsageError` where the bookie runs."""
-    from quire.errors import UsageError
-
-    address = (await store.bookies()).find(bookie_id)
-    if address is not None:
-        raise UsageError(
-            f"bookie {bookie_id} is registered at {address.host}:{address.port}: nothing was "
-            "changed",
-            remedy="Stop it first; one that was killed stays registered for its session time-out",
-        )
-
-
 async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
     """`UsageError` where ledgers name the bookie. `shown`: with progress."""
     from quire.admin.job_progress import JobBar

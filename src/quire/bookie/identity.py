@@ -23,6 +23,7 @@ from quire.errors import (
     KeyExistsError,
     MetadataError,
     NoSuchKeyError,
+    UsageError,
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore, Versioned
@@ -190,6 +191,17 @@ async def its_cookie(metadata: MetadataStore, bookie_id: str) -> Versioned[bytes
             remedy="`quire bookie cookie show` lists those that there are, `quire bookie cookie "
             "create` writes one that is lost",
         ) from None
+
+
+async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
+    """`UsageError` where the bookie runs; MetadataError."""
+    address = (await metadata.bookies()).find(bookie_id)
+    if address is not None:
+        raise UsageError(
+            f"bookie {bookie_id} is registered at {address.host}:{address.port}: nothing was "
+            "changed",
+            remedy="Stop it first; one that was killed stays registered for its session time-out",
+        )
 
 
 def value_of(ids: Versioned[BookieDirectories] | None) -> BookieDirectories:

@@ -1,0 +1,172 @@
+"""What `quire bookie disk replace` looks at before it changes anything: whether a directory counts
+as lost, and what may take its place. What is then written, and in which order, is in
+`lost_directory`.
+
+The bookie is stopped, and its directories are locked until the whole is done.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from quire.bookie.identity import check_not_registered
+from quire.bookie.lost_directory import (
+    Content,
+    Holder,
+    check_lost,
+    check_successor,
+    content_of,
+    holder_of,
+    replace_directory,
+    wrong_one,
+)
+from quire.errors import StorageError, UsageError
+from quire.metadata.base import MetadataStore
+from quire.storage.directory import read_identity
+from quire.storage.seams import Disk
+
+
+class Machine(Protocol):
+    """The machine of the bookie, which has its data directories."""
+
+    def hold(self, path: str) -> Disk | None:
+        """What is there, locked until all is done; None: nothing. `StartError`: a bookie runs on
+        it; `StorageError`: it takes no lock."""
+        ...
+
+    def look(self, path: str) -> Disk | None:
+        """The same for reading alone, whether it takes a lock or not."""
+        ...
+
+
+@dataclass(slots=True)
+class Replacement:
+    """Of a lost directory, by one that may take its place."""
+
+    holder: Holder
+    lost: str
+    new: str
+    disk: Disk | None = None
+    """What is at `new`, locked; None: it took the place of the lost one before."""
+    others: dict[str, Content] = field(default_factory=dict)
+    """What is in the bookie's other directories, by path."""
+    ids: dict[str, str] = field(default_factory=dict)
+    """Of the directories that are at its paths now."""
+
+    async def carry_out(
+        self, metadata: MetadataStore, random_bytes: Callable[[int], bytes], now_ms: int
+    ) -> None:
+        """`replace_directory`, which says what is raised. Safe to be cut off anywhere: then it is
+        looked for again, and carried out. Nothing where `disk` is None."""
+        if self.disk is not None:
+            await replace_directory(
+                metadata, self.holder, self.lost, self.disk, random_bytes, self.ids, now_ms
+            )
+
+
+async def find_replacement(
+    metadata: MetadataStore, bookie_id: str, lost: str, new: str, machine: Machine
+) -> Replacement:
+    """The directory at `new` in the place of the one at `lost`, which may be the same path. Reads
+    only. `UsageError`, `StartError`, `StorageError`, `CookieError`: it may not be; MetadataError.
+    """
+    holder = await holder_of(metadata, bookie_id)
+    if lost != new and lost not in holder.directories and new in holder.directories:
+        return Replacement(holder, lost, new)
+    check_listed(holder, lost)
+    if lost != new and new in holder.directories:
+        raise refusal(f"bookie {bookie_id} has {new} already: name an empty directory")
+    await check_not_registered(metadata, bookie_id)
+    others = others_of(machine, holder, lost)
+    disk = _successor(machine, holder, lost, new, metadata.uri)
+    return Replacement(holder, lost, new, disk, others, ids_of(machine, others, lost))
+
+
+def _successor(machine: Machine, holder: Holder, lost: str, new: str, uri: str) -> Disk | None:
+    """The directory that may take the place of the lost one; None: it has it already."""
+    if lost != new:
+        check_lost(holder, lost, _content_of_lost(machine, lost), uri)
+    disk = machine.hold(new)
+    if disk is None:
+        raise refusal(f"{new} does not exist: mount the new disk, or make the directory")
+    found = content_of(disk)
+    if lost == new:
+        check_lost(holder, lost, found, uri)
+        if (
+            found.gone
+            and found.cookie == holder.cookie(holder.directories)
+            and not wrong_one(holder, new, found)
+        ):
+            return None
+    check_successor(holder, new, found)
+    return disk
+
+
+def _content_of_lost(machine: Machine, path: str) -> Content:
+    """As far as it can be read. `StartError` where the bookie runs on it."""
+    try:
+        disk = machine.hold(path)
+    except StorageError:  # it takes no lock: maybe it can still be read
+        disk = machine.look(path)
+    return Content() if disk is None else content_of(disk)
+
+
+# -- shared with `quire bookie disk remove` -----------------------------------------------------
+
+
+def refusal(what: str, remedy: str = "") -> UsageError:
+    return UsageError(f"{what}; nothing was changed", remedy=remedy)
+
+
+def check_listed(holder: Holder, path: str) -> None:
+    """`UsageError` where that is none of the bookie's."""
+    if path not in holder.directories:
+        raise refusal(
+            f"bookie {holder.bookie_id} has no directory {path}, but "
+            + ", ".join(holder.directories)
+        )
+
+
+def others_of(machine: Machine, holder: Holder, lost: str) -> dict[str, Content]:
+    """What is in the bookie's directories but the lost one, by path; they are locked from now on.
+    `StartError` where the bookie runs; `UsageError` where none of them can be read."""
+    found = {path: _other(machine, holder, path) for path in holder.directories if path != lost}
+    if found and all(one.ledgers is None for one in found.values()):
+        raise refusal(
+            f"none of the other directories of bookie {holder.bookie_id} can be read here: "
+            + ", ".join(found),
+            "Run this on the bookie's machine; if all of them are lost, so is the bookie: "
+            f"`quire bookie recover {holder.bookie_id}`",
+        )
+    return found
+
+
+def _other(machine: Machine, holder: Holder, path: str) -> Content:
+    try:
+        disk = machine.hold(path)
+    except StorageError as error:
+        return Content(unreadable=str(error))
+    if disk is None:
+        return Content(unreadable="it does not exist")
+    found = content_of(disk)
+    if wrong := wrong_one(holder, path, found):
+        return Content(unreadable=f"it holds directory {found.directory_id}, {wrong}")
+    return found
+
+
+def ids_of(machine: Machine, others: dict[str, Content], lost: str) -> dict[str, str]:
+    """Of the directories that are there, by path: '' for nothing at the path of the lost one, or
+    for what cannot be read."""
+    ids = {path: found.directory_id for path, found in others.items() if found.directory_id}
+    return ids | {lost: _id_at(machine, lost)}
+
+
+def _id_at(machine: Machine, path: str) -> str:
+    try:
+        disk = machine.look(path)
+        found = None if disk is None else read_identity(disk)
+    except (OSError, StorageError):
+        return ""
+    return "" if found is None else found.name
