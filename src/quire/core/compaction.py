@@ -1,8 +1,9 @@
 """Which segments of a log to compact, and why the others stay as they are. Pure.
 
 A segment is worth it when too little of its file is alive and its share of the output is clearly
-smaller than the file. Several go into one output, the emptiest first. The estimate of the output is
-an upper bound: what is chosen fits into the room that was reserved for it.
+smaller than the file. Several go into one output, the emptiest first; or one alone, where those
+together give back too little. The estimate of the output is an upper bound: what is chosen fits
+into the room that was reserved for it.
 """
 
 from __future__ import annotations
@@ -76,7 +77,16 @@ def choose(
         output += one.share_bytes
         if best is None or taken - output > best.file_bytes - best.output_bytes:
             best = Choice(tuple(sorted(x.number for x in chosen)), taken, output)
-    return best if best is not None and is_worth_it(best.file_bytes, best.output_bytes) else None
+    if best is not None and is_worth_it(best.file_bytes, best.output_bytes):
+        return best
+    # Emptier ones may have left no room for one that is worth it by itself.
+    singles = (alone(one) for one in order)
+    worth = [
+        single
+        for single in singles
+        if single.output_bytes <= room_bytes and is_worth_it(single.file_bytes, single.output_bytes)
+    ]
+    return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
 
 
 def alone(one: SegmentFacts) -> Choice:
