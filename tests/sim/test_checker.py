@@ -249,6 +249,34 @@ def test_what_a_destroyed_bookie_had_need_not_be_there(bench: Bench) -> None:
     assert bench.broken is None
 
 
+def test_what_went_with_a_directory_need_not_be_there_but_all_else_does(bench: Bench) -> None:
+    bench.claim(4, *NAMES[:2])
+    bench.world.claims.lose(ENSEMBLE[0], [LEDGER], 1.0)
+    bench.say("acked", 4)
+    assert bench.broken is None
+    assert bench.checker.lost_entries(NAMES[0], LEDGER) == set(range(5))
+    bench.claim(2, NAMES[0])  # they are back
+    assert bench.checker.lost_entries(NAMES[0], LEDGER) == {3, 4}
+    bench.world.claims._entries[LEDGER][ENSEMBLE[1]].discard(1)
+    bench.store(METADATA)
+    assert bench.broken == "acknowledged_is_on_a_quorum"
+
+
+def test_what_is_lost_and_not_wanted_any_more_may_be_denied(bench: Bench) -> None:
+    bench.claim(4, *NAMES)
+    bench.world.claims.lose(ENSEMBLE[0], [LEDGER], 1.0)
+    bench.say("acked", 2)
+    assert bench.checker.lost_entries(NAMES[0], LEDGER) == {0, 1, 2}
+    others = (*ENSEMBLE[1:], "bookie-3:3181")
+    bench.world.claims._entries[LEDGER]["bookie-3:3181"] = set(range(5))
+    bench.store(replace(METADATA, segments=(Segment(0, others),)))
+    assert bench.checker.lost_entries(NAMES[0], LEDGER) == set()
+    bench.store(METADATA)
+    bench.say("delete")
+    assert bench.checker.lost_entries(NAMES[0], LEDGER) == set()
+    assert bench.broken is None
+
+
 def claim_what_was_never_stored(world: World) -> None:
     world.claims._entries[LEDGER] = {ENSEMBLE[0]: {0}}
 
@@ -261,9 +289,25 @@ def wipe(world: World) -> None:
     world.wiped.add(NAMES[0])
 
 
+def put_an_old_disk_back(world: World) -> None:
+    world.outdated.add(NAMES[0])
+
+
+def lose_what_it_had(world: World) -> None:
+    """And the bookie does not know."""
+    for name in NAMES[:2]:
+        world.claims._entries.setdefault(LEDGER, {})[bookie_id(name)] = {0}
+    world.claims.lose(ENSEMBLE[0], [LEDGER], 0.0)
+    world.lossy.add(NAMES[0])
+    world.cluster.ledgers[LEDGER] = Node(encode(METADATA.with_close(0, SIZES[0])), 1)
+    world.cluster.ledger_changed(LEDGER)
+
+
 @pytest.mark.parametrize(
     ("lie", "law"),
     [
+        (put_an_old_disk_back, "an_old_disk_is_refused"),
+        (lose_what_it_had, "what_is_lost_is_unknown"),
         (claim_what_was_never_stored, "what_is_durable_stays"),
         (claim_a_fence_that_was_never_stored, "what_is_durable_stays"),
         (wipe, "an_empty_disk_is_refused"),

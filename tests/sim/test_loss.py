@@ -11,6 +11,7 @@ import pytest
 
 from quire.bookie import damage
 from quire.bookie.damage import DamageReports
+from quire.client import Client
 from quire.errors import LedgerFencedError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.worker import Worker
@@ -72,16 +73,7 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
     await there.until(lambda: reports.wanting, "a round over all ledgers has found what lacks")
     assert not reports.healed
     client = world.client("healer")
-    healer = Autorecovery(
-        client,
-        "healer",
-        settings=AutorecoverySettings(  # it looks at what the bookie marks, and at nothing else
-            backoff_s=1.0, poll_s=1.0, open_grace_s=5.0, ledger_check_interval_s=0.0
-        ),
-        clock=client.clock,
-        rng=world.loop.derive("healer"),
-    )
-    healing = world.network.node("healer").node.create_task(healer.run())
+    healing = heal(world, client)
     await there.until(lambda: not store.negatives_unknown, "nothing lacks any more")
     assert store.writable
     assert reports.healed == 1
@@ -95,15 +87,7 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
         lambda: not [one for one in store.usage() if one.state == "closed"],
         "what is left of the segment is sealed",
     )
-    # It takes ledgers again, and a start does not miss anything any more.
-    for again in range(2):
-        late = await there.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
-        await late.append(b"%d" % again)
-        await late.close()
-        world.crash(victim)
-        await world.start(victim, PATIENT if not again else SCRUBBING)
-        assert not there.store.negatives_unknown
-        there.check()
+    await takes_ledgers_again(world, there)
     # What is left of the segment is written anew.
     await there.until(lambda: there.store.stats().scrub_rounds, "all was looked at")
     await there.until(lambda: not there.store.stats().damaged_segments, "nothing is damaged")
@@ -114,6 +98,32 @@ async def scenario(world: World, *, whole_segment: bool, patience_s: float) -> N
         await one.close()
     for bookie in list(world.bookies.values()):
         await bookie.stop()
+
+
+def heal(world: World, client: Client) -> asyncio.Task[None]:
+    """It looks at what the bookie marks, and at nothing else."""
+    healer = Autorecovery(
+        client,
+        "healer",
+        settings=AutorecoverySettings(
+            backoff_s=1.0, poll_s=1.0, open_grace_s=5.0, ledger_check_interval_s=0.0
+        ),
+        clock=client.clock,
+        rng=world.loop.derive("healer"),
+    )
+    return world.network.node("healer").node.create_task(healer.run())
+
+
+async def takes_ledgers_again(world: World, there: Scene) -> None:
+    """And a start does not miss anything any more."""
+    for again in range(2):
+        late = await there.client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+        await late.append(b"%d" % again)
+        await late.close()
+        world.crash(there.victim)
+        await world.start(there.victim, PATIENT if not again else SCRUBBING)
+        assert not there.store.negatives_unknown
+        there.check()
 
 
 def play(seed: int, *, whole_segment: bool, patience_s: float = 3_000.0) -> None:

@@ -15,6 +15,7 @@ from tests.sim.mutants import (
     racks,
     reader,
     recovery,
+    replacements,
     scrub,
     space,
     storage,
@@ -25,7 +26,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, early_reads, scrub,
-    directories, metadata, autorecovery, jobs, liars, racks, streams,
+    directories, replacements, metadata, autorecovery, jobs, liars, racks, streams,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -28,6 +28,26 @@ def what_is_not_loaded_is_absent(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
+    lost="the same, of what is in other directories than the one whose log is loaded first",
+    laws=("what_is_not_loaded_is_unknown", *DENIED),
+    workload="loading",
+    seeds=40,
+)
+def what_the_first_directory_lacks_is_absent(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        BookieService,
+        "code_of_missing",
+        (
+            "return Code.TOO_MANY_REQUESTS",
+            "places = getattr(self.store._store, '_places', ())\n"
+            "        loaded = bool(places) and places[0].read\n"
+            "        return Code.NO_LEDGER if loaded else Code.TOO_MANY_REQUESTS",
+        ),
+    )
+
+
+@mutant(
     lost="the same: nobody tells the bookie that it still loads",
     laws=DENIED,
     workload="loading",

@@ -340,4 +340,4 @@ def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
     rule="ours: seed 207 of amnesia",
 )
 def a_damaged_header_hides_what_was_lost(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, replay, "judge", ("- present) + hidden", "- present)"))
+    edit(patch, replay, "_missing", ("- present) + hidden", "- present)"))

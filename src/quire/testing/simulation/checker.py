@@ -16,7 +16,7 @@ from quire.errors import NoSuchLedgerError, StorageError
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.node import SimTask
 from quire.testing.simulation.history import PAYLOAD_MAX_BYTES, History, Record, payload
-from quire.testing.simulation.laws import LEDGER_LAWS, Facts, lacking
+from quire.testing.simulation.laws import LEDGER_LAWS, Facts, bookies_of, lacking, members_of
 from quire.testing.simulation.world import World, bookie_id
 from quire.testing.transport import MAX_READ_BYTES
 
@@ -138,6 +138,7 @@ class Checker:
             if len(set(segment.ensemble)) < len(segment.ensemble):
                 facts.crowded = facts.crowded or str(segment)
         facts.checked_through = -1
+        self.world.claims.named(ledger_id, bookies_of(metadata))
         self.check(facts)
 
     def _closed(self, facts: Facts, last: int, length: int | None) -> None:
@@ -160,9 +161,11 @@ class Checker:
             metadata = self.world.cluster.ledger(facts.ledger_id).value
         except NoSuchLedgerError:
             return
-        held = self.world.claims.of(facts.ledger_id)
+        held, lost = (
+            self.world.claims.of(facts.ledger_id), self.world.claims.lost(facts.ledger_id)
+        )  # fmt: skip
         for entry_id in range(facts.checked_through + 1, known + 1):
-            missing = lacking(metadata, entry_id, held, self.destroyed)
+            missing = lacking(metadata, entry_id, held, self.destroyed, lost)
             if missing:
                 facts.thin = f"entry {entry_id} is {missing}"
                 return
@@ -193,12 +196,15 @@ class Checker:
         nothing is lost. One without its disk does not come back."""
         if name in self.world.wiped:
             self.fail("an_empty_disk_is_refused", f"{name} started without what it had stored")
+        if name in self.world.outdated:
+            self.fail("an_old_disk_is_refused", f"{name} started with a disk that was replaced")
         if name in self.world.destroyed:
             return
         report = self.world.claims.reports[bookie_id(name)]
         complete = not self.world.misses_a_directory(name)
+        self.what_is_lost_is_unknown(name, bookie)
         uneasy = bookie.store.negatives_unknown or bool(report.problems)
-        if (complete and uneasy) or report.damaged_blocks:
+        if (complete and uneasy and name not in self.world.lossy) or report.damaged_blocks:
             self.fail("what_is_durable_stays", f"{name} believes that it has lost something")
         me, claims, store = bookie_id(name), self.world.claims, bookie.store
         for ledger_id in claims.ledgers_of(me):
@@ -225,6 +231,27 @@ class Checker:
                 what = f"{name} has lost the master key of ledger {ledger_id}"
                 self.fail("what_is_durable_stays", what)
             await self._gives_back(name, bookie, ledger_id, found)
+
+    def what_is_lost_is_unknown(self, name: str, bookie: Bookie) -> None:
+        """Of a ledger that it lacks something of, since it lost a directory, a bookie does not say
+        that anything is absent."""
+        for ledger_id in self.ledgers:
+            lost = self.lost_entries(name, ledger_id)
+            if lost and not bookie.store.absence_unknown(ledger_id):
+                what = f"{name} takes entry {min(lost)} of ledger {ledger_id} for absent"
+                self.fail("what_is_lost_is_unknown", what)
+
+    def lost_entries(self, name: str, ledger_id: int) -> set[int]:
+        """What a bookie is to have, and has lost with a directory."""
+        me, claims, facts = bookie_id(name), self.world.claims, self.ledgers.get(ledger_id)
+        lost = claims.lost(ledger_id).get(me, set()) - claims.of(ledger_id).get(me, set())
+        if not lost or facts is None or facts.deleted:
+            return set()
+        try:
+            metadata = self.world.cluster.ledger(ledger_id).value
+        except NoSuchLedgerError:
+            return set()
+        return {n for n in lost if n <= facts.known and me in members_of(metadata, n)}
 
     async def _gives_back(
         self, name: str, bookie: Bookie, ledger_id: int, ranges: list[tuple[int, int]]

@@ -2,12 +2,13 @@
 believes it, and where a start of it says so.
 
 A claim stays true: a bookie that comes back must still have what it claimed, unless its disk was
-destroyed, the ledger was deleted, or the bookie has forgotten what was not its any more.
+destroyed, the ledger was deleted, or the bookie has forgotten what was not its any more. What went
+with a data directory that died is lost until it is claimed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from quire.codec.frame_runs import Entries
 from quire.codec.frames import Buffer
@@ -46,10 +47,35 @@ class Claims:
         self.dropped = lambda me, ledger_id: None
         self._entries: dict[int, dict[str, set[int]]] = {}
         self._fences: dict[int, dict[str, bool]] = {}
+        self._lost: dict[int, dict[str, set[int]]] = {}
+        self.lost_fences: dict[str, set[int]] = {}
+        """Ledgers that a bookie had fenced then, and that name it ever since."""
+        self.lost_at_s: dict[str, float] = {}
+        """When a bookie lost a directory last."""
 
     def of(self, ledger_id: int) -> Mapping[str, set[int]]:
         """Bookie id -> the entries that it has claimed."""
         return self._entries.get(ledger_id, {})
+
+    def lost(self, ledger_id: int) -> Mapping[str, set[int]]:
+        """Bookie id -> the entries that it has claimed, and has lost since, with a directory; it
+        may have claimed them again."""
+        return self._lost.get(ledger_id, {})
+
+    def lose(self, bookie_id: str, ledger_ids: Iterable[int], now_s: float) -> None:
+        """All of these ledgers, with their fences."""
+        self.lost_at_s[bookie_id] = now_s
+        for ledger_id in ledger_ids:
+            entries = self._entries.get(ledger_id, {}).pop(bookie_id, set())
+            self._lost.setdefault(ledger_id, {}).setdefault(bookie_id, set()).update(entries)
+            if self._fences.get(ledger_id, {}).pop(bookie_id, False):
+                self.lost_fences.setdefault(bookie_id, set()).add(ledger_id)
+
+    def named(self, ledger_id: int, bookies: Collection[str]) -> None:
+        """Only these are to have something of the ledger: other bookies have no use for a fence."""
+        for bookie, ledgers in self.lost_fences.items():
+            if bookie not in bookies:
+                ledgers.discard(ledger_id)
 
     def ledgers_of(self, bookie_id: str) -> list[int]:
         claimed = [n for n, by in self._entries.items() if bookie_id in by]
@@ -61,7 +87,29 @@ class Claims:
 
     def watch(self, bookie_id: str, store: Store) -> None:
         """Note from now on what this store says."""
-        append, fence = store.append, store.fence
+        self._watch_start(bookie_id, store)
+        self._watch_writes(bookie_id, store)
+        self._watch_reads(bookie_id, store)
+        for early in store.early:
+            self._watch_early(bookie_id, early)
+
+    def _watch_start(self, bookie_id: str, store: Store) -> None:
+        recover = store.recover
+
+        def noted_recover() -> RecoveryReport:
+            self.reports[bookie_id] = report = recover()
+            self.known[bookie_id] = frozenset(store.ledgers)
+            # What was written before an unclean stop, and confirmed to nobody, is durable now.
+            for ledger_id, info in store.ledgers.items():
+                for part in info.open_parts:
+                    for run in part.runs:
+                        self._claimed(bookie_id, ledger_id).update(entries_of(run))
+            return report
+
+        store.recover = noted_recover  # type: ignore[method-assign]
+
+    def _watch_writes(self, bookie_id: str, store: Store) -> None:
+        append, fence, drop = store.append, store.fence, store.drop_ledgers
 
         def noted_append(batch: Batch, done: Done, *, reserve: bool = False) -> None:
             append(batch, lambda b, error: synced(b, error, done), reserve=reserve)
@@ -79,19 +127,20 @@ class Claims:
                 self._fences.setdefault(ledger_id, {})[bookie_id] = True
             done(error)
 
-        read, read_blocking, recover = store.read, store.read_blocking, store.recover
+        def noted_drop(ledger_ids: Iterable[int]) -> None:
+            ids = list(ledger_ids)
+            for ledger_id in ids:
+                self.dropped(bookie_id, ledger_id)
+                self._entries.get(ledger_id, {}).pop(bookie_id, None)
+                self._fences.get(ledger_id, {}).pop(bookie_id, None)
+            drop(ids)
 
-        def noted_recover() -> RecoveryReport:
-            self.reports[bookie_id] = report = recover()
-            self.known[bookie_id] = frozenset(store.ledgers)
-            # What was written before an unclean stop, and confirmed to nobody, is durable now.
-            for ledger_id, info in store.ledgers.items():
-                for part in info.open_parts:
-                    for run in part.runs:
-                        self._claimed(bookie_id, ledger_id).update(entries_of(run))
-            return report
+        store.append = noted_append  # type: ignore[method-assign]
+        store.fence = noted_fence  # type: ignore[method-assign]
+        store.drop_ledgers = noted_drop  # type: ignore[method-assign]
 
-        store.recover = noted_recover  # type: ignore[method-assign]
+    def _watch_reads(self, bookie_id: str, store: Store) -> None:
+        read, read_blocking = store.read, store.read_blocking
 
         def noted_read(ledger_id: int, first: int, *how: int) -> Sequence[Buffer]:
             entries = read(ledger_id, first, *how)
@@ -103,23 +152,8 @@ class Claims:
             self.served(bookie_id, ledger_id, first, entries)
             return entries
 
-        for early in store.early:
-            self._watch_early(bookie_id, early)
         store.read = noted_read  # type: ignore[method-assign, assignment]
         store.read_blocking = noted_read_blocking  # type: ignore[method-assign, assignment]
-        drop = store.drop_ledgers
-
-        def noted_drop(ledger_ids: Iterable[int]) -> None:
-            ids = list(ledger_ids)
-            for ledger_id in ids:
-                self.dropped(bookie_id, ledger_id)
-                self._entries.get(ledger_id, {}).pop(bookie_id, None)
-                self._fences.get(ledger_id, {}).pop(bookie_id, None)
-            drop(ids)
-
-        store.drop_ledgers = noted_drop  # type: ignore[method-assign]
-        store.append = noted_append  # type: ignore[method-assign]
-        store.fence = noted_fence  # type: ignore[method-assign]
 
     def _watch_early(self, bookie_id: str, early: EarlyReads) -> None:
         read = early.read

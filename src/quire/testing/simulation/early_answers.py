@@ -27,7 +27,7 @@ SHARES = (1.0, 0.6)
 """Of the bookies that start at the same time then, in each round."""
 ENDS = ("stop", "kill", "crash")
 UNCACHED = 0.7
-"""How often one of them starts without an index cache."""
+"""How often a directory of one of them is without an index cache."""
 Asked = tuple[int, int]
 """Ledger and first entry."""
 
@@ -60,11 +60,15 @@ class EarlyAnswers:
                 self._checker.fail(wrong.law, what)
 
     def _denied(self, name: str, said: Said) -> None:
-        facts = self._checker.facts(said.ledger_id)
-        if said.verb not in DENIALS or facts.deleted or name in self._world.destroyed:
+        facts = self._checker.ledgers.get(said.ledger_id)
+        if said.verb not in DENIALS or facts is None or facts.deleted:
+            return
+        if name in self._world.destroyed:
             return
         if said.first in self._world.claims.of(said.ledger_id).get(bookie_id(name), ()):
             self._checker.fail("what_is_here_is_not_denied", f"{name}: {_text(said)}")
+        if said.first in self._checker.lost_entries(name, said.ledger_id):
+            self._checker.fail("what_is_lost_is_unknown", f"{name}: {_text(said)}")
 
 
 def _text(said: Said) -> str:
@@ -108,7 +112,7 @@ async def judge(stage: Stage) -> None:
 
 
 async def _end(world: World, name: str, chance: random.Random) -> None:
-    """And maybe it lacks its index cache then."""
+    """And maybe it lacks index caches then."""
     match chance.choice(ENDS):
         case "stop":
             await world.stop(name)
@@ -116,8 +120,9 @@ async def _end(world: World, name: str, chance: random.Random) -> None:
             world.kill(name)
         case "crash":
             world.crash(name)
-    if chance.random() < UNCACHED:
-        world.index_caches.lose(world.disks[name])
+    for disk in world.disks_of(name):
+        if chance.random() < UNCACHED:
+            world.index_caches.lose(disk)
 
 
 async def _read_meanwhile(

@@ -74,6 +74,8 @@ LOAD_KINDS = ("crash in load", "stop in load")
 """Of a bookie that starts slowly: it ends before it has loaded its log."""
 DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 """Of bookies with several data directories: one of them."""
+REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
+"""Of bookie-0: the first damages it."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,
@@ -150,7 +152,7 @@ def _target(
 ) -> str:
     if kind in (*WHOLE, *RACK_KINDS):
         return ""
-    if kind in (*FIRST_BOOKIE_KINDS, *LIES):
+    if kind in (*FIRST_BOOKIE_KINDS, *LIES, *REPLACEMENT_KINDS):
         return bookies[0]
     if kind in JOB_KINDS:
         return chance.choice([name for name in clients if name.startswith("job-")])

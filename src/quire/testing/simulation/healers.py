@@ -7,7 +7,7 @@ calm another one comes, so that somebody is there to finish.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -33,16 +33,23 @@ from quire.replication.locks import replication_root
 from quire.replication.settings import AutorecoverySettings
 from quire.testing.simulation import racks
 from quire.testing.simulation.checker import LawError
-from quire.testing.simulation.faults import BETWEEN_TWO
+from quire.testing.simulation.claims import entries_of
+from quire.testing.simulation.faults import BETWEEN_TWO, DIRECTORY_KINDS, REPLACEMENT_KINDS
 from quire.testing.simulation.plans import HealerPlan
 from quire.testing.simulation.stage import POLL_S, Stage
+from quire.testing.simulation.workloads import WORKLOADS
 from quire.testing.simulation.world import World, bookie_id
 
 HEAL_S = 300.0
 """After the last fault, and once all ledgers are closed, every entry is on its whole write set
 within this."""
 PLACEMENT_CHECK_S = 9.0
+REPLICAS_CHECK_S = 5.0
+REPLICAS_CHECK_SELDOM_S = 200.0
+"""Where bookies are to say by themselves what they have lost."""
 LAST = "healer-last"
+BRIEF_S = 1.0
+"""Nobody need notice that a bookie was back for less."""
 STOPPING_S = 0.1
 """A bookie that is stopped ends its connections so long before its registration."""
 
@@ -52,6 +59,7 @@ async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> Non
     store = client.metadata
     assert isinstance(store, MemoryStore)
     stage.world.sessions[name] = store
+    replacing = WORKLOADS[stage.plan.workload].replacing
     autorecovery = Autorecovery(
         client,
         name,
@@ -59,7 +67,7 @@ async def heal(stage: Stage, name: str, client: Client, plan: HealerPlan) -> Non
             lost_bookie_delay_s=plan.delay_s,
             bookie_check_interval_s=20.0,
             ledger_check_interval_s=7.0,
-            replicas_check_interval_s=5.0,
+            replicas_check_interval_s=(REPLICAS_CHECK_SELDOM_S if replacing else REPLICAS_CHECK_S),
             open_grace_s=plan.open_grace_s,
             backoff_s=0.5,
             backoff_max_s=5.0,
@@ -105,6 +113,8 @@ class HealLaws:
         self._away_since: dict[str, float] = {}
         """Bookies that are not registered, or are dead: one is the case before the other."""
         self._away_until: dict[str, float] = {}
+        self._away_before: dict[str, float] = {}
+        """Since when those had been away then."""
         self._down: set[str] = set()
         """Bookies that have left and do not serve again; one that starts may be registered, and is
         missed, for it does not answer."""
@@ -119,6 +129,12 @@ class HealLaws:
         self._known = set(self._cluster.presences)
         # Who cannot reach a bookie takes it for lost as well.
         self._all_reach_all = not any(f.kind in BETWEEN_TWO for f in stage.plan.schedule)
+        self._incomplete = {
+            bookie_id(f.target)
+            for f in stage.plan.schedule
+            if f.kind in (*DIRECTORY_KINDS, *REPLACEMENT_KINDS)
+        }
+        """Bookies that are without a directory at some time."""
         self._wrap()
 
     def _wrap(self) -> None:
@@ -135,7 +151,7 @@ class HealLaws:
 
         def on_leave(name: str, session_left_s: float) -> None:
             if name in self._world.bookies:
-                self._away_since.setdefault(bookie_id(name), self._now_s)
+                self._leaves(bookie_id(name))
                 self._down.add(bookie_id(name))
             leave(name, session_left_s)
 
@@ -176,13 +192,20 @@ class HealLaws:
     def _by_healer(self) -> bool:
         return is_healer(self._world.metadata_caller)
 
+    def _leaves(self, bookie: str) -> None:
+        """It is away from now on, or was all the time for who did not see it come back."""
+        if self._now_s - self._away_until.get(bookie, -BRIEF_S) < BRIEF_S:
+            self._away_since.setdefault(bookie, self._away_before[bookie])
+        else:
+            self._away_since.setdefault(bookie, self._now_s)
+
     def _registrations(self) -> None:
         running = {bookie_id(name) for name in self._world.bookies}
         present = running.intersection(self._cluster.presences) - self._down
         for bookie in self._known - present - self._away_since.keys():
-            self._away_since[bookie] = self._now_s
+            self._leaves(bookie)
         for bookie in present & self._away_since.keys():
-            del self._away_since[bookie]
+            self._away_before[bookie] = self._away_since.pop(bookie)
             self._away_until[bookie] = self._now_s
         self._known |= present
 
@@ -209,6 +232,8 @@ class HealLaws:
         since_s = self._away_since.get(bookie)
         if since_s is None or not self._delay_s or not self._all_reach_all:
             return
+        if bookie in self._incomplete:
+            return  # whoever looked at it before it left has found that it lacks something
         if self._stage.plan.racks:
             return  # the check of placement names bookies that live, or did a moment ago
         back = {other for other, at_s in self._away_until.items() if at_s > since_s}
@@ -233,15 +258,29 @@ class HealLaws:
         destroyed = self._stage.checker.destroyed
         locked_s = self._locked_at.get(lock_path(replication_root("memory://sim"), ledger_id), 0.0)
         for bookie in mark.replicas:
+            if self._world.claims.lost_at_s.get(bookie, 0.0) > locked_s:
+                continue  # it was looked at before
             gone = bookie in destroyed and self._away_since.get(bookie, locked_s) < locked_s
             if gone and any(bookie in f.ensemble for f in _closed(metadata)):
                 what = f"ledger {ledger_id} still names {bookie}, which is lost"
                 self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
-        for what in self._lacking(ledger_id, metadata, mark.replicas):
-            self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
+            for what in self._lacking(ledger_id, metadata, (bookie,), but=self._queued):
+                self._stage.checker.fail("a_mark_goes_when_nothing_is_missing", what)
+
+    def _queued(self, bookie: str, ledger_id: int) -> set[int]:
+        """What a bookie gives to readers, and is maybe not on its disk yet: nobody can tell."""
+        running = self._world.bookies.get(bookie.partition(":")[0])
+        info = running.store.ledgers.get(ledger_id) if running and running.recovered else None
+        runs = () if info is None else (run for part in info.open_parts for run in part.runs)
+        return {entry for run in runs for entry in entries_of(run)}
 
     def _lacking(
-        self, ledger_id: int, metadata: LedgerMetadata, bookies: Iterable[str]
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        bookies: Iterable[str],
+        *,
+        but: Callable[[str, int], set[int]] = lambda bookie, ledger_id: set(),
     ) -> Iterator[str]:
         """What these lack of the segments that are complete, by what they ever claimed to have."""
         held = self._world.claims.of(ledger_id)
@@ -249,7 +288,8 @@ class HealLaws:
             for index in members(fragment, bookies):
                 bookie = fragment.ensemble[index]
                 wanted = set(stored_by(metadata, index, fragment.first, fragment.last))
-                if lacks := sorted(wanted - held.get(bookie, set())):
+                wanted -= held.get(bookie, set())
+                if wanted and (lacks := sorted(wanted - but(bookie, ledger_id))):
                     yield f"ledger {ledger_id}: {bookie} lacks {lacks[:5]} of {fragment}"
 
     # -- ledgers ------------------------------------------------------------------------------

@@ -196,21 +196,32 @@ LEDGER_LAWS: tuple[Law, ...] = (
 )
 
 
+def bookies_of(metadata: LedgerMetadata) -> set[str]:
+    """All that the ledger names."""
+    return {bookie for segment in metadata.segments for bookie in segment.ensemble}
+
+
+def members_of(metadata: LedgerMetadata, entry_id: int) -> list[str]:
+    """The bookies that should have this entry."""
+    ensemble = metadata.segment_of(entry_id).ensemble
+    places = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+    return [ensemble[index] for index in places]
+
+
 def lacking(
     metadata: LedgerMetadata,
     entry_id: int,
     held: Mapping[str, set[int]],
     destroyed: frozenset[str],
+    lost: Mapping[str, set[int]] | None = None,
 ) -> str | None:
-    """What is wrong if too few bookies hold this entry; those of `destroyed` need not."""
-    ensemble = metadata.segment_of(entry_id).ensemble
-    members = [
-        ensemble[index]
-        for index in write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
-    ]
+    """What is wrong if too few bookies hold this entry; those of `destroyed` need not, nor who has
+    `lost` it with a directory."""
+    members = members_of(metadata, entry_id)
     have = [m for m in members if m not in destroyed and entry_id in held.get(m, ())]
     have = list(dict.fromkeys(have))  # a bookie that is named twice holds one copy
-    lost = sum(member in destroyed for member in members)
-    if len(have) >= metadata.ack_quorum - lost:
+    lacked = {m for m, entries in (lost or {}).items() if entry_id in entries and m not in have}
+    gone = sum(member in destroyed or member in lacked for member in members)
+    if len(have) >= metadata.ack_quorum - gone:
         return None
     return f"held by {have or 'nobody'} of {members}, ack quorum {metadata.ack_quorum}"

@@ -21,10 +21,12 @@ from quire.testing.simulation.faults import (
     INDEX_KINDS,
     LIES,
     MEMBER_KINDS,
+    REPLACEMENT_KINDS,
     RESET_KINDS,
     Fault,
 )
 from quire.testing.simulation.flips import Flips
+from quire.testing.simulation.replacements import Replacements
 from quire.testing.simulation.rotten import rot, rot_entries
 from quire.testing.simulation.world import ObservedCluster, World, bookie_id
 from quire.testing.transport import Route
@@ -67,6 +69,9 @@ class Nemesis:
         self._taken: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in world.disks}
         self._capacity = {name: disk.capacity_bytes for name, disk in world.disks.items()}
         self._latency_s = world.network.latency_s
+        self._replacements = Replacements(
+            world, self.bring_back, lambda name: world.start(name, config)
+        )
 
     async def run(self, schedule: Sequence[Fault]) -> None:
         begin = self.world.loop.time()
@@ -187,26 +192,29 @@ class Nemesis:
                 await self.bring_back(name)
             case "crash in load" | "stop in load":
                 await self._while_it_loads(fault)
-            case kind if kind in INDEX_KINDS:
-                await self._index(fault, disk)
-            case "rot, crash" | "rot entries, crash":
-                self._rot(fault)
-                world.crash(name)
-                await self.bring_back(name)
-            case "lose disk":
-                world.destroyed.add(name)
-                world.crash(name)
-                disk.wipe()
-                world.wiped.add(name)
             case "restart":
                 await world.stop(name)
             case "pause":
                 world.network.stop(name)
-            case "slow disk":
-                disk.slowness = 1.0 + fault.amount * SLOW_DISK_FACTOR
             case "expire session":
                 world.expire_session(name)
-            case "fsync fails":
+            case "foreign store":
+                await self._foreign_store(name)
+            case "flip":
+                world.destroyed.add(name)
+                world.flipped = True
+                world.network.mangle = Flips(name, world.loop.derive(f"flip {fault}"))
+            case "clock jumps":
+                world.clocks[name].skew_ms = int((fault.amount - 0.5) * CLOCK_JUMP_MS)
+            case _:
+                await self._strike_disk(fault, disk)
+
+    async def _strike_disk(self, fault: Fault, disk: SimDisk) -> None:
+        world, name = self.world, fault.target
+        match fault.kind:
+            case "slow disk":
+                disk.slowness = 1.0 + fault.amount * SLOW_DISK_FACTOR
+            case "fsync fails" | "directory fails":
                 disk.fail_sync_once()
             case "fsync fails, crash":
                 disk.fail_sync_once()
@@ -214,8 +222,6 @@ class Nemesis:
                 world.crash(name)
             case "write fails":
                 disk.fail_write_once()
-            case "directory fails":
-                disk.fail_sync_once()
             case "directory away":
                 disk.away = True
                 if fault.amount < 0.5:
@@ -226,16 +232,31 @@ class Nemesis:
             case "disk full":
                 room = int(max(0.0, fault.amount - 0.5) * 2 * ROOM_LEFT_BYTES)
                 disk.capacity_bytes -= max(0, disk.free_bytes() - room)
-            case "foreign store":
-                await self._foreign_store(name)
+            case "lose disk":
+                world.destroyed.add(name)
+                world.crash(name)
+                disk.wipe()
+                world.wiped.add(name)
             case "rot":
                 self._rot(fault)
-            case "flip":
-                world.destroyed.add(name)
-                world.flipped = True
-                world.network.mangle = Flips(name, world.loop.derive(f"flip {fault}"))
-            case "clock jumps":
-                world.clocks[name].skew_ms = int((fault.amount - 0.5) * CLOCK_JUMP_MS)
+            case "rot, crash" | "rot entries, crash":
+                self._rot(fault)
+                world.crash(name)
+                await self.bring_back(name)
+            case kind if kind in INDEX_KINDS:
+                await self._index(fault, disk)
+            case kind if kind in REPLACEMENT_KINDS:
+                await self._exchange(fault, disk)
+
+    async def _exchange(self, fault: Fault, disk: SimDisk) -> None:
+        name, chance = fault.target, self.world.loop.derive(f"exchange {fault}")
+        match fault.kind:
+            case "replace directory":
+                await self._replacements.replace(name, disk, chance, fault.duration_s)
+            case "replace good directory":
+                await self._replacements.replace_good(name, disk, chance)
+            case "old disk comes back":
+                await self._replacements.bring_back_old(name, chance)
 
     async def _start_and_crash(self, name: str, times: int) -> None:
         """What was in the page cache only is served for a moment, or not."""
@@ -305,6 +326,11 @@ class Nemesis:
         name = chance.choice(begun or names)
         spacing_bytes = ROT_SPACING_BYTES[int(fault.amount * len(ROT_SPACING_BYTES))]
         rotten.append(rot(disk, name, spacing_bytes))
+
+    async def restart(self, name: str) -> None:
+        async with self._taken[name]:
+            await self.world.stop(name)
+            await self.bring_back(name)
 
     async def bring_back(self, name: str) -> None:
         """Start the bookie unless it runs. A start that fails is tried again, as an operator

@@ -51,6 +51,8 @@ COMPACT_RATIOS = (0.5, 0.95)
 COMPACT_INTERVALS_S = (0.3, 1.0)
 COMPACT_BYTES_PER_S = (0, 200_000)
 SCRUB_INTERVALS_S = (0.5, 3.0)
+DAMAGE_REPORTS_S = (0.5, 3.0)
+DAMAGE_REPORTS_SELDOM_S = 10.0
 INDEX_INTERVALS_S = (0.0, 1.0)
 INDEX_SEGMENTS = (1, 1, 3)
 SELDOM_S = 300.0
@@ -164,6 +166,8 @@ class Plan:
     compact_bytes_per_s: int
     scrub_interval_s: float
     """Between two looks through all that a bookie has; 0: where reads found damage only."""
+    damage_report_interval_s: float
+    """Between two times that a bookie says what it has lost."""
     index_cache_interval_s: float
     index_cache_segments: int
     schedule: tuple[Fault, ...]
@@ -223,8 +227,9 @@ class Plan:
             gc_over_replicated_interval_s=GC_OVER_REPLICATED_S[seed % 2] if jobs else 0.0,
             compact_ratio=space.choice(COMPACT_RATIOS) if mix.compacting else 0.0,
             compact_bytes_per_s=space.choice(COMPACT_BYTES_PER_S),
-            directories=mix.directories,
+            directories=random.Random(f"{seed}/directories {workload}").choice(mix.directories),
             scrub_interval_s=SCRUB_INTERVALS_S[seed % 2] if mix.rotten else 0.0,
+            damage_report_interval_s=_damage_reports(seed, mix),
             index_cache_interval_s=index.choice(INDEX_INTERVALS_S) if mix.caching else SELDOM_S,
             index_cache_segments=index.choice(INDEX_SEGMENTS),
             schedule=schedule,
@@ -261,6 +266,7 @@ class Plan:
             compact_bytes_per_s=self.compact_bytes_per_s,
             compact_reserve_bytes=self.segment_bytes,
             scrub_interval_s=self.scrub_interval_s,
+            damage_report_interval_s=self.damage_report_interval_s,
             index_cache_interval_s=self.index_cache_interval_s,
             index_cache_segments=self.index_cache_segments,
         )
@@ -392,6 +398,10 @@ def _shapes(mix: Mix, bookies: int, *, tight: bool) -> list[tuple[int, int, int]
     if mix.rotten:
         return [shape for shape in shapes if shape[0] <= 3 and shape[2] >= 2]
     return [shape for shape in shapes if shape[0] == bookies] if tight else shapes
+
+
+def _damage_reports(seed: int, mix: Mix) -> float:
+    return DAMAGE_REPORTS_S[seed % 2] if mix.replacing else DAMAGE_REPORTS_SELDOM_S
 
 
 def _kind(chance: random.Random, mix: Mix) -> str:

@@ -15,6 +15,7 @@ from quire.testing.simulation import (
     operators,
     publishers,
     racks,
+    replacements,
     rotten,
     space,
 )
@@ -143,8 +144,9 @@ async def _scenes(stage: Stage) -> None:
     nemesis = Nemesis(world, plan.bookie_config)
     for name in world.disks:
         await nemesis.bring_back(name)
-    if WORKLOADS[plan.workload].slow_starts:
-        world.slow_starts.slow = True
+    mix = WORKLOADS[plan.workload]
+    world.slow_starts.slow = mix.slow_starts
+    if mix.slow_starts or mix.replacing:
         early_answers.EarlyAnswers(world, checker)
     world.metadata_delay_s, world.skew_ms = plan.metadata_delay_s, plan.skew_ms
     world.uneven = plan.uneven
@@ -160,19 +162,9 @@ async def _scenes(stage: Stage) -> None:
     actors.another_healer()
     # What was on its way when all became calm may still fail.
     supervising = asyncio.ensure_future(nemesis.supervise())
-    try:
-        async with asyncio.timeout(QUIET_S):
-            await _judge(stage)
-            while actors.unfinished() or checker.unregistered() or checker.down():
-                await asyncio.sleep(RETRY_S)
-            await _judge_datasets(stage)
-            await judge_streams(actors.streams, actors.tailers)
-            await operators.finish(stage)
-    except TimeoutError:
-        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
-        raise LawError(
-            "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
-        ) from None
+    await _heal(stage, actors)
+    if mix.replacing:
+        await replacements.judge(stage, nemesis.restart)
     if plan.healers:
         await healers.judge(stage)
         while actors.healers():
@@ -186,7 +178,7 @@ async def _scenes(stage: Stage) -> None:
     for name in world.disks:
         await nemesis.bring_back(name)
     await _garbage(world, checker)
-    if WORKLOADS[plan.workload].slow_starts:
+    if mix.slow_starts:
         await early_answers.judge(stage)
     if plan.compact_ratio:
         await space.judge(stage)
@@ -197,6 +189,24 @@ async def _scenes(stage: Stage) -> None:
     await checker.replicated()
     for name in list(world.bookies):
         await world.stop(name)
+
+
+async def _heal(stage: Stage, actors: Actors) -> None:
+    """Without faults, all comes to its end within a bound."""
+    checker = stage.checker
+    try:
+        async with asyncio.timeout(QUIET_S):
+            await _judge(stage)
+            while actors.unfinished() or checker.unregistered() or checker.down():
+                await asyncio.sleep(RETRY_S)
+            await _judge_datasets(stage)
+            await judge_streams(actors.streams, actors.tailers)
+            await operators.finish(stage)
+    except TimeoutError:
+        left = [*actors.unfinished(), *actors.tailers(), *checker.unregistered(), *checker.down()]
+        raise LawError(
+            "quiet_heals", f"{QUIET_S:g} s after the last fault: {', '.join(left) or 'judges'}"
+        ) from None
 
 
 async def _judge(stage: Stage) -> None:

@@ -36,6 +36,10 @@ class SlowStarts:
         """For the bookie that starts on these; None where that takes no time."""
         return SlowReader(loop, chance, disks, self._strands) if self.slow else None
 
+    def reads(self, loop: SimulatedLoop, chance: random.Random) -> SlowReads | None:
+        """The same for its data directories but the first, whose reader reads the logs of all."""
+        return SlowReads(loop, chance) if self.slow else None
+
     def end(self) -> None:
         """The world is over: the threads of those that died while they started end, too."""
         for strand in self._strands:
@@ -43,9 +47,20 @@ class SlowStarts:
         self._strands.clear()
 
 
-class SlowReader(InlineReader):
-    """`quire.storage.blocking.BlockingReader`: what runs on a thread elsewhere takes time. What is
-    run first is the start, which waits for the disk wherever it looks at a file."""
+class SlowReads(InlineReader):
+    """`quire.storage.blocking.BlockingReader`: cold reads take their time."""
+
+    def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
+        self._loop = loop
+        self._chance = chance
+
+    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
+        self._loop.call_later(self._chance.random() ** 3 * READ_TIME_S, lambda: done(call()))
+
+
+class SlowReader(SlowReads):
+    """So does what is run first: the start, which waits for the disk wherever it looks at a
+    file."""
 
     def __init__(
         self,
@@ -54,8 +69,7 @@ class SlowReader(InlineReader):
         disks: list[SimDisk],
         strands: list[Strand[Any]],
     ) -> None:
-        self._loop = loop
-        self._chance = chance
+        super().__init__(loop, chance)
         self._disks = disks
         self._strands = strands
         self._left_s = PAUSED_MAX_S
@@ -93,6 +107,3 @@ class SlowReader(InlineReader):
         pause_s = min(self._chance.random() ** 3 * self._longest_s, self._left_s)
         self._left_s -= pause_s
         return pause_s
-
-    def read(self, call: Callable[[], T], done: Callable[[T | None], None]) -> None:
-        self._loop.call_later(self._chance.random() ** 3 * READ_TIME_S, lambda: done(call()))

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from quire.bookie.server import Bookie
+from quire.storage.store import LedgerStore
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.workloads import WORKLOADS
 from quire.testing.simulation.world import World, bookie_id
@@ -26,7 +28,7 @@ async def judge(stage: Stage) -> None:
     await _again(stage, 1)
     await _settle(stage, "")
     await _until(lambda: _without_reserve(world))
-    for disk in world.disks.values():
+    for disk in (disk for name in world.disks for disk in world.disks_of(name)):
         disk.capacity_bytes -= disk.free_bytes()
     await _delete(stage, 2)
     await _settle(stage, "from full disks: ")
@@ -69,11 +71,13 @@ async def _again(stage: Stage, turn: int) -> None:
         await durable
         gone = {n for n, facts in stage.checker.ledgers.items() if facts.deleted}
         gone -= bookie.store.ledgers.keys()
-        world.disks[name].capacity_bytes += ROOM_BYTES
+        disks = world.disks_of(name)
+        for disk in disks:
+            disk.capacity_bytes += ROOM_BYTES
         for _ in range(starts):
             world.crash(name)
-            if starts > 1:
-                world.put_back_index(world.disks[name], chance)
+            for disk in disks if starts > 1 else ():
+                world.put_back_index(disk, chance)
             await world.start(name, stage.plan.bookie_config)
             back = gone & world.claims.known[bookie_id(name)]
             if back:
@@ -109,5 +113,12 @@ def _without_reserve(world: World) -> list[str]:
     return [
         name
         for name, bookie in world.bookies.items()
-        if (stats := bookie.store.stats()).sealed_segments and not stats.compaction_reserve_bytes
+        for store in _stores(bookie)
+        if (stats := store.stats()).sealed_segments and not stats.compaction_reserve_bytes
     ]
+
+
+def _stores(bookie: Bookie) -> list[LedgerStore]:
+    """Of each data directory."""
+    store = bookie.store
+    return [store] if isinstance(store, LedgerStore) else [one.store for one in store._places]

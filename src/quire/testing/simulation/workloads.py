@@ -17,6 +17,7 @@ from quire.testing.simulation.faults import (
     LIES,
     LOAD_KINDS,
     RACK_KINDS,
+    REPLACEMENT_KINDS,
     RESET_KINDS,
     WRITER_KINDS,
 )
@@ -84,8 +85,10 @@ class Mix:
     """Bookies take their time to load their logs, and serve reads meanwhile."""
     lying: bool = False
     """bookie-0 lies, and clients assume that one bookie does."""
-    directories: int = 1
-    """Data directories of each bookie."""
+    directories: tuple[int, ...] = (1,)
+    """Data directories of each bookie: one of these."""
+    replacing: bool = False
+    """Disks of bookie-0 die and are replaced."""
     racked: bool = False
     """Bookies stand in racks; ensembles are to be in different ones."""
     jobs: bool = False
@@ -414,6 +417,7 @@ WORKLOADS: dict[str, Mix] = {
         tight=0.5,
         compacting=True,
         slow_starts=True,
+        directories=(1, 1, 2, 3),
     ),
     "directories": Mix(
         (*DIRECTORY_KINDS, *DIRECTORY_KINDS, "crash", "crash in write", "kill",
@@ -429,7 +433,27 @@ WORKLOADS: dict[str, Mix] = {
         crowd=0.0,
         datasets=0.0,
         idle=0.4,
-        directories=2,
+        directories=(2,),
+    ),
+    "replaced": replace(
+        PLACED,
+        kinds=(*REPLACEMENT_KINDS, "replace directory", "replace directory", "replace directory",
+               "old disk comes back", *DIRECTORY_KINDS, "crash", "crash member", "crash in write",
+               "kill, start, crash", "crash in start", "restart", "fsync fails, crash",
+               "metadata fails", "slow metadata", "kill client", "kill healer"),
+        faults=(8, 18),
+        ledgers=(5, 10),
+        takeover=0.6,
+        delete=0.2,
+        tail=0.2,
+        deferred=0.2,
+        large=0.0,
+        idle=0.4,
+        bookies_min=4,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2)),
+        healing=True,
+        replacing=True,
+        directories=(1, 2, 2, 3),
     ),
     "sessions": Mix(
         ("sessions expire", "expire session", "metadata fails", "late watches", "slow metadata",

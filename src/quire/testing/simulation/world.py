@@ -124,6 +124,12 @@ class World:
     """Bookies whose disks are empty now, which must not start."""
     formatted: set[str] = field(default_factory=set)
     """Bookies that have had a cookie."""
+    lossy: set[str] = field(default_factory=set)
+    """Bookies that have lost a data directory for good, with others or an empty one in its place:
+    they may know that they have lost something."""
+    outdated: set[str] = field(default_factory=set)
+    """Bookies that have a disk which was replaced in the place of the one that replaced it, and
+    must not start."""
     flipped: bool = False
     """Whether the network changed bytes."""
     uneven: bool = False
@@ -164,7 +170,7 @@ class World:
         host = self.network.node(name)
         self._starting[name] = task = host.node.create_task(self._serve(name, host, config))
         try:
-            return await self._until_dead(host.node, task)
+            return await self.until_dead(host.node, task)
         except BaseException:
             self.kill(name)
             raise
@@ -180,12 +186,13 @@ class World:
             it = f"{other.path} {self.starts}"
             log = SimWorker(self.loop, self.loop.derive(f"log {it}"), other)
             keeper = SimWorker(self.loop, self.loop.derive(f"keeper {it}"), other)
-            more.append(DataDirectory(other, log, keeper))
+            reads = self.slow_starts.reads(self.loop, self.loop.derive(f"reader {it}"))
+            more.append(DataDirectory(other, log, keeper, reads))
         bookie = Bookie(
             disk=disk,
             log_worker=SimWorker(self.loop, self.loop.derive(f"log {life}"), disk),
             maintenance_worker=SimWorker(self.loop, self.loop.derive(f"keeper {life}"), disk),
-            metadata=MemoryStore(self.cluster, hook=self._hook(life)),
+            metadata=self.metadata_store(life),
             network=host,
             clock=self.clocks[name],
             address=Address(name, PORT, name),
@@ -217,7 +224,7 @@ class World:
     async def stop(self, name: str) -> bool:
         """Stop a bookie as SIGTERM does. False if it died meanwhile."""
         host, bookie = self.network.node(name), self.bookies[name]
-        stopped = await self._until_dead(host.node, host.node.create_task(bookie.stop()))
+        stopped = await self.until_dead(host.node, host.node.create_task(bookie.stop()))
         if stopped and self.bookies.get(name) is bookie:
             await bookie.metadata.close()
             del self.bookies[name]
@@ -248,8 +255,9 @@ class World:
         for disk in self.disks_of(name):
             disk.crash()
 
-    def crash_in_write(self, name: str, operations: int) -> None:
-        """Power loss in the place of the n-th operation from now that changes the disk."""
+    def crash_in_write(self, name: str, operations: int, struck: SimDisk | None = None) -> None:
+        """Power loss in the place of the n-th operation from now that changes the disk `struck`:
+        one of the bookie's where none is named."""
 
         def then() -> None:
             self.trace.record(name, "crash in write")
@@ -260,7 +268,7 @@ class World:
                     disk.crash()
 
         disks = self.disks_of(name)
-        struck = disks[operations % len(disks)]
+        struck = struck or disks[operations % len(disks)]
         struck.crash_after(operations, then)
 
     def _end(self, name: str) -> None:
@@ -271,6 +279,14 @@ class World:
     def disks_of(self, name: str) -> list[SimDisk]:
         """Of all data directories."""
         return [self.disks[name], *self.more_disks.get(name, ())]
+
+    def exchange(self, name: str, one: SimDisk, other: SimDisk) -> None:
+        """A bookie that is down has another disk in the place of one of its own."""
+        if self.disks[name] is one:
+            self.disks[name] = other
+        else:
+            more = self.more_disks[name]
+            more[more.index(one)] = other
 
     def put_back_index(self, disk: SimDisk, chance: random.Random) -> None:
         """Of a bookie that is down, the index cache is one that it had before, if there is room."""
@@ -319,7 +335,7 @@ class World:
                 session_left_s, expire, store, context=self.loop.main.context.copy()
             )
 
-    async def _until_dead(self, node: Node, task: SimTask[None]) -> bool:
+    async def until_dead(self, node: Node, task: SimTask[None]) -> bool:
         """Whether the node lived until its task was done. Raises what that raises."""
         while not task.done() and not node.dead:
             await asyncio.wait([task], timeout=NODE_POLL_S)
@@ -337,7 +353,7 @@ class World:
         if self.racks:
             config = replace(config, placement=self.placement(self.racks))
         client = Client(
-            MemoryStore(self.cluster, hook=self._hook(name)),
+            self.metadata_store(name),
             config=config,
             network=self.network.node(name),
             clock=self._clock(name),
@@ -376,6 +392,10 @@ class World:
     def _clock(self, name: str) -> SimClock:
         skew = self.loop.derive(f"clock {name}").uniform(-1, 1) * self.skew_ms
         return SimClock(self.loop, skew_ms=int(skew))
+
+    def metadata_store(self, name: str) -> MemoryStore:
+        """As this client reaches it."""
+        return MemoryStore(self.cluster, hook=self._hook(name))
 
     def _hook(self, name: str) -> Hook:
         chance = self.loop.derive(f"metadata {name}")

@@ -1,0 +1,193 @@
+"""Defects of disks that are replaced, and of what comes back then."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie import directories, disk_replacement, identity, lost_directory, whole
+from quire.bookie.damage import DamageReports
+from quire.storage import directory
+from quire.storage.facts import StoreFacts
+from quire.storage.ledger_directories import LedgerDirectories
+from tests.sim.mutants.mutant import edit, mutant
+from tests.sim.mutants.storage import LOST_IN_A_CRASH
+
+TAKEN_FOR_ABSENT = ("what_is_lost_is_unknown", "no_false_absence", "acknowledged_is_kept")
+
+
+@mutant(
+    lost="what was on the disk that died is reported as never written",
+    laws=TAKEN_FOR_ABSENT,
+    workload="replaced",
+    seeds=60,
+)
+def the_new_directory_is_one_that_held_nothing(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        directory,
+        "begin_lost",
+        ("mark_log_begun(disk, ensure_directory(disk, random_bytes))",
+         "ensure_directory(disk, random_bytes)"),
+    )  # fmt: skip
+
+
+@mutant(
+    lost="the same, where the replacement was cut off between two of its steps",
+    laws=TAKEN_FOR_ABSENT,
+    workload="replaced",
+    seeds=300,
+)
+def it_is_lost_only_once_it_has_its_cookie(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(lost_directory, "ensure_directory", directory.ensure_directory, raising=False)
+    patch.setattr(lost_directory, "mark_log_begun", directory.mark_log_begun, raising=False)
+    edit(
+        patch,
+        lost_directory,
+        "replace_directory",
+        ("name = begin_lost(new, random_bytes).name",
+         "identity = ensure_directory(new, random_bytes)\n    name = identity.name"),
+        ("write_small_file(new, COOKIE_FILE, encode(cookie))",
+         "write_small_file(new, COOKIE_FILE, encode(cookie))\n    mark_log_begun(new, identity)"),
+    )  # fmt: skip
+
+
+@mutant(
+    lost="the same, where somebody mounts an empty disk, and does not say that it is one",
+    laws=TAKEN_FOR_ABSENT,
+    workload="replaced",
+    seeds=60,
+)
+def an_empty_disk_in_its_place_is_a_new_one(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        directories,
+        "check_directories",
+        ("if one.disk.path in listed:", "if one.disk.path in listed and one.cookie is not None:"),
+    )
+
+
+@mutant(
+    lost="what came since is denied, and what was fenced or deleted is as it was before",
+    laws=("an_old_disk_is_refused", *TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
+    workload="replaced",
+    seeds=60,
+)
+def a_disk_that_was_replaced_is_let_in(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, identity, "check_current", ("if not wrong:", "if True:"))
+
+
+@mutant(
+    lost="a bookie that takes the disk that it was given for the wrong one, and never starts",
+    laws=("quiet_heals", "an_old_disk_is_refused"),
+    workload="replaced",
+    seeds=20,
+)
+def the_cluster_is_not_told_which_disk_it_is(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        lost_directory,
+        "replace_directory",
+        (
+            "await _keep(metadata, holder, left, cookie, {**ids, **left.ids, new.path: name})",
+            "pass",
+        ),
+    )
+
+
+@mutant(
+    lost="the same: a replacement that was cut off is taken for one that is done",
+    laws=("quiet_heals",),
+    workload="replaced",
+    seeds=200,
+)
+def what_was_begun_is_done(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        disk_replacement,
+        "_successor",
+        ("and found.cookie == holder.cookie(holder.directories)", ""),
+    )
+
+
+@mutant(
+    lost="a disk that is well, with all that is on it, by a slip of an operator",
+    laws=("what_is_durable_stays", *LOST_IN_A_CRASH),
+    workload="replaced",
+    seeds=60,
+)
+def a_disk_that_is_well_is_given_up(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, lost_directory, "check_lost", ("if found.ledgers is None or", "if True or"))
+
+
+@mutant(
+    lost="a copy of all that was on the disk: nobody knows that it is missing",
+    laws=("what_is_lost_comes_back", "a_loss_comes_to_its_end", "everything_is_replicated_again"),
+    workload="replaced",
+    seeds=20,
+)
+def what_is_lost_is_not_marked(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, DamageReports, "report", ("if unknown and not resting:", "if False:"))
+
+
+@mutant(
+    lost="what has not come back yet is reported as never written",
+    laws=TAKEN_FOR_ABSENT,
+    workload="replaced",
+    seeds=60,
+)
+def a_loss_ends_with_the_first_round(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, DamageReports, "_end_round", ("if not self._wanting and", "if"))
+
+
+@mutant(
+    lost="what has not come back yet of a ledger is denied as soon as some of it has",
+    laws=TAKEN_FOR_ABSENT,
+    workload="replaced",
+    seeds=60,
+)
+def what_comes_back_goes_where_nothing_was_lost(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, LedgerDirectories, "_place_for", ("if place.lossy:", "if False:"))
+
+
+@mutant(
+    lost="entries of a ledger that is open, and that nobody has marked, are denied",
+    laws=TAKEN_FOR_ABSENT,
+    workload="replaced",
+    seeds=200,
+)
+def an_open_ledger_has_all_that_it_needs(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        whole,
+        "is_whole",
+        ("if metadata.state is LedgerState.IN_RECOVERY:", "if False:"),
+        ("if not metadata.closed and bookie in metadata.last_segment.ensemble:", "if False:"),
+    )
+
+
+@mutant(
+    lost="appends of a writer that was taken over: its bookie has lost the fence with the disk",
+    laws=("nothing_acknowledged_beyond_the_close", *TAKEN_FOR_ABSENT),
+    workload="replaced",
+    seeds=200,
+    rule="rule 34",
+)
+def who_lost_a_fence_takes_entries(patch: pytest.MonkeyPatch) -> None:
+    edit(patch, StoreFacts, "writable", ("and not self._catalogue.negatives_unknown", ""))
+    edit(patch, LedgerDirectories, "writable", ("and not place.lossy", ""))
+
+
+@mutant(
+    lost="the same, once all entries have come back",
+    laws=("what_is_lost_comes_back", "nothing_acknowledged_beyond_the_close"),
+    workload="replaced",
+    seeds=60,
+    rule="rule 34",
+)
+def a_lost_fence_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        whole,
+        "is_whole",
+        ("return not metadata.closed or await _fence(store, ledger_id, metadata)", "return True"),
+    )

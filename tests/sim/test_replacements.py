@@ -1,0 +1,230 @@
+"""Disks that are replaced, by the code behind `quire bookie disk replace`: cut off at each of its
+operations, and what the workload `replaced` meets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from quire.bookie import disk_replacement
+from quire.bookie.lost_directory import content_of
+from quire.bookie.server import Bookie
+from quire.errors import CookieError, StartError, StorageError, UsageError
+from quire.metadata.memory_cluster import Presence
+from quire.testing.disk import SimDisk
+from quire.testing.simulation import Plan, replacements, simulate
+from quire.testing.simulation.checker import Checker
+from quire.testing.simulation.faults import Fault
+from quire.testing.simulation.healers import HealLaws
+from quire.testing.simulation.history import History
+from quire.testing.simulation.replacements import Machine, Replacements
+from quire.testing.simulation.stage import Stage
+from quire.testing.simulation.world import World, bookie_id
+from quire.testing.trace import Trace
+
+BOOKIE = "bookie-0"
+LEDGERS = 6
+OPERATIONS_MIN = 15
+"""Of the new disk: two small files, one of which is written twice."""
+FIRST_SEED = 41
+SEEDS_MAX = 30
+
+
+class Scene:
+    """A bookie with two directories that hold ledgers; the second dies."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World.make(seed, 1, 2)
+        self.operator = Replacements(self.world, self.world.start, self.world.start)
+        self.gone: list[int] = []
+
+    async def begin(self) -> SimDisk:
+        """The disk that has died, of a bookie that is down."""
+        world = self.world
+        await world.start(BOOKIE)
+        client = world.client("client")
+        for n in range(LEDGERS):
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.append(b"%d" % n)
+            await writer.close()
+        await client.close()
+        world.crash(BOOKIE)
+        lost = world.disks_of(BOOKIE)[1]
+        ledgers = content_of(lost).ledgers
+        assert ledgers is not None
+        self.gone = [n for n in range(LEDGERS) if n in ledgers]
+        assert 0 < len(self.gone) < LEDGERS
+        lost.away = True
+        return lost
+
+    def mount(self, lost: SimDisk, *, elsewhere: bool) -> SimDisk:
+        new = SimDisk(self.world.loop.derive("new disk"), "elsewhere")
+        if not elsewhere:
+            new.path = lost.path
+            self.world.exchange(BOOKIE, lost, new)
+        return new
+
+    async def check(self) -> bool:
+        """The bookie starts; what the lost directory held is unknown, and the rest is here. Whether
+        it has the new one."""
+        await self.world.start(BOOKIE)
+        store = self.world.bookies[BOOKIE].store
+        assert store.negatives_unknown
+        for ledger_id in range(LEDGERS):
+            assert (ledger_id in store.ledgers) == (ledger_id not in self.gone)
+            assert store.absence_unknown(ledger_id) == (ledger_id in self.gone)
+        complete = not self.world.misses_a_directory(BOOKIE)
+        self.world.crash(BOOKIE)
+        return complete
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_cut_off_by_a_loss_of_power_at_each_operation(elsewhere: bool) -> None:
+    async def cut_off(scene: Scene, operation: int) -> bool:
+        world, lost = scene.world, await scene.begin()
+        new = scene.mount(lost, elsewhere=elsewhere)
+        world.crash_in_write(BOOKIE, operation, new)
+        if await scene.operator.command(BOOKIE, lost.path, new):
+            return False
+        if not await scene.check():
+            for _ in range(2):  # once more than is needed
+                assert await scene.operator.command(BOOKIE, lost.path, new)
+        if elsewhere:
+            world.exchange(BOOKIE, lost, new)
+        for _ in range(2):
+            assert await scene.check()
+        lost.away = False
+        world.exchange(BOOKIE, new, lost)
+        with pytest.raises(CookieError, match="given up"):
+            await world.start(BOOKIE)
+        return True
+
+    operation = 1
+    while True:
+        scene = Scene(operation)
+        cut = scene.world.loop.run(cut_off(scene, operation))
+        if not cut:
+            break
+        operation += 1
+    assert operation > OPERATIONS_MIN
+
+
+def test_a_disk_that_is_well_is_not_replaced() -> None:
+    async def scenario() -> None:
+        lost = await scene.begin()
+        lost.away = False
+        new = SimDisk(scene.world.loop.derive("new disk"), "elsewhere")
+        with pytest.raises(StorageError, match="can be read"):
+            await scene.operator.command(BOOKIE, lost.path, new)
+        await scene.world.start(BOOKIE)
+        assert not scene.world.bookies[BOOKIE].store.negatives_unknown
+        with pytest.raises(UsageError, match="is registered"):
+            await scene.operator.command(BOOKIE, lost.path, new)
+
+    scene = Scene()
+    scene.world.loop.run(scenario())
+
+
+def test_what_the_machine_has() -> None:
+    disks = [SimDisk(Scene().world.loop.derive(name), name) for name in "ab"]
+    machine = Machine(disks)
+    assert machine.hold("sim:/c") is machine.look("sim:/c") is None
+    assert machine.hold("sim:/a") is machine.look("sim:/a") is disks[0]
+    with pytest.raises(StartError):
+        machine.hold("sim:/a")
+    disks[1].away = True
+    assert machine.hold("sim:/b") is machine.look("sim:/b") is None
+
+
+class Met:
+    """What became of disks in some runs."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.seen: Counter[str] = Counter()
+        record, find = Trace.record, disk_replacement.find_replacement
+
+        def noted(trace: Trace, node: str, event: str, **fields: Any) -> None:
+            self.seen[event] += 1
+            if event == "directory lost":
+                self.seen["ledgers lost"] += fields["ledgers"] != "[]"
+            elif event == "start failed":
+                self.seen["old disk refused"] += "given up" in fields["error"]
+            record(trace, node, event, **fields)
+
+        async def found(*how: Any) -> Any:
+            self.seen["elsewhere"] += how[2] != how[3]
+            try:
+                return await find(*how)
+            except StorageError:
+                self.seen["good disk kept"] += 1
+                raise
+
+        patch.setattr(Trace, "record", noted)
+        patch.setattr(replacements, "find_replacement", found)
+
+    def everything(self) -> bool:
+        return all(
+            self.seen[what]
+            for what in (
+                "ledgers lost", "replacement cut off", "elsewhere", "old disk refused",
+                "good disk kept", "damage_reported", "loss_healed",
+            )
+        )  # fmt: skip
+
+
+def test_disks_are_replaced_and_heal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Until all has been met that there is."""
+    met = Met(monkeypatch)
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
+        result = simulate(seed, "replaced")
+        assert result.failure is None, (seed, result.failure)
+        if met.everything():
+            break
+    assert met.everything(), met.seen
+
+
+@pytest.mark.parametrize(
+    ("back_s", "kind", "law"),
+    [
+        (2.0, "crash", "a_lost_bookie_is_waited_for"),
+        (0.2, "crash", None),  # nobody need have noticed
+        (2.0, "directory away", None),  # then it lacks something
+    ],
+)
+def test_who_is_away_again_is_waited_for_anew(back_s: float, kind: str, law: str | None) -> None:
+    """Once it was there for so long that an auditor has seen it."""
+    plan = Plan.make(FIRST_SEED, "replaced")
+    plan = replace(
+        plan,
+        healers=(replace(plan.healers[0], delay_s=3),),
+        schedule=(Fault(0.0, kind, BOOKIE),),
+    )
+    world = World.make(1, 1)
+    history = History(world.loop.time, world.trace)
+    checker = Checker(world, history, lambda: None)
+    running = cast(Bookie, object())
+
+    async def scenario() -> None:
+        for away_s in (2.5, 2.5):
+            world.bookies[BOOKIE] = running
+            world.cluster.presences[bookie_id(BOOKIE)] = cast(Presence, object())
+            await world.started(BOOKIE, running)
+            await asyncio.sleep(back_s)
+            laws._leaves(bookie_id(BOOKIE))
+            laws._down.add(bookie_id(BOOKIE))
+            del world.bookies[BOOKIE], world.cluster.presences[bookie_id(BOOKIE)]
+            await asyncio.sleep(away_s)
+        laws._is_given_up(1, bookie_id(BOOKIE))
+
+    world.started = nothing
+    laws = HealLaws(Stage(world, plan, history, checker))
+    world.loop.run(scenario())
+    assert (checker.broken and checker.broken.law) == law
+
+
+async def nothing(name: str, bookie: Bookie) -> None:
+    """Of a bookie that is none."""
