@@ -26,6 +26,7 @@ _HALF = Work("latency", entries=50_000)
 _E5 = Work("add", entries=100_000, ensemble=5, write_quorum=2, ack_quorum=2)
 _LEDGERS = Work("ledgers", entries=100_000, ledgers=2_000)
 _LEDGERS_10K = Work("ledgers", entries=200_000, ledgers=10_000)
+_LEDGERS_EACH = replace(_LEDGERS_10K, outstanding=10_000)
 _READ = Work("read", entries=100_000)
 _TAIL = Work("tail", entries=20_000, appends_per_s=2_000)
 _TAIL_HALF = Work("tail", entries=40_000, appends_per_s=20_000)
@@ -244,6 +245,13 @@ def all_rows() -> tuple[Row, ...]:
         _latency_half(),
         _simple("ledgers", _OVER_LEDGERS, _LEDGERS, bookies=3),
         _simple("ledgers-10k", _OVER_LEDGERS, _LEDGERS_10K, bookies=3, target=Target(at_least=3)),
+        _simple(
+            "ledgers-each",
+            f"{_OVER_LEDGERS}, one under way in each",
+            _LEDGERS_EACH,
+            bookies=3,
+            target=Target(at_least=3),
+        ),
         _read(),
         _tail("tail", _TAIL),
         _tail("tail-half", _TAIL_HALF, Target(below=5)),
