@@ -119,7 +119,7 @@ def damaged_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
     lost="entries that a bookie lost are reported as never written, and cut off by recoveries",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=240,
+    seeds=250,
     rule="bk#2909, rule 31",
 )
 def lost_data_is_answered_as_absent(patch: pytest.MonkeyPatch) -> None:
@@ -158,7 +158,7 @@ def an_empty_disk_is_let_in(patch: pytest.MonkeyPatch) -> None:
     lost="every ledger, when the metadata store cannot be reached",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="delete",
-    seeds=45,
+    seeds=55,
     rule="rule 30",
 )
 def garbage_collection_trusts_an_empty_list(patch: pytest.MonkeyPatch) -> None:
@@ -242,7 +242,7 @@ def a_lost_key_is_a_wrong_password(patch: pytest.MonkeyPatch) -> None:
     lost="a bookie that is registered as read-only, or as writable, and is not",
     laws=("quiet_heals",),
     workload="full",
-    seeds=20,
+    seeds=210,
     rule="ours",
 )
 def a_lost_announcement_is_not_repeated(patch: pytest.MonkeyPatch) -> None:

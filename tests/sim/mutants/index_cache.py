@@ -80,7 +80,7 @@ def a_cache_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     lost="an append to a ledger that was closed and deleted is acknowledged",
     laws=("nothing_acknowledged_beyond_the_close", "what_is_dropped_stays_refused"),
     workload="index",
-    seeds=60,
+    seeds=70,
     rule="bk#4462, rule 36",
 )
 def a_cache_forgets_the_deleted(patch: pytest.MonkeyPatch) -> None:
@@ -91,7 +91,7 @@ def a_cache_forgets_the_deleted(patch: pytest.MonkeyPatch) -> None:
     lost="what a wrong bit in the index cache says: a fence, a place, the end of a ledger",
     laws=("the_run_comes_to_its_end", *LOST_WITH_A_CACHE),
     workload="index",
-    seeds=90,
+    seeds=200,
 )
 def a_cache_is_not_checked(patch: pytest.MonkeyPatch) -> None:
     edit(patch, index_cache_format, "check_block", ("or crc != header.crc", "or False"))

@@ -92,7 +92,7 @@ def recovery_closes_at_the_lac(patch: pytest.MonkeyPatch) -> None:
     lost="acknowledged appends, when the bookie that is asked for many entries lacks the last ones",
     laws=("acknowledged_is_kept",),
     workload="takeover",
-    seeds=60,
+    seeds=120,
 )
 def a_short_batch_is_the_end(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -150,7 +150,7 @@ def one_copy_written_back_is_enough(patch: pytest.MonkeyPatch) -> None:
     lost="a tailing reader gets an entry that is cut off afterwards",
     laws=("only_the_acknowledged_is_read", "lac_is_within_the_close", "what_was_read_stays"),
     workload="takeover",
-    seeds=30,
+    seeds=120,
     rule="rule 42",
 )
 def what_is_written_back_carries_the_moving_lac(patch: pytest.MonkeyPatch) -> None:

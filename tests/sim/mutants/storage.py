@@ -138,7 +138,7 @@ def failed_adds_are_acknowledged(patch: pytest.MonkeyPatch) -> None:
     lost="a copy that was only queued is acknowledged, and gone at a loss of power",
     laws=LOST_IN_A_CRASH,
     workload="disk",
-    seeds=310,
+    seeds=330,
 )
 def a_duplicate_is_acknowledged_at_once(patch: pytest.MonkeyPatch) -> None:
     real = Intake._hand_over
@@ -167,7 +167,7 @@ def the_last_group_is_not_written_again(patch: pytest.MonkeyPatch) -> None:
     lost="entries behind a damaged place of the log are reported as never written",
     laws=("no_false_absence", "acknowledged_is_kept"),
     workload="amnesia",
-    seeds=100,
+    seeds=250,
     rule="rule 32",
 )
 def lost_groups_are_not_missed(patch: pytest.MonkeyPatch) -> None:
@@ -226,7 +226,7 @@ def the_master_key_is_not_logged(patch: pytest.MonkeyPatch) -> None:
     lost="the fence of a ledger, with the segment that it was logged in: two writers",
     laws=("what_is_durable_stays", "nothing_acknowledged_beyond_the_close"),
     workload="idle",
-    seeds=20,
+    seeds=40,
     rule="rule 34",
 )
 def a_fence_goes_with_its_segment(patch: pytest.MonkeyPatch) -> None:
@@ -320,7 +320,7 @@ def a_preparation_that_fails_leaves_a_gap(patch: pytest.MonkeyPatch) -> None:
     lost="what was queued at a clean stop, when a read ends meanwhile",
     laws=("the_run_comes_to_its_end",),
     workload="rolling",
-    seeds=20,
+    seeds=40,
     rule="ours: seeds 5268, 5684",
 )
 def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:

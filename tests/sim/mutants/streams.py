@@ -152,7 +152,7 @@ def a_condition_is_not_looked_at(patch: pytest.MonkeyPatch) -> None:
     lost="records that are in the stream twice",
     laws=("a_record_is_there_once",),
     workload="streams",
-    seeds=60,
+    seeds=390,
 )
 def what_is_stored_is_sent_again(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -420,7 +420,7 @@ def a_truncation_takes_the_whole_segment(patch: pytest.MonkeyPatch) -> None:
     lost="what was given up comes back, without its ledger",
     laws=("truncation_never_goes_back",),
     workload="streams",
-    seeds=130,
+    seeds=160,
 )
 def truncations_do_not_see_each_other(patch: pytest.MonkeyPatch) -> None:
     edit(patch, StreamMetadata, "mark_truncated", ("known.value, known.version))", "known.value))"))
