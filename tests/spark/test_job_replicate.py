@@ -381,7 +381,7 @@ def test_the_command(spark: SparkSession, here: Side, there: Side, path: str) ->
         write(streams, "t", 0, 10)
         failed = invoke(spark, here, path, *to, "--set", "write_quorum=2")
         assert failed.return_value == 1
-        assert failed.stdout.startswith("1 streams: 2 segments completed")
+        assert failed.stdout.startswith("1 stream: 2 segments completed")
         assert failed.stderr.startswith("Error: stream s of the target has segment")
         assert len(failed.stderr.splitlines()) == 1
 
