@@ -13,6 +13,7 @@ import click
 from quire.admin.bookie_identity import held, opened_metadata
 from quire.admin.groups import say
 from quire.admin.options import Command, metadata_option, run_async
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.codec.cookie import Cookie
@@ -277,7 +278,7 @@ async def _cookie_there(
     left = len(split_directories(one.ledger_dirs)) - directories
     if left > 0 and not force:
         raise CookieError(
-            f"{disk.path} says that bookie {one.bookie_id} has {left} directories more: "
+            f"{disk.path} says that bookie {one.bookie_id} has {counted(left, 'more directory')}: "
             "nothing was changed",
             remedy="Name all of them; with --force the bookie loses what is in the others",
         )

@@ -23,6 +23,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.job_progress import JobBar
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
+from quire.units import are
 
 if TYPE_CHECKING:
     from quire.bookie.disk_replacement import Replacement
@@ -174,7 +175,7 @@ def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content])
         return
     click.echo(
         f"{loss.all.count} ledgers name bookie {bookie} and are not in its other directories: "
-        f"{loss.all}; {loss.open.count} of them are open"
+        f"{loss.all}; {loss.open.count} of them {are(loss.open.count)} open"
     )
     click.echo(
         "From the bookie's start on it marks them, and autorecovery brings them back from the "

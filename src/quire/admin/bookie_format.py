@@ -22,6 +22,7 @@ from quire.admin.options import (
     run_async,
 )
 from quire.admin.output import print_json
+from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.codec.cookie import Cookie
@@ -133,7 +134,7 @@ class _Erasing:
         files, size = len(self.plan.files), self.plan.size_bytes / 1e6
         whose = "" if self.cookie is None else f" of bookie {self.cookie.bookie_id}"
         done = "would be deleted" if dry_run else "deleted"
-        text = f"{self.disk.path}: {files} files{whose} {done} ({size:.1f} MB)"
+        text = f"{self.disk.path}: {counted(files, 'file')}{whose} {done} ({size:.1f} MB)"
         if self.plan.kept:
             text += f"; not the bookie's, and kept: {', '.join(self.plan.kept)}"
         return text
