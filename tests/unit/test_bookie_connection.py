@@ -3,6 +3,8 @@ mixture, and at a cost that does not depend on it."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest import mock
@@ -17,8 +19,12 @@ from quire.bookie.long_polls import LongPolls
 from quire.bookie.service import Counters
 from quire.clock import SystemClock
 from quire.codec import frames, v3
+from quire.codec.digest import DigestType
+from quire.codec.entry import EntryCodec
 from quire.codec.frames import FRAME_HEADER_BYTES, Code
+from quire.config import BookieConfig
 from quire.storage.batch import Batch
+from tests.support.bookie import SMALL, peer_of, running_bookie
 
 KEY = b"k" * 20
 
@@ -47,6 +53,7 @@ def connection(ledgers: list[int]) -> tuple[Connection, Store]:
         long_polls=LongPolls(1),
         count_adds=lambda batch: None,
         clock=SystemClock(),
+        config=BookieConfig(),
         counters=Counters(),
         received_s=0.0,
     )
@@ -254,3 +261,19 @@ def test_answers_leave_in_few_writes_and_large_ones_uncopied() -> None:
     peer.out = [b"one"]
     peer._send_out()
     assert sent[-1] == b"one"
+
+
+@pytest.mark.parametrize("sizes", [(400,), (400, 500)])
+async def test_what_comes_at_once_may_be_more_than_a_segment_holds(
+    tmp_path: Path, sizes: tuple[int, ...]
+) -> None:
+    """It was one batch, refused with IO_ERROR each time that it was sent again: found by seed
+    2772281675 of the simulator's workload `index`, where no recovery of that ledger ended."""
+    config = replace(SMALL, segment_bytes=64 * 1024)
+    codec = EntryCodec(7, DigestType.CRC32C, b"")
+    packed = (codec.pack(n, -1, 0, bytes(sizes[n % len(sizes)])) for n in range(400))
+    requests = [frames.add_request(KEY, entry) for entry in packed]
+    async with running_bookie(tmp_path / "bookie", config) as bookie, peer_of(bookie) as peer:
+        peer.send(b"".join(requests))
+        answers = [await peer.receive() for _ in requests]
+        assert b"".join(answers) == frames.add_responses(7, 0, len(requests))
