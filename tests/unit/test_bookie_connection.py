@@ -277,3 +277,16 @@ async def test_what_comes_at_once_may_be_more_than_a_segment_holds(
         peer.send(b"".join(requests))
         answers = [await peer.receive() for _ in requests]
         assert b"".join(answers) == frames.add_responses(7, 0, len(requests))
+
+
+@pytest.mark.parametrize("sizes", [(400,), (400, 500)])
+async def test_nor_is_it_one_batch_with_protocol_v3(tmp_path: Path, sizes: tuple[int, ...]) -> None:
+    config = replace(SMALL, segment_bytes=64 * 1024)
+    codec = EntryCodec(7, DigestType.CRC32C, b"")
+    packed = [codec.pack(n, -1, 0, bytes(sizes[n % len(sizes)])) for n in range(400)]
+    requests = [v3.add_request(n, KEY, entry, 7, n) for n, entry in enumerate(packed)]
+    async with running_bookie(tmp_path / "bookie", config) as bookie, peer_of(bookie) as peer:
+        peer.send(b"".join(requests))
+        answers = [v3.parse_response((await peer.receive())[4:]) for _ in requests]
+        assert [one.status for one in answers] == [0] * len(requests)
+        assert [one.addResponse.entryId for one in answers] == list(range(len(requests)))

@@ -18,13 +18,18 @@ Done = Callable[[Batch, StorageError | None], None]
 
 MIN_ENTRY_BYTES = 24
 """Ids and LAC: what a bookie looks at."""
+BATCH_SHARE = 2
+"""A batch has one byte of so many of a segment at most, so that it fits with its tables. It matters
+where segments are smaller than what is received at once."""
 
 
 class Intake:
     """Between two `submit` the frames of what was taken lie back to back, in the order taken, in
     the buffers that `submit` gets."""
 
-    __slots__ = ("_batch_bytes", "_copies", "_runs", "_service", "_singles", "_urgent")
+    __slots__ = (
+        "_batch_bytes", "_batch_bytes_max", "_copies", "_runs", "_service", "_singles", "_urgent",
+    )  # fmt: skip
 
     def __init__(self, service: BookieService) -> None:
         self._service = service
@@ -32,11 +37,20 @@ class Intake:
         self._singles: Singles | None = None
         """Instead of runs, as long as all came in turn with others, in frames of one size."""
         self._batch_bytes = 0
+        self._batch_bytes_max = service.config.segment_bytes // BATCH_SHARE
         self._urgent = False
         """The batch has high-priority adds, which may use the reserve of a full disk."""
         self._copies = 0
         """Entries that whoever replicates a ledger brings: recovery adds, without the priority that
         those of a recovery have."""
+
+    def most(self, size: int) -> int:
+        """So many frames of this size are taken at once; one always is."""
+        return max(1, self._batch_bytes_max // size)
+
+    def has_room(self, size_bytes: int) -> bool:
+        """False: what was taken is to be submitted before these bytes are."""
+        return self._batch_bytes + size_bytes <= self._batch_bytes_max
 
     def take(
         self, flags: int, key: bytes, ledger: int, entries: Sequence[int], size: int, lac: int

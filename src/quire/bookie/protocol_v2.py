@@ -53,9 +53,6 @@ LAC_AT = FRAME_HEADER_BYTES + 16
 BATCH_WAIT_S = 0.02
 """A batch read whose first entry is not here waits so long for it, if its reader says so: what the
 next entry of a busy writer may take."""
-BATCH_SHARE = 2
-"""A batch has one byte of so many of a segment at most, so that it fits with its tables. It matters
-where segments are smaller than what is received at once."""
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
 
@@ -70,9 +67,6 @@ class RequestsV2:
         self._carried: list[Buffer] = []
         """Those of the buffer before, which go with them: one chunk, the first frame of which began
         in another."""
-        self._accepted_bytes = 0
-        """In both."""
-        self._batch_bytes_max = connection.service.config.segment_bytes // BATCH_SHARE
         self._view = memoryview(b"")
 
     @property
@@ -90,9 +84,8 @@ class RequestsV2:
     def adds(self, at: int, end: int, size: int) -> int:
         """Take the ADD frames of `size` bytes that stand back to back from `at` on, or the first of
         them; the offset behind them."""
-        count = equal_frames(self._view, at, end, size)
-        count = min(count, max(1, self._batch_bytes_max // size))
-        if self._accepted_bytes + count * size > self._batch_bytes_max:
+        count = min(equal_frames(self._view, at, end, size), self._intake.most(size))
+        if not self._intake.has_room(count * size):
             self.submit()
         if count == 1:
             _, word, key, ledger, entry = ADD_HEAD.unpack_from(self._view, at)
@@ -184,7 +177,6 @@ class RequestsV2:
 
     def _accept(self, at: int, stop: int) -> None:
         spans = self._spans
-        self._accepted_bytes += stop - at
         if spans and spans[-1][1] == at:
             spans[-1] = (spans[-1][0], stop)
         elif stop > at:
@@ -210,7 +202,6 @@ class RequestsV2:
 
     def submit(self, version: int = 2) -> None:
         """Hand what was accepted so far to the store."""
-        self._accepted_bytes = 0
         if self._intake.empty:
             return
         buffers = [*self._carried, *self._take_spans()]

@@ -87,9 +87,9 @@ class RequestsV3:
         }
 
     def take(self, view: memoryview, at: int, end: int, size: int) -> int:
-        """The request of `size` bytes at `at`, and those of its size and shape behind it; the
-        offset behind them. ProtocolError: it is none."""
-        count = equal_frames(view, at, end, size)
+        """The request of `size` bytes at `at`, and those of its size and shape behind it, or the
+        first of these; the offset behind them. ProtocolError: it is none."""
+        count = min(equal_frames(view, at, end, size), self._intake.most(size))
         if count >= MIN_STRETCH:
             stretch = stretch_of(view, at, size, count)
             if stretch is not None:
@@ -189,6 +189,7 @@ class RequestsV3:
         else:
             ledger, entry, lac = HEAD.unpack_from(body)
             size = FRAME_HEADER_BYTES + len(body)
+            self._make_room(size)
             code = self._intake.take(flags, key, ledger, (entry,), size, lac)
         self._answer_later(
             code,
@@ -204,6 +205,7 @@ class RequestsV3:
         shape, bodies = stretch.shape, stretch.bodies
         size = FRAME_HEADER_BYTES + len(bodies[0])
         flags = RECOVERY * shape.recovery | PRIORITY * shape.high_priority
+        self._make_room(size * len(bodies))
         code = self._intake.take(
             flags, shape.key, stretch.ledger_id, stretch.entry_ids, size, stretch.last_lac
         )
@@ -217,6 +219,10 @@ class RequestsV3:
             prefix = ADD_PREFIX.pack(size - 4, ADD_WORD, shape.key)
             self._pieces.append(prefix)
             self._pieces.append(prefix.join(bodies))
+
+    def _make_room(self, size_bytes: int) -> None:
+        if not self._intake.has_room(size_bytes):
+            self.submit()
 
     def _answer_later(self, code: int, deferred: bool, ledger: int, echoed: Echoed) -> None:
         if code:
