@@ -22,6 +22,7 @@ from quire.replication.status import overview
 from quire.testing.clock import SimClock
 from quire.testing.loop import SimTask
 from quire.testing.simulation.world import World, bookie_id
+from tests.support.waiting import until
 
 PLAIN, STRIPED = (3, 3, 2), (4, 3, 2)
 ENTRIES = 300
@@ -84,15 +85,22 @@ class Scene:
     async def whole(self, ledger_id: int, lost: str) -> None:
         """Until the ledger lacks nothing: it does not name the lost bookie, and each member says
         that it has its part."""
-        async with asyncio.timeout(PATIENCE_S):
-            while True:
-                metadata = await self.client.ledger_metadata(ledger_id)
-                if not any(lost in s.ensemble for s in metadata.segments):
-                    break
-                await asyncio.sleep(0.5)
-            while await self.locks.marked(ledger_id) is not None:
-                await asyncio.sleep(0.5)
+        await until(
+            lambda: self.client.ledger_metadata(ledger_id),
+            right=lambda now: not any(lost in one.ensemble for one in now.segments),
+            limit_s=PATIENCE_S,
+            poll_s=0.5,
+        )
+        await self.unmarked(ledger_id)
         await has_all(self.client, ledger_id)
+
+    async def unmarked(self, ledger_id: int) -> None:
+        await until(
+            lambda: self.locks.marked(ledger_id),
+            right=lambda mark: mark is None,
+            limit_s=PATIENCE_S,
+            poll_s=0.1,
+        )
 
 
 async def has_all(client: Client, ledger_id: int) -> None:
@@ -280,9 +288,7 @@ def test_another_loss_gives_a_writer_time_again() -> None:
         await there.world.start(name_of(first))
         # Another worker sees that nothing is missing any more.
         healers.append(there.begin("two", ledger_check_interval_s=0))
-        async with asyncio.timeout(PATIENCE_S):
-            while await there.locks.marked(ledger_id) is not None:
-                await asyncio.sleep(0.1)
+        await there.unmarked(ledger_id)
         await asyncio.sleep(1.0)
         assert healers[1].stats.ledgers_done == 1
         await asyncio.sleep(20.0)
@@ -359,9 +365,7 @@ def test_damage_that_was_reported_is_repaired_where_it_is() -> None:
         store.drop_ledgers([ledger_id])
         await there.locks.mark(ledger_id, [damaged])
         healer = there.begin("one")
-        async with asyncio.timeout(PATIENCE_S):
-            while await there.locks.marked(ledger_id) is not None:
-                await asyncio.sleep(0.5)
+        await there.unmarked(ledger_id)
         assert damaged in await there.ensemble(ledger_id)
         await there.whole(ledger_id, "nobody")
         assert healer.stats.replicas_repaired == ENTRIES
@@ -395,14 +399,38 @@ def test_what_becomes_complete_while_it_is_looked_at_is_looked_at_too(
         await there.locks.mark(writer.ledger_id, [lacking])
         there.begin("one")
         other = there.world.client("other")
-        async with asyncio.timeout(PATIENCE_S):
-            while await there.locks.marked(writer.ledger_id) is not None:
-                await asyncio.sleep(0.1)
+        await there.unmarked(writer.ledger_id)
         assert closed.is_set()
         assert lacking in await there.ensemble(writer.ledger_id)
         await has_all(other, writer.ledger_id)
         there.world.network.heal()
         await other.close()
+
+    scene(play)
+
+
+def test_a_mark_stays_until_what_a_bookie_has_is_durable() -> None:
+    """A bookie reads what it has taken before it is synced: it was counted as a copy, the mark
+    went, and so did the copy when the bookie died."""
+
+    async def play(there: Scene) -> None:
+        writer = await there.ledger(close=False)
+        slow = (await there.ensemble(writer.ledger_id))[2]
+        disk = there.world.disks[name_of(slow)]
+        disk.slowness = 1e6
+        for entry in range(ENTRIES, ENTRIES + 3):
+            await writer.append(payload(entry))  # the others are an ack quorum
+        await there.locks.mark(writer.ledger_id, [slow])
+        healer = there.begin("one")
+        await until(lambda: healer.stats.ledgers_failed, limit_s=PATIENCE_S)
+        assert healer.stats.replicas_read >= ENTRIES + 1
+        assert await there.locks.marked(writer.ledger_id) is not None
+        disk.slowness = 1.0
+        there.world.crash(name_of(slow))
+        await writer.close()
+        await there.world.start(name_of(slow))
+        await there.unmarked(writer.ledger_id)
+        await has_all(there.client, writer.ledger_id)
 
     scene(play)
 

@@ -10,7 +10,8 @@ Of the bookies that a mark names,
   one that is gone, it costs a writer that does nothing in its grace period the ledger.
 
 Bookies that the mark does not name are left alone: whether they are lost is for the auditor to say.
-The mark goes when nothing that it names is missing any more.
+The mark goes when nothing that it names is missing any more, and all of that is durable: what a
+bookie has taken it reads before it is synced, and it may still die.
 """
 
 from __future__ import annotations
@@ -26,8 +27,9 @@ from quire.clock import Clock
 from quire.codec.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
-from quire.errors import LedgerError, MetadataError, NoSuchLedgerError
+from quire.errors import LedgerError, MetadataError, NoSuchLedgerError, QuireError
 from quire.metadata.base import Bookies, Versioned
+from quire.net.answer_codes import NoEntryAnswer
 from quire.replication.auditor import Log
 from quire.replication.budget import Budget
 from quire.replication.ledger import (
@@ -319,6 +321,8 @@ class Worker:
                     await fence_and_close(self._client, ledger)
                     result = replace(result, recovered=True)
                     continue
+                if why := await self._make_durable(ledger, looked_at):
+                    return replace(result, work=Work.FAILED, reason=why)
                 now = await self._store.read_ledger(lock.ledger_id)
                 if now.version == ledger.stored.version:
                     await self._locks.replicated(lock)
@@ -352,6 +356,23 @@ class Worker:
                 ):
                     return True
         return False
+
+    async def _make_durable(self, ledger: OpenedLedger, bookies: Iterable[str]) -> str:
+        """What these have of the ledger, as far as they are in it. Why not, or ''."""
+        limit_s = self._client.config.add_timeout_s
+        named = {bookie for fragment in ledger.fragments() for bookie in fragment.ensemble}
+        for bookie in sorted(named.intersection(bookies)):
+            try:
+                async with asyncio.timeout(limit_s):
+                    channel = await self._client.pool.control(bookie)
+                    await channel.force(ledger.ledger_id)
+            except NoEntryAnswer:
+                pass  # and nothing of it need be there, or the look had found that
+            except TimeoutError:
+                return f"bookie {bookie} did not sync what it has within {limit_s:g} s"
+            except QuireError as error:
+                return f"bookie {bookie} did not sync what it has: {error.args[0]}"
+        return ""
 
     async def _put_right(self, lock: ReplicationLock, result: LedgerWork) -> LedgerWork:
         """Move what the placement policy wants elsewhere."""
