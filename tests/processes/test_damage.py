@@ -14,6 +14,7 @@ import pytest
 import quire
 from quire.testing.cluster import LocalCluster
 from tests.processes.cli import Quire
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -75,13 +76,13 @@ async def test_rotten_pages_are_found_healed_and_gone(cluster: LocalCluster) -> 
         assert list(segment["lacking_entries"]) == [str(writer.ledger_id)]
         assert whole["lacking_entries"] > 0
         with command.start("autorecovery", "start", "--name", "one", *QUICK) as healer:
-            try:
-                async with asyncio.timeout(PATIENCE_S):
-                    while status:
-                        await asyncio.sleep(0.5)
-                        status, _ = await asyncio.to_thread(scrub, command, directory)
-            except TimeoutError:
-                pytest.fail("it was not healed")
+            await until(
+                lambda: asyncio.to_thread(scrub, command, directory),
+                "the healing",
+                right=lambda scrubbed: scrubbed[0] == 0,
+                limit_s=PATIENCE_S,
+                poll_s=0.5,
+            )
             healer.process.terminate()
             _, err = healer.process.communicate(timeout=30)
         counted = json.loads(err.splitlines()[-1])

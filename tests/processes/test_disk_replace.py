@@ -119,8 +119,9 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
         victim.kill()
         victim.start()
         await seen(lambda: "loss_healed" in victim.log_path.read_text(), "the end of the loss")
-        while victim.id not in (await client.bookies()).writable:
-            await asyncio.sleep(0.1)
+        await until(
+            client.bookies, "the bookie, writable", right=lambda now: victim.id in now.writable
+        )
     for other in cluster.bookies[1:]:
         other.kill()
     async with quire.connect(cluster.uri) as client:

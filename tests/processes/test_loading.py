@@ -121,9 +121,12 @@ async def test_reads_are_served_while_the_log_is_loaded(tmp_path: Path) -> None:
         with loading(cluster, terminal) as bookie:
             os.close(terminal)
             async with quire.connect(cluster.uri) as client:
-                async with asyncio.timeout(LIMIT_S):
-                    while cluster.bookies[0].id not in (await client.bookies()).readonly:
-                        await asyncio.sleep(0.05)
+                await until(
+                    client.bookies,
+                    "the bookie, read-only",
+                    right=lambda now: cluster.bookies[0].id in now.readonly,
+                    limit_s=LIMIT_S,
+                )
                 reader = await client.open_ledger(first)
                 assert (await reader.read_entry(0)).payload == b"\0" * SIZE_BYTES
                 assert not (await client.bookies()).writable

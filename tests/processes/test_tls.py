@@ -65,7 +65,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
 
 
 def config(tls: TlsClientConfig | None, **more: Any) -> quire.ClientConfig:
-    return quire.ClientConfig(tls=tls, bookies_wait_s=0.1, **more)
+    return quire.ClientConfig(tls=tls, **more)
 
 
 @pytest.fixture(params=LOOPS)
