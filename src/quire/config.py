@@ -208,6 +208,12 @@ class BookieConfig:
     """A reader that wants to wait longer is answered after this."""
     segment_bytes: int = 64 * MIB
     """Of one file of the log, preallocated."""
+    log_cache_bytes: int = 128 * MIB
+    """Of the log's newest bytes, which the system's cache keeps for those who follow their ledgers;
+    what is older is read from the device. 0: no bound but the machine's memory."""
+    catch_up_bytes_per_s: int = 64 * MIB
+    """Read in large pieces from each data directory while it takes entries, for readers who are
+    behind; twice what it takes, where that is more. 0: no bound, at the price of what adds take."""
     min_free_bytes: int = 256 * MIB
     """Less free space than this makes the bookie read-only."""
     seal_idle_ms: int = 200

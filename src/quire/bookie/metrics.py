@@ -43,6 +43,7 @@ SINCE_START = {
     "groups": "Groups that the log has written, each with one sync",
     "batches": "Batches in them",
     "bytes_written": "Bytes of frames in them",
+    "log_given_back_bytes": "Bytes of the log that the system's cache was told to give back",
     "segments_removed": "Segments that were removed",
     "compactions": "Compactions that came to their end",
     "compactions_major": "Those of them that looked for segments below the major ratio",
@@ -53,6 +54,7 @@ SINCE_START = {
     "scrubbed_segments": "Segments that it has been through",
     "scrub_rounds": "Times it has been through all of them",
     "damaged_reads": "Copies of entries that reads found damaged",
+    "catch_up_waited_seconds": "Seconds that large reads have waited for adds",
     "index_caches_written": "Index caches that were written",
 }
 """Fields of `StorageStats` that count: each becomes quire_storage_NAME_total."""

@@ -23,6 +23,7 @@ def open_store(
     share = replace(
         each,
         max_queued_bytes=max(1, each.max_queued_bytes // len(directories)),
+        log_cache_bytes=-(-each.log_cache_bytes // len(directories)),  # 0 is no bound, 1 is one
         footer_cache_bytes=each.footer_cache_bytes // len(directories),
         max_open_files=max(1, each.max_open_files // len(directories)),
     )
@@ -42,6 +43,8 @@ def storage_config(config: BookieConfig) -> StorageConfig:
         segment_bytes=config.segment_bytes,
         max_queued_bytes=config.max_queued_bytes,
         min_free_bytes=config.min_free_bytes,
+        log_cache_bytes=config.log_cache_bytes,
+        catch_up_bytes_per_s=config.catch_up_bytes_per_s,
         seal_idle_ms=config.seal_idle_ms,
         compact_minor_ratio=config.compact_minor_ratio,
         compact_minor_interval_s=config.compact_minor_interval_s,

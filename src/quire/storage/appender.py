@@ -304,6 +304,11 @@ class Appender:
         self._check_drained()
 
     @property
+    def taken(self) -> tuple[int, int]:
+        """Bytes that wait to be durable, and that were written since the start."""
+        return self.queued_bytes, self.bytes_written
+
+    @property
     def full(self) -> bool:
         return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
 

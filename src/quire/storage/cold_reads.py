@@ -20,6 +20,7 @@ from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
 from quire.storage.read_ahead import ReadAhead
+from quire.storage.read_budget import ReadBudget
 from quire.storage.reader import (
     SCATTERED_BYTES,
     SLICE_BYTES,
@@ -87,6 +88,25 @@ def _has_failed(fetching: _Fetch[Piece]) -> bool:
     return fetching.done and (fetching.found is None or not fetching.found.data)
 
 
+class _Read:
+    """One read, and what was fetched for it."""
+
+    __slots__ = ("have", "ledger_id", "overhead_bytes", "scattered", "under_way")
+
+    def __init__(self, ledger_id: int, overhead_bytes: int) -> None:
+        self.ledger_id = ledger_id
+        self.overhead_bytes = overhead_bytes
+        self.have: dict[Fetched, Piece] = {}
+        self.under_way: dict[Fetched, _Fetch[Piece]] = {}
+        self.scattered = 0
+        """Pieces of `have` for runs to come."""
+
+    def took_a_piece(self) -> None:
+        self.scattered -= 1
+        if self.scattered <= 0:
+            self.have = {}  # What was fetched is used up.
+
+
 class ColdReads:
     """Used on the event loop."""
 
@@ -97,12 +117,14 @@ class ColdReads:
         ahead: ReadAhead,
         blocking: BlockingReader,
         info_of: InfoOf,
+        budget: ReadBudget,
     ) -> None:
         self._reader = reader
         self._files = files
         self._ahead = ahead
         self._blocking = blocking
         self._info_of = info_of
+        self._budget = budget
         self._kept: OrderedDict[int, tuple[Fetched, _Fetch[Piece]]] = OrderedDict()
         """By ledger: what its reader is going to want. Of files that do not change, and checked
         like all else, so it may be old."""
@@ -112,12 +134,10 @@ class ColdReads:
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, overhead_bytes: int
     ) -> Entries:
         """See `LedgerStore.read_blocking`."""
-        have: dict[Fetched, Piece] = {}
-        under_way: dict[Fetched, _Fetch[Piece]] = {}
+        read = _Read(ledger_id, overhead_bytes)
         kept = self._kept.pop(ledger_id, None)
         if kept is not None and not _has_failed(kept[1]):
-            under_way[kept[0]] = kept[1]
-        scattered = 0  # Pieces of `have` for runs to come.
+            read.under_way[kept[0]] = kept[1]
         asked_bytes = max_bytes
         entries, turn_bytes = Entries(), 0
         while len(entries) < max_count:
@@ -125,30 +145,10 @@ class ColdReads:
             try:
                 info = self._info_of(ledger_id)
                 run = self._reader.run(
-                    info, at, most, max_bytes, overhead_bytes, have, begun=bool(entries)
+                    info, at, most, max_bytes, overhead_bytes, read.have, begun=bool(entries)
                 )
             except WouldBlock as missing:
-                begun = under_way.pop(missing.key, None)
-                if begun is None and 0 < missing.entries < most and missing.size <= SCATTERED_BYTES:
-                    wanted = self._reader.scattered(info, at, most, max_bytes, overhead_bytes)
-                    if len(wanted) > 1 and wanted[0].key == missing.key:
-                        have, scattered = await self._each(wanted), len(wanted)
-                        continue
-                if begun is None:
-                    begun = self._begin(ledger_id, missing)
-                if missing.entries and missing.entries < most:
-                    # The next piece, so that the device and the thread have something to do.
-                    behind = self._reader.upcoming(
-                        info, at + missing.entries, most - missing.entries,
-                        max_bytes - missing.entry_bytes - overhead_bytes * missing.entries,
-                        overhead_bytes,
-                    )  # fmt: skip
-                    if behind is not None and behind.key not in have:
-                        under_way.clear()  # What was guessed wrong is not wanted.
-                        under_way[behind.key] = self._begin(ledger_id, behind)
-                piece = have[missing.key] = await _of(begun)
-                if piece.waited:
-                    self._ahead.waits(ledger_id, at, missing.segment)
+                await self._fetch(read, missing, info, at, most, max_bytes)
                 continue
             except NoLedger:
                 if entries:
@@ -160,19 +160,42 @@ class ColdReads:
                 run.pack()  # While its bytes are at hand: in the end there may be megabytes.
             entries.add(run)
             max_bytes -= run.size_bytes + overhead_bytes * run.count
-            scattered -= 1
-            if scattered <= 0:
-                have = {}  # What was fetched is used up.
+            read.took_a_piece()
             turn_bytes += run.frame_bytes
             if turn_bytes > SLICE_BYTES // 2:
+                await self._budget.spend(turn_bytes)
                 turn_bytes = 0
-                await asyncio.sleep(0)
         if not entries:
             raise NoEntry
         if max_bytes < asked_bytes // 2 and not self.closed:
             # Not the end of what there is, so the reader may come again for as much.
             self._keep_next(ledger_id, first + len(entries), max_count, asked_bytes, overhead_bytes)
         return entries
+
+    async def _fetch(
+        self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
+    ) -> None:
+        """What a run from `at` on wants; and begin with the piece behind it, so that the device and
+        the thread have something to do."""
+        begun = read.under_way.pop(missing.key, None)
+        if begun is None and 0 < missing.entries < most and missing.size <= SCATTERED_BYTES:
+            wanted = self._reader.scattered(info, at, most, max_bytes, read.overhead_bytes)
+            if len(wanted) > 1 and wanted[0].key == missing.key:
+                read.have, read.scattered = await self._each(wanted), len(wanted)
+                return
+        if begun is None:
+            begun = self._begin(read.ledger_id, missing)
+        if missing.entries and missing.entries < most:
+            rest_bytes = max_bytes - missing.entry_bytes - read.overhead_bytes * missing.entries
+            behind = self._reader.upcoming(
+                info, at + missing.entries, most - missing.entries, rest_bytes, read.overhead_bytes
+            )
+            if behind is not None and behind.key not in read.have:
+                # What was guessed wrong is not wanted.
+                read.under_way = {behind.key: self._begin(read.ledger_id, behind)}
+        piece = read.have[missing.key] = await _of(begun)
+        if piece.waited:
+            self._ahead.waits(read.ledger_id, at, missing.segment)
 
     def _keep_next(
         self, ledger_id: int, entry_id: int, max_count: int, max_bytes: int, overhead_bytes: int

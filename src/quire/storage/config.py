@@ -28,6 +28,11 @@ class StorageConfig:
     """Below it the store takes no more adds."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end as synced."""
+    log_cache_bytes: int = 128 * MIB
+    """Of the log's newest bytes: what is older is given back by the system's cache; 0: no bound."""
+    catch_up_bytes_per_s: int = 64 * MIB
+    """Read in large pieces while entries are taken; twice what is taken, where that is more. 0: no
+    bound."""
     footer_cache_bytes: int = 64 * MIB
     """For the parts of footers that reads need."""
     index_cache_interval_s: float = 300.0

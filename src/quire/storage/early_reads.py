@@ -23,6 +23,7 @@ from quire.storage.cold_reads import ColdReads
 from quire.storage.config import StorageConfig
 from quire.storage.loading import LoadProgress
 from quire.storage.read_ahead import ReadAhead
+from quire.storage.read_budget import ReadBudget
 from quire.storage.reader import Reader
 from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo
@@ -49,7 +50,8 @@ class EarlyReads:
         reader = Reader(
             self._segments, self._files, ByteCache(config.footer_cache_bytes), self._ahead
         )
-        self._cold = ColdReads(reader, self._files, self._ahead, blocking, self._info)
+        budget = ReadBudget(0, lambda: (0, 0))  # Nothing is taken yet.
+        self._cold = ColdReads(reader, self._files, self._ahead, blocking, self._info, budget)
 
     async def read(
         self, ledger_id: int, first: int, max_count: int, max_bytes: int, overhead_bytes: int

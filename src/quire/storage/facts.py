@@ -8,6 +8,7 @@ from quire.storage.appender import Appender
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.loading import LoadProgress
+from quire.storage.read_budget import ReadBudget
 from quire.storage.reader import Reader
 from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo
@@ -20,6 +21,7 @@ from quire.storage.stats import (
     collect_usage,
 )
 from quire.storage.suspension import Suspension
+from quire.storage.system_cache import SystemCache
 from quire.storage.upkeep import Upkeep
 
 
@@ -34,6 +36,8 @@ class StoreFacts:
     _upkeep: Upkeep
     _reader: Reader
     _cache: ByteCache
+    _system_cache: SystemCache
+    _budget: ReadBudget
     _files: SegmentFiles
     _loading: LoadProgress
 
@@ -97,7 +101,7 @@ class StoreFacts:
     def stats(self) -> StorageStats:
         return collect_stats(
             self._catalogue, self._appender, self._upkeep, self._reader, self._cache, self._files,
-            self.writable,
+            self._system_cache, self._budget, self.writable,
         )  # fmt: skip
 
     def directories(self) -> list[DirectoryState]:

@@ -21,6 +21,7 @@ from quire.errors import StorageError
 from quire.storage.batch import Batch
 from quire.storage.seams import Worker
 from quire.storage.segment import Segment
+from quire.storage.system_cache import SystemCache
 
 
 class WrittenGroup:
@@ -48,6 +49,7 @@ class LogWriter:
     def __init__(
         self,
         worker: Worker,
+        cache: SystemCache,
         directory_id: bytes,
         max_group_bytes: int,
         written: Callable[[WrittenGroup], None],
@@ -57,6 +59,7 @@ class LogWriter:
         """`written` and `failed` are posted to the event loop, in order; after `failed` nothing
         is written any more."""
         self._worker = worker
+        self._cache = cache
         self._directory_id = directory_id
         self._max_group_bytes = max_group_bytes
         self._written = written
@@ -113,6 +116,7 @@ class LogWriter:
                 self._fail(segment, batches, f"{type(error).__name__}: {error}")
                 raise
             self._worker.post(partial(self._written, group))
+            self._cache.wrote(segment.name, group.end)  # Nobody waits for this.
             if self._waiting and not self.draining:
                 self._worker.wake()
                 return

@@ -208,6 +208,7 @@ class Rewrite:
         group = encoder.finish(GROUP_COMPACTED | GROUP_BARE | (GROUP_LAST if whole else 0))
         self._file.write(group.buffers, output.end)
         self._file.sync()
+        self._file.uncache(output.end, group.header.end - output.end)  # None of it is new.
         batch.file_offset = group.header.payload_offset
         for run in runs:
             self._runs.setdefault(run.ledger_id, []).append(run)

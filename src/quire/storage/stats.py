@@ -10,8 +10,10 @@ from quire.storage.appender import Appender
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.compactor import Compactor
+from quire.storage.read_budget import ReadBudget
 from quire.storage.reader import Reader
 from quire.storage.segment import Segment, SegmentState
+from quire.storage.system_cache import SystemCache
 from quire.storage.upkeep import Upkeep
 from quire.units import are, counted
 
@@ -65,6 +67,8 @@ class StorageStats:
     batches: int
     bytes_written: int
     """Frames, since the start."""
+    log_given_back_bytes: int
+    """Which the system's cache need not keep, since the start."""
     segments_removed: int
     segments_to_seal: int
     compactions: int
@@ -88,6 +92,8 @@ class StorageStats:
     """Since the start, and the next two."""
     scrubbed_segments: int
     scrub_rounds: int
+    catch_up_waited_seconds: float
+    """By large reads, for adds, since the start."""
     footer_cache_bytes: int
     open_files: int
     index_caches_written: int
@@ -110,6 +116,8 @@ def collect_stats(
     reader: Reader,
     cache: ByteCache,
     files: SegmentFiles,
+    system_cache: SystemCache,
+    budget: ReadBudget,
     writable: bool,
 ) -> StorageStats:
     segments = catalogue.segments.values()
@@ -127,6 +135,7 @@ def collect_stats(
         groups=appender.groups,
         batches=appender.batches,
         bytes_written=appender.bytes_written,
+        log_given_back_bytes=system_cache.given_back_bytes,
         segments_removed=collector.removed,
         segments_to_seal=sealer.waiting,
         compactions=compactor.done,
@@ -142,6 +151,7 @@ def collect_stats(
         scrubbed_bytes=scrubber.bytes_read,
         scrubbed_segments=scrubber.segments,
         scrub_rounds=scrubber.rounds,
+        catch_up_waited_seconds=budget.waited_s,
         footer_cache_bytes=cache.size_bytes,
         open_files=len(files),
         index_caches_written=upkeep.index_cache.written,

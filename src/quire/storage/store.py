@@ -34,6 +34,7 @@ from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
 from quire.storage.maintenance import Maintenance
 from quire.storage.read_ahead import ReadAhead
+from quire.storage.read_budget import ReadBudget
 from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Reader
 from quire.storage.recovery import CLEAN_NAME, RecoveryReport
 from quire.storage.seams import Disk, Worker
@@ -41,6 +42,7 @@ from quire.storage.segment import LedgerInfo, SegmentState
 from quire.storage.signals import NoLedger
 from quire.storage.spares import Spares
 from quire.storage.startup import find_master_key, start_log
+from quire.storage.system_cache import SystemCache
 from quire.storage.times import StorageTimes
 from quire.storage.upkeep import Upkeep
 
@@ -82,12 +84,14 @@ class LedgerStore(StoreEvents, StoreFacts):
         """All ledgers, by id. To be looked at, and `last_add_confirmed` to be raised."""
         self._maintenance = Maintenance(maintenance_worker)
         self._cache = ByteCache(config.footer_cache_bytes)
+        self._system_cache = SystemCache(disk, config.log_cache_bytes)
         self._files = SegmentFiles(disk, config.max_open_files)
         self._ahead = ReadAhead(self._files, self._blocking)
         self._reader = Reader(self._catalogue.segments, self._files, self._cache, self._ahead)
+        self._budget = ReadBudget(config.catch_up_bytes_per_s, lambda: self._appender.taken)
         self._cold = ColdReads(
-            self._reader, self._files, self._ahead, self._blocking, self._info
-        )  # fmt: skip
+            self._reader, self._files, self._ahead, self._blocking, self._info, self._budget
+        )
         self._spares = Spares(
             disk, self._maintenance, config.segment_bytes, config.reserve_bytes,
             config.min_free_bytes, self._space_changed, self._disk_failed,
@@ -118,7 +122,8 @@ class LedgerStore(StoreEvents, StoreFacts):
                 )
             self._directory_id = identity.directory_id
             writer = LogWriter(
-                self._log_worker, identity.directory_id, self._config.max_group_bytes,
+                self._log_worker, self._system_cache, identity.directory_id,
+                self._config.max_group_bytes,
                 lambda group: self._appender.on_written(group),
                 lambda batches, error: self._appender.on_failed(batches, error),
                 self._clock.monotonic,
