@@ -330,14 +330,3 @@ def a_read_that_ends_closes_the_log(patch: pytest.MonkeyPatch) -> None:
         "close",
         ("self._spares.closed = True", "self._spares.closed = self._cold.closed = True"),
     )
-
-
-@mutant(
-    lost="entries that a damaged bookie has lost are denied by it, and cut off by recoveries",
-    laws=("acknowledged_is_kept",),
-    workload="amnesia",
-    seeds=630,
-    rule="ours: seed 207 of amnesia",
-)
-def a_damaged_header_hides_what_was_lost(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, replay, "_missing", ("- present) + hidden", "- present)"))
