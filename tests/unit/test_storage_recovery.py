@@ -8,7 +8,16 @@ import pytest
 from quire.errors import DamagedError, StorageError
 from quire.storage.segment import segment_name
 from quire.storage.signals import NoEntry
-from tests.support.storage import StoreOnDisk, disk_of, entries, fill_segments, key_of, opened
+from quire.storage.space_report import look
+from tests.support.storage import (
+    SMALL,
+    StoreOnDisk,
+    disk_of,
+    entries,
+    fill_segments,
+    key_of,
+    opened,
+)
 
 
 def test_a_missing_segment_makes_absence_unknown_until_it_is_repaired() -> None:
@@ -63,6 +72,10 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
         report = box.open()
         assert report.negatives_unknown
         assert any("1 group of" in problem for problem in report.problems)
+        assert "damaged: 1 group of it is lost" in [one.why for one in box.store.usage()]
+        assert ("damaged", "1 group of it is lost") in [
+            (one.state, one.why) for one in look(disk_of(box), SMALL).segments
+        ]
         found = 0
         for key, entry in box.acknowledged.items():
             try:

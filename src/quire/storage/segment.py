@@ -22,6 +22,7 @@ from quire.storage import sealed_rows
 from quire.storage.batch import Batch, Run, arrival, first_of
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import File
+from quire.units import are, counted
 
 LOG_DIRECTORY = "log"
 
@@ -348,6 +349,12 @@ class Segment:
 
     def __repr__(self) -> str:
         return f"<segment {self.number:x} {self.state.name}>"
+
+    @property
+    def loss(self) -> str:
+        """What of it is lost, in words; "": nothing."""
+        lost = self.lost_groups
+        return f"{counted(lost, 'group')} of it {are(lost)} lost" if lost else ""
 
     @property
     def name(self) -> str:

@@ -25,7 +25,6 @@ from quire.storage.sealing import Loaded, load_footer, read
 from quire.storage.seams import Disk
 from quire.storage.segment import LedgerInfo, Segment, SegmentState, segment_name
 from quire.storage.suspension import read_note
-from quire.units import are, counted
 
 COPIES_ENTRIES_MAX = 2_000_000
 """Of one ledger, whose entry ids are held in memory to find copies."""
@@ -167,9 +166,8 @@ class _Look:
         if segment.state is not SegmentState.SEALED or segment.trailer is None:
             newest = number == max(self._catalogue.segments)
             state, why = "open", "adds go to it" if newest else "it waits to be sealed"
-            if segment.lost_groups:
-                lost = segment.lost_groups
-                state, why = "damaged", f"{counted(lost, 'group')} of it {are(lost)} lost"
+            if segment.loss:
+                state, why = "damaged", segment.loss
             return SegmentSpace(
                 number, segment.name, state, segment.file_bytes, segment.live_bytes, 0, 0, 0,
                 len(segment.parts), segment.live_ledgers, len(segment.records), why,

@@ -15,7 +15,6 @@ from quire.storage.reader import Reader
 from quire.storage.segment import Segment, SegmentState
 from quire.storage.system_cache import SystemCache
 from quire.storage.upkeep import Upkeep
-from quire.units import are, counted
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +193,8 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
 def _why(segment: Segment, compactor: Compactor) -> str:
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
-    if segment.lost_groups:
-        lost = segment.lost_groups
-        return f"damaged: {counted(lost, 'group')} of it {are(lost)} lost"
+    if segment.loss:
+        return f"damaged: {segment.loss}"
     if segment.state is SegmentState.CLOSED:
         return "it waits to be sealed"
     if segment.state is SegmentState.RETIRED:
