@@ -341,6 +341,31 @@ def test_what_is_left_behind_is_named(bench: Bench) -> None:
     assert "forgotten on client" in bench.checker.broken.what
 
 
+@pytest.mark.parametrize("passes", [1, 2])
+def test_garbage_may_come_behind_one_pass_and_not_behind_two(bench: Bench, passes: int) -> None:
+    """Seed 2119843894 of `space`: a writer had sent its last adds to a slow bookie."""
+    bench.checker.facts(8).deleted = True
+
+    async def scenario() -> None:
+        await bench.world.start(NAMES[0])
+        bookie = bench.world.bookies[NAMES[0]]
+        collect, late = bookie.collect_garbage, passes
+
+        async def collected() -> None:
+            nonlocal late
+            await collect()
+            if late:
+                late -= 1
+                bookie.store.create_ledger(8, master_key(b""))
+
+        bookie.collect_garbage = collected  # type: ignore[method-assign, assignment]
+        await bench.checker.garbage_is_collected()
+        await bench.world.stop(NAMES[0])
+
+    bench.world.loop.run(scenario())
+    assert bench.broken == (None if passes == 1 else "garbage_is_collected")
+
+
 def test_a_bookie_that_is_not_registered_as_what_it_is_is_named(bench: Bench) -> None:
     async def scenario() -> list[list[str]]:
         await bench.world.start(NAMES[0])

@@ -177,7 +177,7 @@ async def _scenes(stage: Stage) -> None:
     await asyncio.wait([supervising])
     for name in world.disks:
         await nemesis.bring_back(name)
-    await _garbage(world, checker)
+    await checker.garbage_is_collected()
     if mix.slow_starts:
         await early_answers.judge(stage)
     if plan.compact_ratio:
@@ -241,9 +241,3 @@ async def _recover(stage: Stage, judge: str, client: Client, ledger_id: int) -> 
                 return
             await asyncio.sleep(RETRY_S)
     raise LawError("quiet_heals", f"ledger {ledger_id} cannot be read: {why}")
-
-
-async def _garbage(world: World, checker: Checker) -> None:
-    for bookie in list(world.bookies.values()):
-        await bookie.collect_garbage()
-    checker.garbage_is_collected()
