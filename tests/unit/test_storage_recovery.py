@@ -95,6 +95,34 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
     assert not box.open().negatives_unknown
 
 
+@pytest.mark.parametrize("lost", [1, 2, 4, 5])
+def test_groups_lost_at_the_end_are_missed_but_for_the_last(lost: int) -> None:
+    """Seed 580161115 of amnesia. The last may be torn; one behind which another was begun was
+    synced."""
+    box = opened()
+    for number in range(4):
+        box.append(entries(1, number * 3, 3))
+        box.pump()
+    disk, name = disk_of(box), segment_name(box.store.usage()[-1].number)
+    disk.kill()
+    # A block for the header, and for each of five groups: the first is of the start.
+    for block in range(6 - lost, 6):
+        disk.flip_bit(name, block * 4096 + 20)
+    for _ in range(3):
+        report = box.open()
+        assert report.negatives_unknown == (lost > 1)
+        for entry in range(3 * (4 - lost)):
+            assert box.read(1, entry) == [box.written[1, entry]]
+        box.append(entries(2, 0, 1)) if 2 not in box.store.ledgers else None
+        box.idle()
+        box.close()
+    box.open()
+    box.store.mark_repaired(lambda error: None)
+    box.idle()
+    box.close()
+    assert not box.open().negatives_unknown
+
+
 def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
     """Nothing else told that there had been groups before the first one that was left."""
     box = opened()

@@ -4,7 +4,8 @@ The rules, from the order in which the log is written (see `log` and `sealing`):
 
 1. The header of a segment is synced before its first group, and each group before the next. What a
    later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
-   where it does not check. Only the last group of the log may be *torn*, and is then cut off.
+   where it does not check. Only the last group of the log may be *torn*, and is then cut off: what
+   has another group begun behind it was synced, even where neither of the two checks.
 2. The last group that is whole may never have been synced: where only the process died, the page
    cache kept it. It is written again, to a fresh segment, before anything is served. Nor may the
    header of a segment have been synced that holds no more than that: such a segment is removed.

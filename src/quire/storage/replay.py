@@ -110,6 +110,10 @@ def judge(
         lost, end = _missing(groups, kept, first, limit if adjacent else None, chain.next_group)
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
+        if newest and clean_end is None:
+            # Each group is synced before the next is begun. The gap in the numbers tells later
+            # starts.
+            lost, end = lost + found.scan.begun_behind, end + found.scan.begun_behind
         chain.kept[number] = kept
         chain.lost[number] = lost
         chain.next_group = max(chain.next_group, end)
@@ -155,6 +159,8 @@ def _judge_tail(
 ) -> None:
     """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
     last = kept[-1] if kept else None
+    if newest.scan.begun_behind:
+        return  # All that can be torn is behind what is damaged.
     if last is not None and last.damaged_blocks and newest.scan.tail_used:
         return  # Something lies behind it, so it was synced: damaged, not torn.
     if last is not None and not last.damaged_blocks:

@@ -45,6 +45,8 @@ class Scan:
     """Behind the last group."""
     tail_used: bool = False
     """Whether something that is not zeros lies behind the last group."""
+    begun_behind: int = 0
+    """Groups that have begun behind what lies there: it was synced before, and is no torn one."""
 
 
 def read_segment_header(file: File, directory_id: bytes, number: int) -> SegmentHeader | None:
@@ -87,6 +89,8 @@ def scan_groups(file: File, directory_id: bytes, number: int, start: int) -> Sca
         scan.groups.append(group)
         scan.end = group.header.end
     scan.tail_used = _is_used(file, scan.end, size)
+    if scan.tail_used:
+        scan.begun_behind = _begun_behind(file, scan.end, size)
     return scan
 
 
@@ -172,6 +176,16 @@ def _is_used(file: File, at: int, size: int) -> bool:
             return True
         at += len(data)
     return False
+
+
+def _begun_behind(file: File, at: int, size: int) -> int:
+    """How many groups have begun behind what lies at `at`, as their first bytes say."""
+    count, at = 0, at + BLOCK_BYTES
+    while at < size and (data := read(file, at, SCAN_BYTES)):
+        blocks = range(0, len(data), BLOCK_BYTES)
+        count += sum(data.startswith(GROUP_MAGIC, block) for block in blocks)
+        at += len(data)
+    return count
 
 
 def used_end(file: File, at: int) -> int:
