@@ -65,6 +65,14 @@ def lose_a_group(box: StoreOnDisk) -> None:
     disk.flip_bit(segment_name(segment.number), groups_at + 100)
 
 
+def is_known_once_repaired(box: StoreOnDisk) -> None:
+    box.open()
+    box.store.mark_repaired(lambda error: None)
+    box.idle()
+    box.close()
+    assert not box.open().negatives_unknown
+
+
 def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
     box = opened()
     lose_a_group(box)
@@ -88,11 +96,7 @@ def test_a_lost_table_makes_absence_unknown_and_stays_so() -> None:
         assert box.store.ledgers[1].master_key == key_of(1)
         box.idle()
         box.close()
-    box.open()
-    box.store.mark_repaired(lambda error: None)
-    box.idle()
-    box.close()
-    assert not box.open().negatives_unknown
+    is_known_once_repaired(box)
 
 
 @pytest.mark.parametrize("lost", [1, 2, 4, 5])
@@ -113,14 +117,11 @@ def test_groups_lost_at_the_end_are_missed_but_for_the_last(lost: int) -> None:
         assert report.negatives_unknown == (lost > 1)
         for entry in range(3 * (4 - lost)):
             assert box.read(1, entry) == [box.written[1, entry]]
-        box.append(entries(2, 0, 1)) if 2 not in box.store.ledgers else None
+        if 2 not in box.store.ledgers:
+            box.append(entries(2, 0, 1))
         box.idle()
         box.close()
-    box.open()
-    box.store.mark_repaired(lambda error: None)
-    box.idle()
-    box.close()
-    assert not box.open().negatives_unknown
+    is_known_once_repaired(box)
 
 
 def test_groups_lost_with_the_header_of_the_first_segment_are_missed() -> None:
