@@ -25,6 +25,7 @@ from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.storage.signals import NoEntry
 from quire.testing.clock import SimClock
 from quire.testing.simulation import simulate
+from quire.testing.simulation.rotten import Rotten, turned
 from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
@@ -194,6 +195,18 @@ def play(seed: int, *, restart: bool, patience_s: float = 900.0) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_damage_is_found_reported_healed_and_gone(seed: int) -> None:
     play(seed, restart=bool(seed % 2))
+
+
+def test_a_bit_that_turns_back_is_not_damaged() -> None:
+    befell = [
+        Rotten("a", {5: (48, 52), 9: (0, 1)}),
+        Rotten("a", {5: (52, 48), 7: (3, 2)}),
+        Rotten("b", {5: (52, 48)}),
+        Rotten("a", {9: (1, 3)}),
+    ]
+
+    assert turned(befell[:1]) == {"a": {5: 52, 9: 1}}
+    assert turned(befell) == {"a": {7: 2, 9: 3}, "b": {5: 48}}
 
 
 def test_the_bookies_of_the_simulator_scrub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -28,8 +28,8 @@ class Rotten:
     """What befell one file."""
 
     name: str
-    places: dict[int, int]
-    """Offset -> the byte that is there since."""
+    places: dict[int, tuple[int, int]]
+    """Offset -> the byte that was there before, and the one that is there since."""
 
 
 def rot(disk: SimDisk, name: str, spacing_bytes: int) -> Rotten:
@@ -58,7 +58,24 @@ def _rotten(disk: SimDisk, name: str, damage: Callable[[], object]) -> Rotten:
     before = _contents(disk, name)
     damage()
     after = _contents(disk, name)
-    return Rotten(name, {at: after[at] for at in range(len(after)) if after[at] != before[at]})
+    return Rotten(
+        name, {at: (b, a) for at, (b, a) in enumerate(zip(before, after, strict=True)) if a != b}
+    )
+
+
+def turned(befell: Iterable[Rotten]) -> dict[str, dict[int, int]]:
+    """File -> offset -> the byte that is there behind all of these, the oldest first. One whose
+    bits turned back is not damaged."""
+    first: dict[tuple[str, int], int] = {}
+    files: dict[str, dict[int, int]] = {}
+    for one in befell:
+        places = files.setdefault(one.name, {})
+        for at, (before, after) in one.places.items():
+            if first.setdefault((one.name, at), before) == after:
+                places.pop(at, None)
+            else:
+                places[at] = after
+    return files
 
 
 def _contents(disk: SimDisk, name: str) -> bytes:
@@ -90,8 +107,8 @@ def _unknown(stage: Stage) -> Iterator[str]:
         known = dict(stored_records(disk))
         # Where a footer is not believed, groups are lost of which nobody knows: all is doubted.
         sealed = {one.number for one in bookie.store.usage() if one.state == "sealed"}
-        for rotten in stage.world.rotten.get(name, ()):
-            number = number_of(rotten.name)
+        for file, places in turned(stage.world.rotten.get(name, ())).items():
+            number = number_of(file)
             if number is None or (number not in sealed and bookie.store.negatives_unknown):
                 continue
             try:
@@ -100,16 +117,18 @@ def _unknown(stage: Stage) -> Iterator[str]:
             except (FileNotFoundError, StorageError):
                 continue
             if trailer is not None:
-                yield from _unknown_blocks(name, disk, rotten, trailer, known.get(number))
+                for block in _unknown_blocks(
+                    _contents(disk, file), places, trailer, known.get(number)
+                ):
+                    yield f"{name} does not know that block {block} of {file} is damaged"
 
 
 def _unknown_blocks(
-    name: str, disk: SimDisk, rotten: Rotten, trailer: Trailer, known: SegmentDamage | None
-) -> Iterator[str]:
-    data = _contents(disk, rotten.name)
-    for at, value in rotten.places.items():
+    data: bytes, places: Mapping[int, int], trailer: Trailer, known: SegmentDamage | None
+) -> Iterator[int]:
+    for at, value in places.items():
         block = at // BLOCK_BYTES
         if not trailer.groups_at <= at < trailer.footer_at or data[at : at + 1] != bytes([value]):
             continue  # not of the groups, or mended since
         if known is None or not any(first <= block <= last for first, last in known.blocks):
-            yield f"{name} does not know that block {block} of {rotten.name} is damaged"
+            yield block
