@@ -23,6 +23,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.job_progress import JobBar
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
+from quire.metadata.naming import SomeLedgers
 from quire.units import are
 
 if TYPE_CHECKING:
@@ -32,41 +33,16 @@ if TYPE_CHECKING:
     from quire.metadata.base import Bookies, MetadataStore
     from quire.storage.seams import Disk
 
-NAMED_MAX = 10
-"""Ledgers that a line names."""
-LISTED_MAX = 1_000
-"""Ledgers that are listed with --json; of more there is the count."""
-
-
-@dataclass(slots=True)
-class Some:
-    """Ledgers: how many, and the first of them."""
-
-    count: int = 0
-    ledger_ids: list[int] = field(default_factory=list)
-
-    def add(self, ledger_id: int) -> None:
-        self.count += 1
-        if len(self.ledger_ids) < LISTED_MAX:
-            self.ledger_ids.append(ledger_id)
-
-    def __str__(self) -> str:
-        named = ", ".join(map(str, self.ledger_ids[:NAMED_MAX]))
-        return named + (", ..." if self.count > NAMED_MAX else "")
-
-    def as_json(self) -> dict[str, Any]:
-        return {"count": self.count, "ledger_ids": self.ledger_ids}
-
 
 @dataclass(slots=True)
 class Loss:
     """Ledgers that name the bookie and are in none of its other directories."""
 
-    all: Some = field(default_factory=Some)
-    open: Some = field(default_factory=Some)
-    only_here: Some = field(default_factory=Some)
+    all: SomeLedgers = field(default_factory=SomeLedgers)
+    open: SomeLedgers = field(default_factory=SomeLedgers)
+    only_here: SomeLedgers = field(default_factory=SomeLedgers)
     """Each entry is on one bookie alone."""
-    waiting: Some = field(default_factory=Some)
+    waiting: SomeLedgers = field(default_factory=SomeLedgers)
     """Of a segment that names the bookie no other member is registered."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata, bookie: str, known: Bookies) -> None:
@@ -84,11 +60,15 @@ class Loss:
 
     def as_json(self) -> dict[str, Any]:
         return {
-            "ledgers": self.all.as_json(),
-            "open": self.open.as_json(),
-            "only_here": self.only_here.as_json(),
-            "waiting": self.waiting.as_json(),
+            "ledgers": _as_json(self.all),
+            "open": _as_json(self.open),
+            "only_here": _as_json(self.only_here),
+            "waiting": _as_json(self.waiting),
         }
+
+
+def _as_json(some: SomeLedgers) -> dict[str, Any]:
+    return {"count": some.count, "ledger_ids": some.ledger_ids}
 
 
 # -- replace ----------------------------------------------------------------------------------
@@ -212,41 +192,18 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
     (path,) = absolute([directory])
 
     async def work() -> int:
-        from quire.bookie.disk_replacement import check_listed, ids_of, others_of, refusal
-        from quire.bookie.identity import check_not_registered, repair
-        from quire.bookie.lost_directory import holder_of, remove_directory
-        from quire.storage.disk import RealDisk
+        from quire.bookie.disk_replacement import find_removal
 
         async with opened_metadata(uri) as store:
-            holder = await holder_of(store, bookie)
-            check_listed(holder, path)
-            if holder.directories == (path,):
-                raise refusal(f"bookie {bookie} has no other directory than {path}")
-            await check_not_registered(store, bookie)
             with ExitStack() as stack:
-                here = _Here(stack)
-                others = others_of(here, holder, path)
-                for other, found in others.items():
-                    if found.ledgers is None:
-                        raise refusal(
-                            f"{other} cannot be used: {found.unreadable or 'it is empty'}"
-                        )
-                loss = await _loss(store, holder, others, shown=not as_json)
-                if loss.all.count:
-                    raise refusal(
-                        f"{loss.all.count} ledgers name bookie {bookie} and are not in its other "
-                        f"directories: {loss.all}",
-                        "Empty the bookie first: "
-                        + repair("decommission", bookie, "--keep-cookie", uri=uri)
-                        + f"; if {path} is lost, put an empty directory in its place: "
-                        + repair("disk", "replace", bookie, path, "NEW", uri=uri),
-                    )
+                found = await find_removal(store, bookie, path, _Here(stack))
+                with JobBar(shown=not as_json) as progress:
+                    progress.begin("looking at ledgers", 0, 0)
+                    await found.check_not_needed(store, lambda count: progress.done(count, 0))
                 if not dry_run:
-                    with errors_of(", ".join(others)):
-                        disks = [RealDisk(one) for one in others]
-                        ids = ids_of(here, others, path)
-                        await remove_directory(store, holder, path, disks, ids, _now_ms())
-        left = [one for one in holder.directories if one != path]
+                    with errors_of(", ".join(found.left)):
+                        await found.carry_out(store, _now_ms())
+        left = found.left
         if as_json:
             print_json(
                 {"bookie": bookie, "directory": path, "directories": left, "dry_run": dry_run}

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 NAMED_MAX = 5
 """Ledgers that are named where a bookie is still needed."""
-LEDGERS_PER_LOOK = 256
 
 
 @asynccontextmanager
@@ -118,28 +117,12 @@ def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
 async def pages_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """The ledgers of the cluster whose metadata names the bookie, so many of them as are among
-    `LEDGERS_PER_LOOK` at a time. MetadataError."""
-    from quire.errors import NoSuchLedgerError
-    from quire.tasks import each, pages
-
-    async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
-        try:
-            metadata = (await store.read_ledger(ledger_id)).value
-        except NoSuchLedgerError:
-            return None
-        named = any(bookie_id in segment.ensemble for segment in metadata.segments)
-        return (ledger_id, metadata) if named else None
-
-    async def ids() -> AsyncIterator[int]:
-        async for found in store.list_ledgers():
-            for ledger_id in found.ledger_ids:
-                yield ledger_id
+    """`metadata.naming.pages_naming`, with progress."""
+    from quire.metadata import naming
 
     progress.begin("looking at ledgers", 0, 0)
-    async for page in pages(ids(), LEDGERS_PER_LOOK):
-        yield [one for one in await each(page, names_it) if one is not None]
-        progress.done(len(page), 0)
+    async for page in naming.pages_naming(store, bookie_id, lambda n: progress.done(n, 0)):
+        yield page
 
 
 async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:

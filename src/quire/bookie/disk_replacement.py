@@ -1,6 +1,6 @@
-"""What `quire bookie disk replace` looks at before it changes anything: whether a directory counts
-as lost, and what may take its place. What is then written, and in which order, is in
-`lost_directory`.
+"""What `quire bookie disk replace` and `remove` look at before they change anything: whether a
+directory counts as lost, what may take its place, and whether one may go without a successor. What
+is then written, and in which order, is in `lost_directory`.
 
 The bookie is stopped, and its directories are locked until the whole is done.
 """
@@ -8,10 +8,10 @@ The bookie is stopped, and its directories are locked until the whole is done.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from quire.bookie.identity import check_not_registered
+from quire.bookie.identity import check_not_registered, repair
 from quire.bookie.lost_directory import (
     Content,
     Holder,
@@ -19,12 +19,15 @@ from quire.bookie.lost_directory import (
     check_successor,
     content_of,
     holder_of,
+    remove_directory,
     replace_directory,
     wrong_one,
 )
 from quire.errors import StorageError, UsageError
 from quire.metadata.base import MetadataStore
+from quire.metadata.naming import SomeLedgers, pages_naming
 from quire.storage.directory import read_identity
+from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import Disk
 
 
@@ -113,7 +116,73 @@ def _content_of_lost(machine: Machine, path: str) -> Content:
     return Content() if disk is None else content_of(disk)
 
 
-# -- shared with `quire bookie disk remove` -----------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Of a directory that no other one takes the place of."""
+
+    holder: Holder
+    path: str
+    others: list[Disk]
+    """What is in the bookie's other directories, locked."""
+    here: list[LedgerIds]
+    """The ledgers in each of them."""
+    ids: dict[str, str]
+    """Of the directories that are at its paths now."""
+
+    @property
+    def left(self) -> list[str]:
+        """The directories that the bookie is to have."""
+        return [one for one in self.holder.directories if one != self.path]
+
+    async def check_not_needed(
+        self, metadata: MetadataStore, looked_at: Callable[[int], object] = lambda count: None
+    ) -> None:
+        """`UsageError` where a ledger names the bookie and is in none of the others. Looks at all
+        ledgers of the cluster, and calls `looked_at(count)` meanwhile. MetadataError."""
+        bookie, lacking = self.holder.bookie_id, SomeLedgers()
+        async for page in pages_naming(metadata, bookie, looked_at):
+            for ledger_id, _ in page:
+                if not any(ledger_id in ledgers for ledgers in self.here):
+                    lacking.add(ledger_id)
+        if lacking.count:
+            uri = metadata.uri
+            raise refusal(
+                f"{lacking.count} ledgers name bookie {bookie} and are not in its other "
+                f"directories: {lacking}",
+                "Empty the bookie first: "
+                + repair("decommission", bookie, "--keep-cookie", uri=uri)
+                + f"; if {self.path} is lost, put an empty directory in its place: "
+                + repair("disk", "replace", bookie, self.path, "NEW", uri=uri),
+            )
+
+    async def carry_out(self, metadata: MetadataStore, now_ms: int) -> None:
+        """`remove_directory`, which says what is raised. Safe to be cut off anywhere: then it is
+        looked for again, and carried out."""
+        await remove_directory(metadata, self.holder, self.path, self.others, self.ids, now_ms)
+
+
+async def find_removal(
+    metadata: MetadataStore, bookie_id: str, path: str, machine: Machine
+) -> Removal:
+    """Of the directory at `path`, whatever is in it: to be carried out only where
+    `check_not_needed` lets it pass. Reads only. `UsageError`, `StartError`, `CookieError`: it may
+    not go; MetadataError."""
+    holder = await holder_of(metadata, bookie_id)
+    check_listed(holder, path)
+    if holder.directories == (path,):
+        raise refusal(f"bookie {bookie_id} has no other directory than {path}")
+    await check_not_registered(metadata, bookie_id)
+    others = others_of(machine, holder, path)
+    disks, here = [], []
+    for other, found in others.items():
+        if found.ledgers is None or found.disk is None:
+            raise refusal(f"{other} cannot be used: {found.unreadable or 'it is empty'}")
+        disks.append(found.disk)
+        here.append(found.ledgers)
+    return Removal(holder, path, disks, here, ids_of(machine, others, path))
+
+
+# -- of both ------------------------------------------------------------------------------------
 
 
 def refusal(what: str, remedy: str = "") -> UsageError:
@@ -153,7 +222,7 @@ def _other(machine: Machine, holder: Holder, path: str) -> Content:
     found = content_of(disk)
     if wrong := wrong_one(holder, path, found):
         return Content(unreadable=f"it holds directory {found.directory_id}, {wrong}")
-    return found
+    return replace(found, disk=disk)
 
 
 def ids_of(machine: Machine, others: dict[str, Content], lost: str) -> dict[str, str]:

@@ -89,6 +89,8 @@ class Content:
     """A log was begun in it, and no segment is there."""
     unreadable: str = ""
     """Why nobody can tell what is in it."""
+    disk: Disk | None = None
+    """Where that is, if it is locked."""
 
 
 def content_of(disk: Disk) -> Content:

@@ -1,0 +1,58 @@
+"""Which ledgers name a bookie: what is asked before something is taken away from it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.errors import NoSuchLedgerError
+from quire.metadata.base import MetadataStore
+from quire.tasks import each, pages
+
+LEDGERS_PER_LOOK = 256
+NAMED_MAX = 10
+"""Ledgers that a line names."""
+KEPT_MAX = 1_000
+"""Ledgers that are remembered; of more there is the count."""
+
+
+@dataclass(slots=True)
+class SomeLedgers:
+    """How many, and the first of them."""
+
+    count: int = 0
+    ledger_ids: list[int] = field(default_factory=list)
+
+    def add(self, ledger_id: int) -> None:
+        self.count += 1
+        if len(self.ledger_ids) < KEPT_MAX:
+            self.ledger_ids.append(ledger_id)
+
+    def __str__(self) -> str:
+        named = ", ".join(map(str, self.ledger_ids[:NAMED_MAX]))
+        return named + (", ..." if self.count > NAMED_MAX else "")
+
+
+async def pages_naming(
+    metadata: MetadataStore, bookie_id: str, looked_at: Callable[[int], object]
+) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
+    """The ledgers of the cluster whose metadata names the bookie, so many of them as are among
+    `LEDGERS_PER_LOOK` at a time; `looked_at(count)` is called behind each page. MetadataError."""
+
+    async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
+        try:
+            found = (await metadata.read_ledger(ledger_id)).value
+        except NoSuchLedgerError:
+            return None
+        named = any(bookie_id in segment.ensemble for segment in found.segments)
+        return (ledger_id, found) if named else None
+
+    async def ids() -> AsyncIterator[int]:
+        async for found in metadata.list_ledgers():
+            for ledger_id in found.ledger_ids:
+                yield ledger_id
+
+    async for page in pages(ids(), LEDGERS_PER_LOOK):
+        yield [one for one in await each(page, names_it) if one is not None]
+        looked_at(len(page))
