@@ -16,6 +16,7 @@ from tests.sim.mutants import (
     reader,
     recovery,
     replacements,
+    resizing,
     scrub,
     space,
     storage,
@@ -26,7 +27,7 @@ from tests.sim.mutants.mutant import MUTANTS, Mutant, applied, kill
 
 ROOMS = (
     writer, recovery, reader, quorum, bookie, storage, space, index_cache, early_reads, scrub,
-    directories, replacements, metadata, autorecovery, jobs, liars, racks, streams,
+    directories, replacements, resizing, metadata, autorecovery, jobs, liars, racks, streams,
 )  # fmt: skip
 
 __all__ = ["MUTANTS", "ROOMS", "Mutant", "applied", "kill"]

@@ -71,6 +71,11 @@ class Claims:
             if self._fences.get(ledger_id, {}).pop(bookie_id, False):
                 self.lost_fences.setdefault(bookie_id, set()).add(ledger_id)
 
+    def forget(self, bookie_id: str, ledger_id: int) -> None:
+        """It is not the bookie's any more."""
+        self._entries.get(ledger_id, {}).pop(bookie_id, None)
+        self._fences.get(ledger_id, {}).pop(bookie_id, None)
+
     def named(self, ledger_id: int, bookies: Collection[str]) -> None:
         """Only these are to have something of the ledger: other bookies have no use for a fence."""
         for bookie, ledgers in self.lost_fences.items():
@@ -131,8 +136,7 @@ class Claims:
             ids = list(ledger_ids)
             for ledger_id in ids:
                 self.dropped(bookie_id, ledger_id)
-                self._entries.get(ledger_id, {}).pop(bookie_id, None)
-                self._fences.get(ledger_id, {}).pop(bookie_id, None)
+                self.forget(bookie_id, ledger_id)
             drop(ids)
 
         store.append = noted_append  # type: ignore[method-assign]

@@ -76,6 +76,8 @@ DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 """Of bookies with several data directories: one of them."""
 REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
 """Of bookie-0: the first damages it."""
+RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
+"""By operators, while the bookie is down."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
 ALL_KINDS = (
     *BOOKIE_KINDS, *MEMBER_KINDS, *CLIENT_KINDS, *WRITER_KINDS, *BETWEEN_TWO, *WHOLE,

@@ -23,10 +23,12 @@ from quire.testing.simulation.faults import (
     MEMBER_KINDS,
     REPLACEMENT_KINDS,
     RESET_KINDS,
+    RESIZE_KINDS,
     Fault,
 )
 from quire.testing.simulation.flips import Flips
 from quire.testing.simulation.replacements import Replacements
+from quire.testing.simulation.resizing import Resizing
 from quire.testing.simulation.rotten import rot, rot_entries
 from quire.testing.simulation.world import ObservedCluster, World, bookie_id
 from quire.testing.transport import Route
@@ -69,9 +71,9 @@ class Nemesis:
         self._taken: dict[str, asyncio.Lock] = {name: asyncio.Lock() for name in world.disks}
         self._capacity = {name: disk.capacity_bytes for name, disk in world.disks.items()}
         self._latency_s = world.network.latency_s
-        self._replacements = Replacements(
-            world, self.bring_back, lambda name: world.start(name, config)
-        )
+        acts = self.bring_back, lambda name: world.start(name, config)
+        self._replacements = Replacements(world, *acts)
+        self._resizing = Resizing(world, *acts)
 
     async def run(self, schedule: Sequence[Fault]) -> None:
         begin = self.world.loop.time()
@@ -245,10 +247,10 @@ class Nemesis:
                 await self.bring_back(name)
             case kind if kind in INDEX_KINDS:
                 await self._index(fault, disk)
-            case kind if kind in REPLACEMENT_KINDS:
-                await self._exchange(fault, disk)
+            case kind if kind in (*REPLACEMENT_KINDS, *RESIZE_KINDS):
+                await self._operate(fault, disk)
 
-    async def _exchange(self, fault: Fault, disk: SimDisk) -> None:
+    async def _operate(self, fault: Fault, disk: SimDisk) -> None:
         name, chance = fault.target, self.world.loop.derive(f"exchange {fault}")
         match fault.kind:
             case "replace directory":
@@ -257,6 +259,10 @@ class Nemesis:
                 await self._replacements.replace_good(name, disk, chance)
             case "old disk comes back":
                 await self._replacements.bring_back_old(name, chance)
+            case "add directory":
+                await self._resizing.add(name, disk, chance)
+            case "take directory away":
+                await self._resizing.take_away(name, disk, chance)
 
     async def _start_and_crash(self, name: str, times: int) -> None:
         """What was in the page cache only is served for a moment, or not."""

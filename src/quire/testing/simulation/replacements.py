@@ -6,36 +6,32 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 
 from quire.bookie.disk_replacement import find_replacement
 from quire.bookie.lost_directory import content_of
-from quire.errors import CookieError, QuireError, StartError, StorageError
+from quire.errors import QuireError, StorageError
+from quire.metadata.base import MetadataStore
 from quire.testing.disk import SimDisk
+from quire.testing.simulation.disk_operators import (
+    ATTEMPTS_MAX,
+    RETRY_S,
+    Act,
+    DiskOperator,
+    Machine,
+)
 from quire.testing.simulation.laws import bookies_of
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.world import World, bookie_id
 
-ATTEMPTS_MAX = 60
-"""Of an operator: metadata fails for a while, and a session outlives its bookie."""
-RETRY_S = 0.5
-STARTS_MAX = 10
-"""With a directory that is to be refused: other things may be in the way."""
-CLEANLY = 0.4
-"""How often the bookie is stopped before, and has not lost its power."""
 WITHOUT = 0.5
 """How often it goes on for a while without the directory that it has lost."""
 UNMOUNTED = 0.7
 """How often there is no directory then."""
 ELSEWHERE = 0.4
 """How often the empty disk has another path."""
-CUT_OFF = 0.6
-POWER_LOSS = 0.7
-"""Of commands that are cut off."""
 OPERATIONS_MAX = 24
 """Of a disk, for one replacement."""
-CALLS_MAX = 8
-"""Of the metadata store, likewise."""
 MEANWHILE = 0.6
 """How often the bookie is started where a replacement was cut off."""
 MEANWHILE_S = 1.0
@@ -47,21 +43,12 @@ ROUND_S = 20.0
 """A bookie looks at all ledgers in that time, and a worker closes those of dead writers."""
 ROUNDS_MAX = 4
 
-Act = Callable[[str], Awaitable[object]]
 
-
-class Replacements:
-    """`bring_back` starts a bookie, whatever it takes; `start_once` tries once, and raises what
-    that raises."""
-
+class Replacements(DiskOperator):
     def __init__(self, world: World, bring_back: Act, start_once: Act) -> None:
-        self._world = world
-        self._bring_back = bring_back
-        self._start_once = start_once
+        super().__init__(world, bring_back, start_once)
         self._dead: list[tuple[SimDisk, SimDisk]] = []
         """Those that were replaced, and by which."""
-        self._made = 0
-        self._commands = 0
 
     async def replace(
         self, name: str, lost: SimDisk, chance: random.Random, duration_s: float
@@ -79,7 +66,7 @@ class Replacements:
         if new.path == lost.path:
             world.exchange(name, nothing, new)
         for _ in range(ATTEMPTS_MAX):
-            killing = self._cut_off(name, new, chance)
+            killing = self._cut_off(name, new, OPERATIONS_MAX, chance)
             try:
                 if await self.command(name, lost.path, new):
                     break
@@ -110,23 +97,15 @@ class Replacements:
     async def command(self, name: str, lost: str, new: SimDisk) -> bool:
         """As `quire bookie disk replace` does, on the machine of the bookie. False: it was cut off.
         Raises what that raises."""
-        world, host = self._world, self._world.network.node(name)
-        self._commands += 1
-        label = f"operator {self._commands} of {name}"
-        store = world.metadata_store(label)
-        machine = Machine([new, *(disk for disk in world.disks_of(name) if disk is not new)])
+        world = self._world
 
-        async def work() -> None:
+        async def work(store: MetadataStore, machine: Machine, label: str) -> None:
             found = await find_replacement(store, bookie_id(name), lost, new.path, machine)
             random_bytes = world.loop.derive(label).randbytes
             await found.carry_out(store, random_bytes, world.clocks[name].now_ms())
 
         world.trace.record(name, "replace", lost=lost, new=new.path)
-        try:
-            return await world.until_dead(host.node, host.node.create_task(work()))
-        finally:
-            world.kill(name)  # the command has ended: what it had locked is free
-            new.kill()
+        return await self._run(name, work, new)
 
     async def bring_back_old(self, name: str, chance: random.Random) -> None:
         """A disk that was replaced is mounted again, in the place of the one that replaced it, at
@@ -138,13 +117,7 @@ class Replacements:
         old, new = chance.choice(there)
         await self._end(name, chance)
         world.exchange(name, new, old)
-        world.outdated.add(name)
-        for _ in range(STARTS_MAX):
-            if isinstance(await self._try(name), CookieError):
-                break
-            await asyncio.sleep(RETRY_S)
-        world.kill(name)
-        world.outdated.discard(name)
+        await self._is_refused(name)
         world.exchange(name, old, new)
         await self._bring_back(name)
 
@@ -167,25 +140,10 @@ class Replacements:
 
     # -- inside -------------------------------------------------------------------------------
 
-    async def _end(self, name: str, chance: random.Random) -> None:
-        if name not in self._world.bookies:
-            self._world.kill(name)
-        elif chance.random() >= CLEANLY or not await self._world.stop(name):
-            self._world.crash(name, session_left_s=chance.random())
-
     def _has_all(self, name: str) -> bool:
         """Whether the bookie runs with all its directories."""
         bookie = self._world.bookies.get(name)
         return bookie is not None and bookie.recovered and not self._world.misses_a_directory(name)
-
-    async def _try(self, name: str) -> QuireError | None:
-        """Start the bookie once; what was in the way."""
-        try:
-            await self._start_once(name)
-        except QuireError as error:
-            self._world.trace.record(name, "start failed", error=str(error))
-            return error
-        return None
 
     def _nothing(self, name: str, lost: SimDisk, chance: random.Random) -> SimDisk:
         """What is at the path of a disk that died: no directory, or an empty one. An only directory
@@ -194,52 +152,6 @@ class Replacements:
         nothing.away = len(self._world.disks_of(name)) > 1 and chance.random() < UNMOUNTED
         self._world.exchange(name, lost, nothing)
         return nothing
-
-    def _another(self, name: str, lost: SimDisk, *, elsewhere: bool) -> SimDisk:
-        """An empty disk of the same size."""
-        self._made += 1
-        label = f"{name} new {self._made}"
-        new = SimDisk(
-            self._world.loop.derive(f"disk {label}"), label, capacity_bytes=lost.capacity_bytes
-        )
-        if not elsewhere:
-            new.path = lost.path
-        new.usual_slowness = new.slowness = lost.usual_slowness
-        return new
-
-    def _cut_off(
-        self, name: str, new: SimDisk, chance: random.Random
-    ) -> asyncio.TimerHandle | None:
-        """Some of the commands: by a loss of power, or because the process is killed."""
-        world = self._world
-        if chance.random() >= CUT_OFF:
-            return None
-        if chance.random() < POWER_LOSS:
-            world.crash_in_write(name, 1 + chance.randrange(OPERATIONS_MAX), new)
-            return None
-        after_s = chance.random() * CALLS_MAX * (world.metadata_delay_s + 0.001)
-        context = world.loop.main.context.copy()
-        return world.loop.call_later(after_s, world.kill, name, context=context)
-
-
-class Machine:
-    """`quire.bookie.disk_replacement.Machine`, with these disks."""
-
-    def __init__(self, disks: Sequence[SimDisk]) -> None:
-        self._disks = {disk.path: disk for disk in disks}
-
-    def hold(self, path: str) -> SimDisk | None:
-        disk = self.look(path)
-        if disk is not None:
-            try:
-                disk.lock()
-            except BlockingIOError:
-                raise StartError(f"a bookie runs on {path}") from None
-        return disk
-
-    def look(self, path: str) -> SimDisk | None:
-        disk = self._disks.get(path)
-        return None if disk is None or disk.away else disk
 
 
 def _forget(world: World, name: str, lost: SimDisk) -> None:

@@ -19,6 +19,7 @@ from quire.testing.simulation.faults import (
     RACK_KINDS,
     REPLACEMENT_KINDS,
     RESET_KINDS,
+    RESIZE_KINDS,
     WRITER_KINDS,
 )
 
@@ -453,6 +454,23 @@ WORKLOADS: dict[str, Mix] = {
         shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2)),
         healing=True,
         replacing=True,
+        directories=(1, 2, 2, 3),
+    ),
+    "resized": replace(
+        PLACED,
+        kinds=(*RESIZE_KINDS, *RESIZE_KINDS, *DIRECTORY_KINDS, "crash", "crash member",
+               "crash in write", "kill, start, crash", "crash in start", "restart",
+               "fsync fails, crash", "metadata fails", "slow metadata", "kill client"),
+        faults=(6, 16),
+        ledgers=(4, 9),
+        takeover=0.6,
+        delete=0.3,
+        tail=0.2,
+        deferred=0.2,
+        large=0.0,
+        idle=0.4,
+        bookies_min=5,
+        shapes=((3, 3, 2), (3, 2, 2), (2, 2, 2), (3, 3, 3), (4, 3, 2), (1, 1, 1)),
         directories=(1, 2, 2, 3),
     ),
     "sessions": Mix(

@@ -198,7 +198,7 @@ class World:
             address=Address(name, PORT, name),
             config=config,
             log=lambda event, **fields: self.trace.record(name, event, **fields),
-            random_bytes=self.loop.derive(f"identity {name}").randbytes,
+            random_bytes=self.loop.derive(f"identity {life}").randbytes,
             reader=self.slow_starts.reader(
                 self.loop, self.loop.derive(f"reader {life}"), self.disks_of(name)
             ),
@@ -287,6 +287,15 @@ class World:
         else:
             more = self.more_disks[name]
             more[more.index(one)] = other
+
+    def add_disk(self, name: str, disk: SimDisk) -> None:
+        """A bookie that is down has one disk more."""
+        self.more_disks.setdefault(name, []).append(disk)
+
+    def drop_disk(self, name: str, disk: SimDisk) -> None:
+        """A bookie that is down, and has others, has this disk no more."""
+        disks = [one for one in self.disks_of(name) if one is not disk]
+        self.disks[name], self.more_disks[name] = disks[0], disks[1:]
 
     def put_back_index(self, disk: SimDisk, chance: random.Random) -> None:
         """Of a bookie that is down, the index cache is one that it had before, if there is room."""

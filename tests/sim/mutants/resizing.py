@@ -1,0 +1,55 @@
+"""Defects of directories that a bookie is given, and of those that are taken away from it."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie import disk_replacement, lost_directory
+from tests.sim.mutants.mutant import edit, mutant
+
+
+@mutant(
+    lost="what was on the directory, and was to be read there",
+    laws=("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence"),
+    workload="resized",
+    seeds=60,
+)
+def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        disk_replacement.Removal,
+        "check_not_needed",
+        ("if lacking.count:", "if False:"),
+    )
+
+
+@mutant(
+    lost="the same, where the other directories have some of the ledgers",
+    laws=("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence"),
+    workload="resized",
+    seeds=60,
+)
+def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        disk_replacement.Removal,
+        "check_not_needed",
+        ("for ledger_id, _ in page:", "for ledger_id, _ in page[:1]:"),
+    )
+
+
+@mutant(
+    lost="a bookie that does not start any more: its directories do not agree",
+    laws=("quiet_heals",),
+    workload="resized",
+    seeds=60,
+)
+def the_cluster_knows_of_it_first(patch: pytest.MonkeyPatch) -> None:
+    told = "    await metadata.write_cookie(holder.bookie_id, encode(cookie), holder.version)\n"
+    edit(
+        patch,
+        lost_directory,
+        "remove_directory",
+        ("encode(cookie))\n" + told, "encode(cookie))\n"),
+        ("    for disk in others:", told + "    for disk in others:"),
+    )

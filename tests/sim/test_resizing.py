@@ -1,0 +1,140 @@
+"""Directories that a bookie is given, and taken away from it, by the code behind `quire bookie disk
+remove`: cut off at each of its operations, refused where it must be, and what `resized` meets."""
+
+from __future__ import annotations
+
+import pytest
+
+from quire.bookie.lost_directory import content_of
+from quire.errors import CookieError, UsageError
+from quire.testing.disk import SimDisk
+from quire.testing.simulation import simulate
+from quire.testing.simulation.resizing import Resizing
+from quire.testing.simulation.world import World, bookie_id
+
+BOOKIE = "bookie-0"
+LEDGERS = 6
+OPERATIONS_MIN = 4
+"""Of a disk that stays: one small file."""
+FIRST_SEED = 61
+SEEDS_MAX = 30
+
+
+class Scene:
+    """A bookie with three directories; the second is to go."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self.world = World.make(seed, 1, 3)
+        self.operator = Resizing(self.world, self.world.start, self.world.start)
+        self.kept: list[int] = []
+
+    async def begin(self, *, delete: bool = True) -> SimDisk:
+        """The directory that goes, of a bookie that is down. `delete`: its ledgers."""
+        world = self.world
+        await world.start(BOOKIE)
+        client = world.client("client")
+        for n in range(LEDGERS):
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.append(b"%d" % n)
+            await writer.close()
+        disk = world.disks_of(BOOKIE)[1]
+        world.kill(BOOKIE)
+        there = content_of(disk).ledgers
+        assert there is not None
+        gone = [n for n in range(LEDGERS) if n in there]
+        self.kept = [n for n in range(LEDGERS) if n not in there]
+        assert gone
+        assert self.kept
+        if delete:
+            for ledger_id in gone:
+                await client.delete_ledger(ledger_id)
+        await client.close()
+        return disk
+
+    async def check(self) -> None:
+        """The bookie starts with what is left, and has all that it should."""
+        await self.world.start(BOOKIE)
+        store = self.world.bookies[BOOKIE].store
+        assert not store.negatives_unknown
+        for ledger_id in self.kept:
+            assert ledger_id in store.ledgers
+        self.world.crash(BOOKIE)
+
+
+@pytest.mark.parametrize("struck", [0, 2])
+def test_cut_off_by_a_loss_of_power_at_each_operation(struck: int) -> None:
+    async def cut_off(scene: Scene, operation: int) -> bool:
+        world, disk = scene.world, await scene.begin()
+        world.crash_in_write(BOOKIE, operation, world.disks_of(BOOKIE)[struck])
+        if await scene.operator.command(BOOKIE, disk):
+            return False
+        assert await scene.operator.command(BOOKIE, disk)
+        world.drop_disk(BOOKIE, disk)
+        for _ in range(2):
+            await scene.check()
+        world.add_disk(BOOKIE, disk)
+        with pytest.raises(CookieError):
+            await world.start(BOOKIE)
+        return True
+
+    operation = 1
+    while True:
+        scene = Scene(operation)
+        if not scene.world.loop.run(cut_off(scene, operation)):
+            break
+        operation += 1
+    assert operation > OPERATIONS_MIN
+
+
+def test_a_directory_that_is_needed_stays() -> None:
+    async def scenario() -> None:
+        disk = await scene.begin(delete=False)
+        with pytest.raises(UsageError, match=r"ledgers name bookie .* nothing was changed"):
+            await scene.operator.command(BOOKIE, disk)
+        await scene.check()
+
+    scene = Scene()
+    scene.world.loop.run(scenario())
+
+
+def test_the_last_directory_stays() -> None:
+    async def scenario() -> None:
+        await scene.world.start(BOOKIE)
+        scene.world.kill(BOOKIE)
+        for _ in range(2):
+            disk = scene.world.disks_of(BOOKIE)[1]
+            assert await scene.operator.command(BOOKIE, disk)
+            scene.world.drop_disk(BOOKIE, disk)
+        with pytest.raises(UsageError, match="has no other directory"):
+            await scene.operator.command(BOOKIE, scene.world.disks_of(BOOKIE)[0])
+
+    scene = Scene()
+    scene.world.loop.run(scenario())
+
+
+def test_the_workload_takes_directories_away_and_refuses_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Or its laws would hold for nothing."""
+    taken: list[str] = []
+    refused: list[str] = []
+    command, forget = Resizing.command, Resizing._forget
+
+    async def noted(self: Resizing, name: str, disk: SimDisk) -> bool:
+        try:
+            return await command(self, name, disk)
+        except UsageError as error:
+            refused.append(str(error))
+            raise
+
+    def forgotten(self: Resizing, name: str, disk: SimDisk) -> None:
+        taken.append(bookie_id(name))
+        forget(self, name, disk)
+
+    monkeypatch.setattr(Resizing, "command", noted)
+    monkeypatch.setattr(Resizing, "_forget", forgotten)
+    for seed in range(FIRST_SEED, FIRST_SEED + SEEDS_MAX):
+        assert simulate(seed, "resized").failure is None
+        if taken and any("ledgers name bookie" in one for one in refused):
+            return
+    pytest.fail(f"{len(taken)} taken away, {len(refused)} refused")
