@@ -12,7 +12,7 @@ from tests.sim.mutants.mutant import edit, mutant
     lost="what was on the directory, and was to be read there",
     laws=("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence"),
     workload="resized",
-    seeds=60,
+    seeds=20,
 )
 def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
     edit(
@@ -27,7 +27,7 @@ def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
     lost="the same, where the other directories have some of the ledgers",
     laws=("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence"),
     workload="resized",
-    seeds=60,
+    seeds=20,
 )
 def only_the_first_ledger_is_looked_for(patch: pytest.MonkeyPatch) -> None:
     edit(

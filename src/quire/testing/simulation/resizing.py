@@ -20,12 +20,11 @@ from quire.testing.disk import SimDisk
 from quire.testing.simulation.disk_operators import (
     ATTEMPTS_MAX,
     RETRY_S,
-    Act,
     DiskOperator,
     Machine,
 )
 from quire.testing.simulation.laws import bookies_of
-from quire.testing.simulation.world import World, bookie_id
+from quire.testing.simulation.world import bookie_id
 
 DISKS_MAX = 3
 EMPTIED = 0.7
@@ -40,10 +39,6 @@ COMES_BACK = 0.3
 
 
 class Resizing(DiskOperator):
-    def __init__(self, world: World, bring_back: Act, start_once: Act) -> None:
-        super().__init__(world, bring_back, start_once)
-        self.taken_away = 0
-
     async def add(self, name: str, like: SimDisk, chance: random.Random) -> None:
         """A disk more, unless there are enough."""
         if len(self._world.disks_of(name)) < DISKS_MAX:
@@ -119,18 +114,18 @@ class Resizing(DiskOperator):
     async def _has(self, name: str, disk: SimDisk) -> bool:
         """Whether the disk is one of those that the cluster knows of."""
         store = self._world.metadata_store(f"look at {name}")
-        while True:
+        for _ in range(ATTEMPTS_MAX):
             try:
                 return disk.path in (await holder_of(store, bookie_id(name))).directories
             except QuireError:
                 await asyncio.sleep(RETRY_S)
+        return True
 
     def _forget(self, name: str, disk: SimDisk) -> None:
         """It goes, with what was on it alone of ledgers that do not name the bookie: those that do
         it still has to have."""
         world, me = self._world, bookie_id(name)
         world.drop_disk(name, disk)
-        self.taken_away += 1
         here = [content_of(one).ledgers or () for one in world.disks_of(name)]
         for ledger_id in world.claims.ledgers_of(me):
             named = ledger_id in world.cluster.ledgers and me in bookies_of(
