@@ -146,36 +146,41 @@ async def one_round(cluster: LocalCluster, victim: int, options: argparse.Namesp
     return [*figures, took, float(lost), float(healer.entries)]
 
 
+def of_a_cluster(number: int, options: argparse.Namespace) -> list[float]:
+    """A round in a cluster of its own: it ends with a bookie less than an ensemble may need."""
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        LocalCluster(bookies=BOOKIES, directory=Path(directory)) as cluster,
+    ):
+        return asyncio.run(one_round(cluster, number % BOOKIES, options))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rate", type=int, default=2_000, help="appends a second of 1 KB")
     parser.add_argument("--ledgers", type=int, default=100, help="that are there, in each round")
     parser.add_argument("--entries", type=int, default=4_000, help="of each of them")
     parser.add_argument("--seconds", type=float, default=30.0, help="undisturbed")
-    parser.add_argument("--rounds", type=int, default=2, help="a bookie is lost in each")
+    parser.add_argument(
+        "--rounds", type=int, default=2, help="a bookie is lost in each, of a new cluster"
+    )
     options = parser.parse_args()
     print(
         "| round | p50 / p99 undisturbed | p50 / p99 beside | ratio of p99 | healed in | copied |"
     )
     print("|---|---|---|---|---|---|")
     ok = True
-    with (
-        tempfile.TemporaryDirectory() as directory,
-        LocalCluster(bookies=BOOKIES, directory=Path(directory)) as cluster,
-    ):
-        for number in range(options.rounds):
-            p50, p99, p50_beside, p99_beside, took, lost, copied = asyncio.run(
-                one_round(cluster, number, options)
-            )
-            ok = ok and p99_beside <= P99_RATIO_MAX * p99 and copied <= COPIED_MAX * lost
-            rate = copied * ENTRY_BYTES / took / (1 << 20)
-            print(
-                f"| {number + 1} | {p50:.2f} / {p99:.2f} ms "
-                f"| {p50_beside:.2f} / {p99_beside:.2f} ms "
-                f"| {p99_beside / p99:.2f} | {took:.0f} s, {rate:.1f} MB/s "
-                f"| {copied:.0f} of {lost:.0f} entries, {copied / lost:.3f} |",
-                flush=True,
-            )
+    for number in range(options.rounds):
+        p50, p99, p50_beside, p99_beside, took, lost, copied = of_a_cluster(number, options)
+        ok = ok and p99_beside <= P99_RATIO_MAX * p99 and copied <= COPIED_MAX * lost
+        rate = copied * ENTRY_BYTES / took / (1 << 20)
+        print(
+            f"| {number + 1} | {p50:.2f} / {p99:.2f} ms "
+            f"| {p50_beside:.2f} / {p99_beside:.2f} ms "
+            f"| {p99_beside / p99:.2f} | {took:.0f} s, {rate:.1f} MB/s "
+            f"| {copied:.0f} of {lost:.0f} entries, {copied / lost:.3f} |",
+            flush=True,
+        )
     return 0 if ok else 1
 
 
