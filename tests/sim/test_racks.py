@@ -16,7 +16,7 @@ from quire.errors import NotEnoughBookiesError, ReadError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.settings import AutorecoveryStats
 from quire.replication.status import overview
-from quire.testing.simulation.racks import RackLaws
+from quire.testing.simulation.racks import LATE_S, RackLaws
 from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 
@@ -273,10 +273,11 @@ class Judged:
 
     def __init__(self) -> None:
         self.failed: list[str] = []
+        self.now_s = 10.0
         self.cluster: Any = SimpleNamespace(observer=lambda ledger_id: None, ledger=self._ledger)
         racks = {f"{rack}{number}": rack for rack in "abc" for number in (1, 2)}
         self.world = SimpleNamespace(
-            cluster=self.cluster, racks=racks, loop=SimpleNamespace(time=lambda: 10.0),
+            cluster=self.cluster, racks=racks, loop=SimpleNamespace(time=lambda: self.now_s),
             relocated=lambda: None, rack_lost=lambda rack: None,
         )  # fmt: skip
         self._segments: tuple[Segment, ...] = ()
@@ -319,3 +320,14 @@ def test_an_ensemble_in_one_rack_is_seen() -> None:
     judged = Judged()
     assert judged.stored(("a1", "b1")) == []
     assert judged.stored(("a1", "b1"), ("c1", "c2")) == [law]
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_ledger_that_lay_wrong_a_moment_ago_may_have_been_changed_then(late: bool) -> None:
+    judged = Judged()
+    judged.stored(("a1", "b1"))
+    judged.relocate("b1", "a")
+    judged.relocate("a1", "c")
+    judged.now_s += 2 * LATE_S if late else LATE_S / 2
+    found = judged.stored(("a1", "b1"), ("c1", "c2"))
+    assert found == (["an_ensemble_is_in_different_racks"] if late else [])

@@ -72,13 +72,10 @@ class RackLaws:
         self._world.relocated = on_relocated
         self._world.rack_lost = on_rack_lost
 
-    def _kept(self, ensemble: Sequence[str], write_quorum: int, horizon_s: float) -> bool:
-        """By any of the tables that counted since then."""
+    def _since(self, horizon_s: float) -> list[Racks]:
+        """The tables that counted then, or later."""
         ends = [begin_s for begin_s, _ in self._tables[1:]] + [float("inf")]
-        return any(
-            end_s > horizon_s and keeps_apart(table, ensemble, write_quorum)
-            for (_, table), end_s in zip(self._tables, ends)
-        )
+        return [table for (_, table), end_s in zip(self._tables, ends) if end_s > horizon_s]
 
     def _stored(self, ledger_id: int) -> None:
         now, before = _metadata(self._world, ledger_id), self._seen.pop(ledger_id, None)
@@ -88,12 +85,17 @@ class RackLaws:
         former = [] if before is None else [one.ensemble for one in before.segments]
         # Nobody tells when a ledger is created: its first ensemble may be as old as it is.
         horizon_s = 0.0 if before is None else self._world.loop.time() - LATE_S
+        tables = self._since(horizon_s)
         for segment in now.segments:
             new = segment.ensemble not in former
-            # A ledger that lies otherwise already goes on as well as it can.
-            apart = all(keeps_apart(self._world.racks, one, now.write_quorum) for one in former)
+            # A ledger that lies otherwise already, or did when this was chosen, goes on as well as
+            # it can.
+            apart = all(
+                keeps_apart(table, one, now.write_quorum) for one in former for table in tables
+            )
             former.append(segment.ensemble)
-            if new and apart and not self._kept(segment.ensemble, now.write_quorum, horizon_s):
+            kept = any(keeps_apart(table, segment.ensemble, now.write_quorum) for table in tables)
+            if new and apart and not kept:
                 racks = [self._world.racks[bookie] for bookie in segment.ensemble]
                 what = f"ledger {ledger_id} is put on {segment.ensemble} in {racks}"
                 self._stage.checker.fail("an_ensemble_is_in_different_racks", what)
