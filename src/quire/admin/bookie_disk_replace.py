@@ -16,6 +16,7 @@ from quire.admin.bookie_identity import (
     absolute,
     errors_of,
     held,
+    looking_at_ledgers,
     opened_metadata,
     pages_naming,
 )
@@ -198,8 +199,7 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
             with ExitStack() as stack:
                 found = await find_removal(store, bookie, path, _Here(stack))
                 with JobBar(shown=not as_json) as progress:
-                    progress.begin("looking at ledgers", 0, 0)
-                    await found.check_not_needed(store, lambda count: progress.done(count, 0))
+                    await found.check_not_needed(store, looking_at_ledgers(progress))
                 if not dry_run:
                     with errors_of(", ".join(found.left)):
                         await found.carry_out(store, _now_ms())

@@ -4,7 +4,7 @@ needs it."""
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -114,15 +114,19 @@ def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
     }
 
 
-async def pages_naming(
+def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
+    """It begins; to be called with how many more were looked at."""
+    progress.begin("looking at ledgers", 0, 0)
+    return lambda count: progress.done(count, 0)
+
+
+def pages_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """`metadata.naming.pages_naming`, with progress."""
     from quire.metadata import naming
 
-    progress.begin("looking at ledgers", 0, 0)
-    async for page in naming.pages_naming(store, bookie_id, lambda n: progress.done(n, 0)):
-        yield page
+    return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress))
 
 
 async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:

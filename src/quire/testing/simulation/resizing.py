@@ -35,6 +35,8 @@ OPERATIONS_MAX = 10
 """Of a disk that stays, for one removal: of one small file."""
 MEANWHILE = 0.5
 """How often the bookie is started where a removal was cut off, with all its disks or without."""
+WITHOUT = 0.5
+"""Of these starts: without the disk that is to go."""
 COMES_BACK = 0.3
 
 
@@ -103,7 +105,7 @@ class Resizing(DiskOperator):
         return False
 
     async def _start_meanwhile(self, name: str, disk: SimDisk, chance: random.Random) -> None:
-        world, without = self._world, chance.random() < 0.5
+        world, without = self._world, chance.random() < WITHOUT
         if without:
             world.drop_disk(name, disk)
         await self._try(name)
