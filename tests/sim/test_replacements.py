@@ -11,7 +11,6 @@ from typing import Any, cast
 import pytest
 
 from quire.bookie import disk_replacement
-from quire.bookie.lost_directory import content_of
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
 from quire.metadata.memory_cluster import Presence
@@ -25,9 +24,8 @@ from quire.testing.simulation.replacements import Machine, Replacements
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.world import World, bookie_id
 from quire.testing.trace import Trace
+from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
 
-BOOKIE = "bookie-0"
-LEDGERS = 6
 OPERATIONS_MIN = 15
 """Of the new disk: two small files, one of which is written twice."""
 FIRST_SEED = 41
@@ -45,19 +43,10 @@ class Scene:
     async def begin(self) -> SimDisk:
         """The disk that has died, of a bookie that is down."""
         world = self.world
-        await world.start(BOOKIE)
-        client = world.client("client")
-        for n in range(LEDGERS):
-            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await writer.append(b"%d" % n)
-            await writer.close()
-        await client.close()
+        await write_ledgers(world)
         world.crash(BOOKIE)
         lost = world.disks_of(BOOKIE)[1]
-        ledgers = content_of(lost).ledgers
-        assert ledgers is not None
-        self.gone = [n for n in range(LEDGERS) if n in ledgers]
-        assert 0 < len(self.gone) < LEDGERS
+        self.gone = ledgers_on(lost)
         lost.away = True
         return lost
 
@@ -103,14 +92,11 @@ def test_cut_off_by_a_loss_of_power_at_each_operation(elsewhere: bool) -> None:
             await world.start(BOOKIE)
         return True
 
-    operation = 1
-    while True:
+    def run(operation: int) -> bool:
         scene = Scene(operation)
-        cut = scene.world.loop.run(cut_off(scene, operation))
-        if not cut:
-            break
-        operation += 1
-    assert operation > OPERATIONS_MIN
+        return bool(scene.world.loop.run(cut_off(scene, operation)))
+
+    assert first_that_is_not_cut_off(run) > OPERATIONS_MIN
 
 
 def test_a_disk_that_is_well_is_not_replaced() -> None:

@@ -5,15 +5,13 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.lost_directory import content_of
 from quire.errors import CookieError, UsageError
 from quire.testing.disk import SimDisk
 from quire.testing.simulation import simulate
 from quire.testing.simulation.resizing import Resizing
 from quire.testing.simulation.world import World, bookie_id
+from tests.sim.disks import BOOKIE, LEDGERS, first_that_is_not_cut_off, ledgers_on, write_ledgers
 
-BOOKIE = "bookie-0"
-LEDGERS = 6
 OPERATIONS_MIN = 4
 """Of a disk that stays: one small file."""
 FIRST_SEED = 61
@@ -31,23 +29,14 @@ class Scene:
     async def begin(self, *, delete: bool = True) -> SimDisk:
         """The directory that goes, of a bookie that is down. `delete`: its ledgers."""
         world = self.world
-        await world.start(BOOKIE)
-        client = world.client("client")
-        for n in range(LEDGERS):
-            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
-            await writer.append(b"%d" % n)
-            await writer.close()
+        await write_ledgers(world)
         disk = world.disks_of(BOOKIE)[1]
         world.kill(BOOKIE)
-        there = content_of(disk).ledgers
-        assert there is not None
-        gone = [n for n in range(LEDGERS) if n in there]
-        self.kept = [n for n in range(LEDGERS) if n not in there]
-        assert gone
-        assert self.kept
-        if delete:
-            for ledger_id in gone:
-                await client.delete_ledger(ledger_id)
+        gone = ledgers_on(disk)
+        self.kept = [n for n in range(LEDGERS) if n not in gone]
+        client = world.client("client")
+        for ledger_id in gone if delete else ():
+            await client.delete_ledger(ledger_id)
         await client.close()
         return disk
 
@@ -77,13 +66,11 @@ def test_cut_off_by_a_loss_of_power_at_each_operation(struck: int) -> None:
             await world.start(BOOKIE)
         return True
 
-    operation = 1
-    while True:
+    def run(operation: int) -> bool:
         scene = Scene(operation)
-        if not scene.world.loop.run(cut_off(scene, operation)):
-            break
-        operation += 1
-    assert operation > OPERATIONS_MIN
+        return bool(scene.world.loop.run(cut_off(scene, operation)))
+
+    assert first_that_is_not_cut_off(run) > OPERATIONS_MIN
 
 
 def test_a_directory_that_is_needed_stays() -> None:

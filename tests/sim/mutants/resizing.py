@@ -7,10 +7,12 @@ import pytest
 from quire.bookie import disk_replacement, lost_directory
 from tests.sim.mutants.mutant import edit, mutant
 
+LOST = ("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence")
+
 
 @mutant(
     lost="what was on the directory, and was to be read there",
-    laws=("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence"),
+    laws=LOST,
     workload="resized",
     seeds=20,
 )
@@ -25,7 +27,7 @@ def a_directory_goes_that_is_needed(patch: pytest.MonkeyPatch) -> None:
 
 @mutant(
     lost="the same, where the other directories have some of the ledgers",
-    laws=("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence"),
+    laws=LOST,
     workload="resized",
     seeds=20,
 )

@@ -1,0 +1,38 @@
+"""A bookie whose ledgers lie in several directories, for what operators do to these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import count
+
+from quire.bookie.lost_directory import content_of
+from quire.testing.disk import SimDisk
+from quire.testing.simulation.world import World
+
+BOOKIE = "bookie-0"
+LEDGERS = 6
+
+
+async def write_ledgers(world: World) -> None:
+    """The bookie starts, and has ledgers 0..LEDGERS-1 with an entry each, closed."""
+    await world.start(BOOKIE)
+    client = world.client("client")
+    for n in range(LEDGERS):
+        writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+        await writer.append(b"%d" % n)
+        await writer.close()
+    await client.close()
+
+
+def ledgers_on(disk: SimDisk) -> list[int]:
+    """Some of these, of a bookie that is down."""
+    there = content_of(disk).ledgers
+    assert there is not None
+    found = [n for n in range(LEDGERS) if n in there]
+    assert 0 < len(found) < LEDGERS
+    return found
+
+
+def first_that_is_not_cut_off(cut_off: Callable[[int], bool]) -> int:
+    """The operation, from 1 on, in which no command is cut off any more: it has fewer."""
+    return next(operation for operation in count(1) if not cut_off(operation))
