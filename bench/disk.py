@@ -13,7 +13,8 @@ One line of JSON for each figure, with every sample; everything is removed at th
 - restart: 5 GB of log in a bookie's process, stopped cleanly or killed, from the start of the
   process to the first entry served.
 - cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
-  alternating rounds: one that was written alone, and ledgers written in turn after compaction.
+  alternating rounds: one that was written alone, and ledgers written in turn after compaction;
+  and one of those before it.
 - beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
   ledger of the same bookie at full speed.
 """
@@ -233,9 +234,10 @@ async def _cold_read_alone(options: Options) -> None:
 
 
 async def _cold_read_compacted(options: Options) -> None:
-    """Ten ledgers in turn, of which every second one is deleted."""
+    """Ten ledgers in turn, one of which is read as it lies; then every second one is deleted."""
     directory, ledgers = options.directory / "compacted", 10
     await _fill(directory, "turn", ledgers, 400_000 // options.divisor // ledgers)
+    await _cold_read_in_turn(options, directory)
     eager = StorageConfig(
         compact_minor_interval_s=0.0, compact_major_interval_s=0.0, compact_bytes_per_s=0
     )
@@ -243,20 +245,30 @@ async def _cold_read_compacted(options: Options) -> None:
         store.drop_ledgers(range(1, ledgers + 1, 2))
         begin_by = time.monotonic() + COMPACTION_BEGINS_S
         deadline = time.monotonic() + COMPACTION_LIMIT_S
-        quiet = 0
-        while quiet < 5:
-            done = store.stats().compactions
+        while True:
             store.check_space()
             await asyncio.sleep(0.2)
-            # A busy machine takes its time to begin.
-            begun = done > 0 or time.monotonic() > begin_by
-            quiet = quiet + 1 if begun and store.stats().compactions == done else 0
+            # A busy machine takes its time to begin, and for each segment.
+            begun = store.stats().compactions > 0 or time.monotonic() > begin_by
+            if begun and not any(one.reclaimable for one in store.usage()):
+                break
             if time.monotonic() > deadline:
                 raise SystemExit("the compaction did not come to its end")
         if not store.stats().compactions:
             raise SystemExit("nothing was compacted: fewer entries than a segment takes")
     await _compare(options, directory, list(range(2, ledgers + 1, 2)), "after compaction")
     shutil.rmtree(directory)
+
+
+async def _cold_read_in_turn(options: Options, directory: Path) -> None:
+    """What is not compacted: each piece is one entry, with those of the other ledgers between."""
+    rates = []
+    async with opened(directory) as store:
+        for _ in range(options.rounds):
+            drop_caches(directory)
+            size, seconds = await read_all(store, [1], READ_BYTES)
+            rates.append(size / 1e6 / seconds)
+    show("cold-read", "cold read, ten ledgers in turn", "MB/s", rates)
 
 
 async def _compare(options: Options, directory: Path, ledger_ids: list[int], title: str) -> None:
