@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
@@ -12,11 +13,12 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage import cold_reads, read_ahead, sealer
+from quire.storage import cold_reads, gathering, read_ahead, sealer
 from quire.storage.blocking import InlineReader
+from quire.storage.gathering import STRETCH_BYTES
 from quire.storage.reader import SCATTERED_BYTES, SLICE_BYTES
 from quire.storage.segment import SegmentState, segment_name
-from quire.storage.signals import NoLedger
+from quire.storage.signals import NoEntry, NoLedger
 from quire.storage.worker import ThreadReader
 from quire.testing.disk import SimDisk, SimFile
 from tests.support.storage import SMALL, StoreOnDisk, disk_of, run, sim_disk
@@ -26,6 +28,9 @@ LARGE = replace(
     SMALL, segment_bytes=16 << 20, max_queued_bytes=32 << 20, max_group_bytes=1 << 20,
     footer_cache_bytes=1 << 20,
 )  # fmt: skip
+
+FAR = 40
+"""So many ledgers in turn that nobody reads what lies between the entries of one."""
 
 
 class Recorder:
@@ -145,27 +150,102 @@ def written_of(box: StoreOnDisk, ledger_id: int) -> list[bytes]:
     return [data for (ledger, _), data in box.written.items() if ledger == ledger_id]
 
 
-@pytest.mark.parametrize("size", [900, 6_000])
+@pytest.mark.parametrize("size", [400, 900])
 def test_what_lies_scattered_is_fetched_many_pieces_at_a_time(size: int) -> None:
     """A ledger that took entries in turn with others: each of them cost a trip to the thread."""
-    box, recorder = sealed(1.0, 2_000, size, ledgers=10)
+    box, recorder = sealed(1.0, 8_000, size, ledgers=FAR)
     found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
     assert [bytes(entry) for entry in found] == written_of(box, 3)
     assert recorder.calls < len(found) // 20
     assert all(bytes <= SCATTERED_BYTES for _, bytes in recorder.reads[3:])
 
 
+@pytest.mark.parametrize("size", [60, 900, 6_000])
+def test_what_lies_near_each_other_is_read_as_one(size: int) -> None:
+    box, recorder = sealed(1.0, 2_000, size, ledgers=10)
+    found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
+    assert [bytes(entry) for entry in found] == written_of(box, 3)
+    assert len(recorder.reads) <= 4 + 2_000 * (size + 100) // STRETCH_BYTES
+
+
+@pytest.mark.parametrize("ledgers", [10, FAR])
 @pytest.mark.parametrize("budget", [0, 2_000, 30_000, 100_000])
-def test_scattered_pieces_end_where_one_read_would(budget: int) -> None:
-    warm, _ = sealed(0.0, 2_000, 900, ledgers=10)
-    box, recorder = sealed(1.0, 2_000, 900, ledgers=10)
+def test_scattered_pieces_end_where_one_read_would(budget: int, ledgers: int) -> None:
+    warm, _ = sealed(0.0, 200 * ledgers, 900, ledgers=ledgers)
+    box, recorder = sealed(1.0, 200 * ledgers, 900, ledgers=ledgers)
     wanted = [bytes(one) for one in warm.store.read(3, 5, 90, budget)]
     assert [bytes(one) for one in run(box.store.read_blocking(3, 5, 90, budget))] == wanted
     assert len(recorder.reads) <= len(wanted) + 3  # nothing is fetched that does not fit
 
 
-def test_damage_among_scattered_pieces_ends_the_read_before_it() -> None:
-    box, _ = sealed(1.0, 2_000, 900, ledgers=10)
+@pytest.mark.parametrize("seed", range(12))
+def test_what_is_read_as_one_is_what_is_read_alone(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever lies there, and whatever of it is damaged."""
+    rng = random.Random(seed)
+    box, _ = opened(LARGE, 1.0)
+    sizes = rng.sample(range(50, 3_000), 2)
+    for number in range(0, 600, 20):
+        entries = [n for n in range(number, number + 20) if rng.random() < 0.995]
+        size = sizes[rng.random() < 0.02]
+        box.append([(1 + n % 5, n // 5, bytes([n % 251]) * size) for n in entries])
+        box.pump()
+    run(box.store.close())
+    box.open()
+    box.pump()
+    segment, disk = only_sealed(box), box.disk
+    assert isinstance(disk, SimDisk)
+    for _ in range(rng.choice((0, 1, 3))):
+        disk.flip_bit(segment.name, rng.randrange(segment.groups_at, segment.end), 1)
+
+    def all_of(ledger_id: int) -> list[tuple[int, bytes | None]]:
+        found: list[tuple[int, bytes | None]] = []
+        at = 0
+        while at <= box.store.last_entry_id(ledger_id):
+            try:
+                some = run(box.store.read_blocking(ledger_id, at, 1_000, 200_000))
+                found += [(at + n, bytes(entry)) for n, entry in enumerate(some)]
+                at += len(some)
+            except DamagedError:
+                found.append((at, None))
+                at += 1
+            except NoEntry:
+                at += 1
+        return found
+
+    gathered: list[int] = []
+    real = gathering.Stretch.run
+
+    def noted(stretch: Any, data: bytes) -> Any:
+        gathered.append(len(stretch.starts))
+        return real(stretch, data)
+
+    monkeypatch.setattr(gathering.Stretch, "run", noted)
+    together = [all_of(ledger_id) for ledger_id in range(1, 6)]
+    assert gathered
+    monkeypatch.setattr(gathering, "ENTRIES_MIN", 1 << 30)
+    assert [all_of(ledger_id) for ledger_id in range(1, 6)] == together
+
+
+def test_damage_beside_what_is_wanted_costs_nothing() -> None:
+    """Entries of others that lie between are read, and need not be whole."""
+    box, recorder = sealed(1.0, 2_000, 6_000, ledgers=10)
+    run(box.store.read_blocking(3, 0, 1, 1 << 30))
+    waits = box.store._reader.upcoming(box.store._catalogue.ledgers[3], 30, 1, 1 << 20, 4)
+    assert waits is not None
+    disk = box.disk
+    assert isinstance(disk, SimDisk)
+    disk.flip_bit(waits.segment.name, waits.offset + 5 * 6_000, 1)
+    del recorder.reads[:]
+    found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
+    assert [bytes(entry) for entry in found] == written_of(box, 3)
+    assert max(size for _, size in recorder.reads) > STRETCH_BYTES // 2
+
+
+@pytest.mark.parametrize("ledgers", [10, FAR])
+def test_damage_among_scattered_pieces_ends_the_read_before_it(ledgers: int) -> None:
+    box, _ = sealed(1.0, 200 * ledgers, 900, ledgers=ledgers)
     written, reader = written_of(box, 3), box.store._reader
     run(box.store.read_blocking(3, 0, 1, 1 << 30))  # the index is known then
     waits = reader.upcoming(box.store._catalogue.ledgers[3], 30, 1, 1 << 20, 4)

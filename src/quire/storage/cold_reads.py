@@ -13,22 +13,16 @@ from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
 
-from quire.codec.frame_runs import Entries
+from quire.codec.frame_runs import Entries, FrameRun
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows
 from quire.codec.log_format import ranges_of
 from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
+from quire.storage.pieces import Fetched, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import (
-    SCATTERED_BYTES,
-    SLICE_BYTES,
-    Fetched,
-    Piece,
-    Reader,
-    checksums_of,
-)
+from quire.storage.reader import SCATTERED_BYTES, SLICE_BYTES, Reader
 from quire.storage.seams import File
 from quire.storage.segment import LedgerInfo, Part, Segment
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
@@ -91,13 +85,20 @@ def _has_failed(fetching: _Fetch[Piece]) -> bool:
 class _Read:
     """One read, and what was fetched for it."""
 
-    __slots__ = ("have", "ledger_id", "overhead_bytes", "scattered", "under_way")
+    __slots__ = (
+        "cost_bytes", "have", "ledger_id", "overhead_bytes", "scattered", "singly_until",
+        "under_way",
+    )  # fmt: skip
 
     def __init__(self, ledger_id: int, overhead_bytes: int) -> None:
         self.ledger_id = ledger_id
         self.overhead_bytes = overhead_bytes
         self.have: dict[Fetched, Piece] = {}
         self.under_way: dict[Fetched, _Fetch[Piece]] = {}
+        self.cost_bytes = 0
+        """Of what was read since the budget was asked last, and for it."""
+        self.singly_until = 0
+        """Entries before this one are not gathered: something among them does not check."""
         self.scattered = 0
         """Pieces of `have` for runs to come."""
 
@@ -139,7 +140,7 @@ class ColdReads:
         if kept is not None and not _has_failed(kept[1]):
             read.under_way[kept[0]] = kept[1]
         asked_bytes = max_bytes
-        entries, turn_bytes = Entries(), 0
+        entries = Entries()
         while len(entries) < max_count:
             at, most = first + len(entries), max_count - len(entries)
             try:
@@ -148,8 +149,9 @@ class ColdReads:
                     info, at, most, max_bytes, overhead_bytes, read.have, begun=bool(entries)
                 )
             except WouldBlock as missing:
-                await self._fetch(read, missing, info, at, most, max_bytes)
-                continue
+                run = await self._gather(read, missing, info, at, most, max_bytes)
+                if run is None:
+                    continue
             except NoLedger:
                 if entries:
                     return entries  # It was deleted meanwhile.
@@ -161,16 +163,42 @@ class ColdReads:
             entries.add(run)
             max_bytes -= run.size_bytes + overhead_bytes * run.count
             read.took_a_piece()
-            turn_bytes += run.frame_bytes
-            if turn_bytes > SLICE_BYTES // 2:
-                await self._budget.spend(turn_bytes)
-                turn_bytes = 0
+            read.cost_bytes += run.frame_bytes
+            if read.cost_bytes > SLICE_BYTES // 2:
+                await self._budget.spend(read.cost_bytes)
+                read.cost_bytes = 0
         if not entries:
             raise NoEntry
         if max_bytes < asked_bytes // 2 and not self.closed:
             # Not the end of what there is, so the reader may come again for as much.
             self._keep_next(ledger_id, first + len(entries), max_count, asked_bytes, overhead_bytes)
         return entries
+
+    async def _gather(
+        self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
+    ) -> FrameRun | None:
+        """A run of many from here on, where each lies alone and others near it. None: something
+        was fetched, look again."""
+        stretch, wanted = None, missing
+        small = 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
+        if small and at >= read.singly_until:
+            overhead_bytes = read.overhead_bytes
+            try:
+                stretch = self._reader.stretch(info, at, most, max_bytes, overhead_bytes, read.have)
+            except WouldBlock as index:
+                wanted = index
+        if stretch is None or stretch.segment is not missing.segment:
+            await self._fetch(read, wanted, info, at, most, max_bytes)
+            return None
+        fetching = self._on_thread(
+            stretch.segment, _FAILED, fetch, stretch.offset, stretch.size, True, False
+        )
+        run = self._reader.gathered(stretch, await _of(fetching), read.have)
+        if run is None:
+            read.singly_until = at + len(stretch.starts)
+        else:
+            read.cost_bytes += stretch.cost_bytes - run.frame_bytes
+        return run
 
     async def _fetch(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int

@@ -11,12 +11,12 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from itertools import repeat
-from typing import NamedTuple
 
-from quire.codec.digest import crc32c, crc32c_of
+from quire.codec.digest import crc32c
 from quire.codec.frame_runs import Entries, FrameRun
 from quire.codec.frames import FRAME_HEADER_BYTES, KEY_BYTES
 from quire.codec.log_footer import (
+    DISJOINT,
     LedgerRows,
     LedgerSummary,
     Summary,
@@ -29,6 +29,8 @@ from quire.errors import DamagedError
 from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.frames import equal_frames_are, frame_ids, frames_are
+from quire.storage.gathering import Stretch, stretch_of
+from quire.storage.pieces import Have, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
@@ -45,25 +47,6 @@ SCATTERED_BYTES = 16 * 1024
 """What lies in pieces of no more than this is fetched many pieces at a time."""
 SCATTERED_MAX = 64
 """So many, `MAX_READ_BYTES` in all."""
-
-Fetched = tuple[Segment, int, int]
-"""What of a segment's file: offset and size. After a compaction the segment is another object."""
-
-
-class Piece(NamedTuple):
-    """What was read of a segment's file, off the event loop."""
-
-    data: Buffer
-    """Fewer bytes at the end of the file, none where the disk failed: that checks nowhere."""
-    checksums: list[int] | None = None
-    """Of its blocks, where they are wanted: see `checksums_of`."""
-    waited: bool = False
-    """The device had to be waited for."""
-
-
-Have = Mapping[Fetched, Piece] | None
-"""What has been fetched, all else being a `WouldBlock`. None: what the system has cached is read
-on the event loop."""
 
 
 class Reader:
@@ -160,6 +143,42 @@ class Reader:
             most -= wanted.entries
             max_bytes -= wanted.entry_bytes + overhead * wanted.entries
         return found
+
+    def stretch(
+        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int, have: Have
+    ) -> Stretch | None:
+        """The same of runs of one entry that lie near each other, to be read as one; `WouldBlock`:
+        an index is wanted first."""
+        sealed = next(iter(info.sealed_with(entry_id)), None)
+        if sealed is None or any(part.first <= entry_id for part in info.open_parts):
+            return None
+        number, stop = sealed
+        stop = min([stop, *(part.first for part in info.open_parts)])
+        segment = self._segments[number]
+        try:
+            found = self._ledger_rows(segment, info.ledger_id, have)
+            self._checksums(segment, segment.groups_at, segment.groups_at, have)
+        except DamagedError:
+            return None  # Whoever reads the entry alone is told.
+        if found is None or found[1] != DISJOINT:
+            return None
+        rows, most = found[0], min(most, stop - entry_id)
+        stretch = stretch_of(segment, info.ledger_id, rows, entry_id, most)
+        if stretch is None:
+            return None
+        fit = max_bytes // (stretch.frame_size + overhead - segment.head_bytes)
+        return stretch if fit >= len(stretch.starts) else stretch.shorter(fit)
+
+    def gathered(self, stretch: Stretch, piece: Piece, have: Have) -> FrameRun | None:
+        """Its entries; None: they are to be read one by one."""
+        segment, low = stretch.segment, stretch.offset
+        try:
+            expected = self._checksums(segment, low, low + stretch.size, have)
+        except (WouldBlock, DamagedError):
+            return None
+        if piece.checksums != expected or not isinstance(piece.data, bytes):
+            return None
+        return stretch.run(piece.data)
 
     def _some(
         self,
@@ -445,12 +464,6 @@ def _blocks_of(place: Place, count: int) -> WouldBlock:
     high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES
     entry_bytes = size - place.segment.head_bytes * count
     return WouldBlock(place.segment, low, high - low, count, entry_bytes)
-
-
-def checksums_of(data: Buffer) -> list[int]:
-    """Of its blocks; the first begins with it."""
-    view = memoryview(data)
-    return [crc32c_of(view[at : at + BLOCK_BYTES]) for at in range(0, len(view), BLOCK_BYTES)]
 
 
 def _checked(

@@ -21,7 +21,8 @@ from quire.storage.directory import Identity, mark_log_begun, remove_small_file
 from quire.storage.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
-from quire.storage.reader import Fetched, Piece, Reader
+from quire.storage.pieces import Fetched, Piece
+from quire.storage.reader import Reader
 from quire.storage.recovery import CLEAN_NAME, Recovered, Recovery, RecoveryReport
 from quire.storage.replay import Tail, Unsealed, runs_of
 from quire.storage.rewrite import SPARE_NAME
