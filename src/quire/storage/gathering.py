@@ -8,14 +8,14 @@ entries are read one by one, which tells what is damaged.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from quire.codec.frame_runs import FrameRun
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows
 from quire.codec.log_parts import BLOCK_BYTES
-from quire.storage.frames import equal_frames_are
+from quire.storage.frames import frames_are
 from quire.storage.segment import Segment
 
 STRETCH_BYTES = 1024 * 1024
@@ -62,9 +62,7 @@ class Stretch:
         size, base, count = self.frame_size, self.offset, len(self.starts)
         frames = b"".join([data[at - base : at - base + size] for at in self.starts])
         ids, head_bytes = range(self.first, self.first + count), self.segment.head_bytes
-        if len(frames) != count * size or not equal_frames_are(
-            frames, 0, self.ledger_id, ids, size, head_bytes
-        ):
+        if not frames_are(frames, self.ledger_id, ids, (), size, head_bytes):
             return None
         return FrameRun(memoryview(frames), count, size, (), head_bytes)
 
@@ -81,12 +79,10 @@ def stretch_of(
     size = rows.frame_sizes[at]
     if not size:
         return None
-    starts = list(rows.offsets[at : at + most])
-    count = _equal(rows.counts[at : at + most], 1)
+    starts = _near(rows.offsets[at : at + most], STRETCH_BYTES - size)
+    count = _equal(rows.counts[at : at + len(starts)], 1)
     count = min(count, _equal(rows.frame_sizes[at : at + count], size))
     count = min(count, _equal(rows.ids_at[at : at + count], CONSECUTIVE))
-    count = min(count, _ascending(starts[:count]))
-    count = min(count, bisect_right(starts[:count], starts[0] + STRETCH_BYTES - size))
     if list(rows.firsts[at : at + count]) != list(range(entry_id, entry_id + count)):
         return None
     if count < ENTRIES_MIN or starts[count - 1] - starts[0] > SPREAD_MAX * size * count:
@@ -102,8 +98,11 @@ def _equal(values: Sequence[int], value: int) -> int:
     return len(values)
 
 
-def _ascending(values: Sequence[int]) -> int:
-    for index in range(1, len(values)):
-        if values[index] <= values[index - 1]:
-            return index
-    return len(values)
+def _near(values: Sequence[int], reach: int) -> Sequence[int]:
+    """Those that ascend, from the first on, and are not further from it than this."""
+    last, stop = values[0] - 1, values[0] + reach
+    for index, one in enumerate(values):
+        if not last < one <= stop:
+            return values[:index]
+        last = one
+    return values
