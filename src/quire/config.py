@@ -137,12 +137,12 @@ class ClientConfig:
     max_turn_bytes: int = 512 * KIB
     """Appends of one turn of the event loop are sent at its end, or when they reach this."""
     read_window_bytes: int = 1 * MIB
-    """What one batch read asks for."""
+    """What one window asks for: a batch read, or single reads of each bookie of the ensemble."""
     read_windows: int = 4
-    """Batch reads in flight for one `read`."""
+    """Windows in flight for one `read`."""
     single_reads_in_flight: int = 256
-    """Single reads in flight for one `read` of a striped ledger, or of a bookie without batch
-    reads."""
+    """Single reads in one window at most: of a striped ledger, or of bookies without batch reads.
+    """
     add_quorum_timeout_s: float = 0.0
     """An append that an ack quorum has not acknowledged within this time ends its writer, however
     often members of the ensemble were replaced meanwhile. 0: never."""

@@ -100,6 +100,8 @@ class FakeBookie:
     down: bool = False
     connects_in_s: float = 0
     """How long a connection to it takes."""
+    answers_in_s: float = 0
+    """How long a read takes; those of one write are answered together."""
     says: Callable[[Ask], Answer | type[Ellipsis]] | None = None
     """What it answers to a read; Ellipsis: the truth."""
     add_error: int = Code.OK
@@ -162,7 +164,7 @@ class FakeLink(BookieChannel):
     # -- reads --------------------------------------------------------------------------------
 
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self.bookie.answers_in_s)
         answer = self.bookie.answer(Ask(entry_id, flags))
         if answer is None:
             await asyncio.Event().wait()

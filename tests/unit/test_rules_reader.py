@@ -2,26 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from quire.client.ledger_view import LedgerView
+from quire.client.read_engine import FIRST_SINGLE_READS
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
 from quire.metadata.base import Versioned
 from quire.metadata.update import update_ledger
 from tests.support.fake_bookies import (
+    CONFIG,
     LEDGER,
     PASSWORD,
+    Ask,
+    FakeBookie,
     FakeCluster,
     payload,
     simulated,
 )
 
 CLOSED = LedgerState.CLOSED
+ENTRY_BYTES = 32 + 4 + len(payload(0))
+"""At least: header, digest and payload."""
 SHAPES = [(3, 3, 2), (4, 3, 2)]
 METADATA = LedgerMetadata(
     ensemble_size=3, write_quorum=3, ack_quorum=2, segments=(Segment(0, ("b0", "b1", "b2")),)
@@ -194,5 +202,76 @@ def test_damage_is_never_absence_for_a_reader(shape: tuple[int, int, int]) -> No
             with pytest.raises(ReadError) as silent:
                 await reader.read_entry(2)
             assert not isinstance(silent.value, NoSuchEntryError | DigestError)
+
+    simulated(main)
+
+
+def _lacks_all(bookie: FakeBookie) -> None:
+    bookie.says = bookie.no
+
+
+def _spoils_all(bookie: FakeBookie) -> None:
+    bookie.says = lambda ask: bookie.entries[ask.entry][:-1] + b"?"
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        _lacks_all,
+        _spoils_all,
+        FakeBookie.die,
+        lambda bookie: setattr(bookie, "says", bookie.silent),
+    ],
+    ids=["denied", "damaged", "dead", "silent"],
+)
+def test_what_one_bookie_does_not_give_is_asked_of_the_next_at_once(
+    trouble: Callable[[FakeBookie], None],
+) -> None:
+    """Hundreds of entries of a striped ledger take some round trips, not one each."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 2, 2), range(600), state=CLOSED)
+        for bookie in cluster.bookies.values():
+            bookie.answers_in_s = 0.2
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            trouble(cluster["b0"])
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            assert [e.payload async for e in reader.read()] == [payload(n) for n in range(600)]
+            assert loop.time() - began_s < 5.0
+            lacking = [ask for ask in cluster["b0"].asked if ask.entry >= 0]
+            assert len(lacking) <= 600 * 2 // 3, "what it has once refused is not asked of it again"
+
+    simulated(main)
+
+
+def test_single_reads_in_flight_are_bounded_by_bytes() -> None:
+    """The first of them by their number; when their size is known, by `read_window_bytes` for each
+    bookie of the ensemble."""
+
+    async def main() -> None:
+        config = dataclasses.replace(CONFIG, read_window_bytes=10 * ENTRY_BYTES)
+        cluster = await FakeCluster.made(3, config)
+        await cluster.ledger((3, 2, 2), range(1_000), state=CLOSED)
+        most = 0
+
+        def says(ask: Ask) -> Any:
+            nonlocal most
+            asked = max(ask.entry for bookie in cluster.bookies.values() for ask in bookie.asked)
+            most = max(most, asked - given)
+            return ...
+
+        given = -1
+        for bookie in cluster.bookies.values():
+            bookie.says = says
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            most = 0
+            async for run in reader.read_runs():
+                given = run.last
+        assert given == 999
+        assert FIRST_SINGLE_READS <= most <= 3 * 10 * (config.read_windows + 1)
 
     simulated(main)

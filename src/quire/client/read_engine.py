@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from quire.client.hedge import Hedge
@@ -36,6 +36,8 @@ from quire.net.answer_codes import NoEntryAnswer
 
 FIRST_WINDOW_ENTRIES = 256
 """Of a read that does not know yet how large the entries are."""
+FIRST_SINGLE_READS = 32
+"""The same, where nothing but their number bounds what comes."""
 MAX_WINDOW_ENTRIES = 16_384
 
 
@@ -110,13 +112,15 @@ class ReadEngine:
 
     def _window_end(self, first: int, last: int) -> int:
         metadata = self._metadata()
-        if self._single(metadata):
-            count = self._config.single_reads_in_flight
-        elif self._entry_bytes:
-            count = int(self._config.read_window_bytes / self._entry_bytes)
+        single, window_bytes = self._single(metadata), self._config.read_window_bytes
+        if single:
+            window_bytes *= metadata.ensemble_size
+        if self._entry_bytes:
+            count = int(window_bytes / self._entry_bytes)
         else:
-            count = FIRST_WINDOW_ENTRIES
-        count = min(max(count, 1), MAX_WINDOW_ENTRIES)
+            count = FIRST_SINGLE_READS if single else FIRST_WINDOW_ENTRIES
+        most = self._config.single_reads_in_flight if single else MAX_WINDOW_ENTRIES
+        count = min(max(count, 1), most)
         segment = metadata.segment_of(first)
         return min(first + count - 1, metadata.segment_end(segment, last))
 
@@ -264,30 +268,42 @@ class ReadEngine:
     # -- single reads -------------------------------------------------------------------------
 
     async def _singles(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """All of first..last, each from the first replica of its write set; what fails there is
-        asked of the others."""
-        ensemble = metadata.segment_of(first).ensemble
-        by_bookie: dict[str, list[int]] = {}
-        size, quorum = metadata.ensemble_size, metadata.write_quorum
-        firsts = [
-            self._pool.read_order([ensemble[index] for index in write_set(residue, size, quorum)])[
-                0
-            ]
-            for residue in range(size)
-        ]
-        for entry in range(first, last + 1):
-            by_bookie.setdefault(firsts[entry % size], []).append(entry)
+        """All of first..last, in rounds: what the first replicas of their write sets do not give is
+        asked of the second ones, and so on, many entries in one write. What is left then is asked
+        for alone, and with patience."""
         found: dict[int, bytes] = {}
         denied: dict[int, dict[str, QuireError]] = {}
-        async with asyncio.TaskGroup() as group:
-            for bookie, entries in by_bookie.items():
-                group.create_task(self._many(bookie, entries, found, denied))
-        for entry in range(first, last + 1):
-            if entry not in found:
-                run = await self._from_replicas(metadata, entry, entry, 1, self._one)
-                self._note(metadata, entry, denied.get(entry, {}), True)
-                found[entry] = memoryview(run.data)[:].tobytes()
+        mute: set[str] = set()
+        left = list(range(first, last + 1))
+        for replicas in self._rounds(metadata, first):
+            by_bookie: dict[str, list[int]] = {}
+            for entry in left:
+                bookie = replicas[entry % len(replicas)]
+                if bookie not in mute:
+                    by_bookie.setdefault(bookie, []).append(entry)
+            async with asyncio.TaskGroup() as group:
+                for bookie, entries in by_bookie.items():
+                    group.create_task(self._many(bookie, entries, found, denied, mute))
+            left = [entry for entry in left if entry not in found]
+            if not left:
+                break
+        for entry in left:
+            run = await self._from_replicas(metadata, entry, entry, 1, self._one)
+            found[entry] = memoryview(run.data)[:].tobytes()
+        for entry, errors in denied.items():
+            self._note(metadata, entry, errors, True)
         return self.run_of(first, [found[entry] for entry in range(first, last + 1)])
+
+    def _rounds(self, metadata: LedgerMetadata, first: int) -> Iterator[tuple[str, ...]]:
+        """The bookies to ask in each round, by the number of an entry in its stripe."""
+        ensemble = metadata.segment_of(first).ensemble
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        return zip(
+            *(
+                self._pool.read_order([ensemble[at] for at in write_set(residue, size, quorum)])
+                for residue in range(size)
+            )
+        )
 
     async def _many(
         self,
@@ -295,9 +311,10 @@ class ReadEngine:
         entries: list[int],
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
+        mute: set[str],
     ) -> None:
         """Fill `found` with what this bookie answers validly in time, and `denied` with what it
-        says that it never had."""
+        says that it never had; or add it to `mute`, if it leaves all of it unanswered."""
         try:
             with self._span("read_stripe", entries[0], entries[-1], bookie=bookie):
                 async with asyncio.timeout(self._config.speculative_read_s):
@@ -305,9 +322,11 @@ class ReadEngine:
                     answers = await channel.read_many(self._codec.ledger_id, entries)
         except TimeoutError:
             self._pool.health.overtaken(bookie)
+            mute.add(bookie)
             return
         except QuireError:
             self._pool.health.error(bookie)
+            mute.add(bookie)
             return
         for entry, answer in zip(entries, answers):
             if isinstance(answer, bytes):
@@ -318,7 +337,7 @@ class ReadEngine:
                     continue
                 found[entry] = answer
             elif isinstance(answer, NoEntryAnswer):
-                denied[entry] = {bookie: answer}
+                denied.setdefault(entry, {})[bookie] = answer
 
     # -- copies that are compared -------------------------------------------------------------
 
