@@ -14,7 +14,7 @@ One line of JSON for each figure, with every sample; everything is removed at th
   process to the first entry served.
 - cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
   alternating rounds: one that was written alone, and ledgers written in turn after compaction;
-  and one of those before it.
+  and one of those before it, of entries of one size and of any.
 - beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
   ledger of the same bookie at full speed.
 """
@@ -224,6 +224,7 @@ async def _restart(options: Options) -> None:
 def cold_read(options: Options) -> None:
     asyncio.run(_cold_read_alone(options))
     asyncio.run(_cold_read_compacted(options))
+    asyncio.run(_cold_read_mixed(options))
 
 
 async def _cold_read_alone(options: Options) -> None:
@@ -237,7 +238,7 @@ async def _cold_read_compacted(options: Options) -> None:
     """Ten ledgers in turn, one of which is read as it lies; then every second one is deleted."""
     directory, ledgers = options.directory / "compacted", 10
     await _fill(directory, "turn", ledgers, 400_000 // options.divisor // ledgers)
-    await _cold_read_in_turn(options, directory)
+    await _cold_read_in_turn(options, directory, "ten ledgers in turn")
     eager = StorageConfig(
         compact_minor_interval_s=0.0, compact_major_interval_s=0.0, compact_bytes_per_s=0
     )
@@ -260,15 +261,25 @@ async def _cold_read_compacted(options: Options) -> None:
     shutil.rmtree(directory)
 
 
-async def _cold_read_in_turn(options: Options, directory: Path) -> None:
-    """What is not compacted: each piece is one entry, with those of the other ledgers between."""
-    rates = []
+async def _cold_read_mixed(options: Options) -> None:
+    directory, ledgers = options.directory / "mixed", 10
+    await _fill(directory, "mixed", ledgers, 400_000 // options.divisor // ledgers)
+    await _cold_read_in_turn(options, directory, "ten ledgers in turn, of any size")
+    shutil.rmtree(directory)
+
+
+async def _cold_read_in_turn(options: Options, directory: Path, title: str) -> None:
+    """What is not compacted: each piece is one entry or some, with those of others between."""
+    cold: list[float] = []
+    cached: list[float] = []
     async with opened(directory) as store:
         for _ in range(options.rounds):
             drop_caches(directory)
-            size, seconds = await read_all(store, [1], READ_BYTES)
-            rates.append(size / 1e6 / seconds)
-    show("cold-read", "cold read, ten ledgers in turn", "MB/s", rates)
+            for rates in (cold, cached):
+                size, seconds = await read_all(store, [1], READ_BYTES)
+                rates.append(size / 1e6 / seconds)
+    show("cold-read", f"cold read, {title}", "MB/s", cold)
+    show("cold-read", f"the same once more, cached, {title}", "MB/s", cached)
 
 
 async def _compare(options: Options, directory: Path, ledger_ids: list[int], title: str) -> None:

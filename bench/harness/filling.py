@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import struct
 import time
-from collections.abc import AsyncIterator, Iterator
+from array import array
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -22,12 +24,14 @@ from quire.storage.disk import RealDisk
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 
-Layout = Literal["long", "turn"]
-"""One ledger behind the other, in long runs; or all in turn, so that each entry is a run."""
+Layout = Literal["long", "turn", "mixed"]
+"""One ledger behind the other, in long runs; all in turn, so that each entry is a run; or all in
+turn by chance, in runs of one to three entries of different sizes."""
 
 CHUNK_BYTES = 256 * 1024
 """Appended as one batch."""
 CHUNKS_IN_FLIGHT = 16
+MIXED_RUN_MAX = 3
 COPY_BYTES = 1024 * 1024
 """Read at once where a file is only read through, as `dd bs=1M` does."""
 POLL_S = 0.05
@@ -57,13 +61,13 @@ async def opened(
 
 
 def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterator[Batch]:
-    """Batches of entries of so many bytes; ledger ids from 1 on."""
-    key, payload = master_key(b""), bytes(size_bytes)
+    """Batches of entries of so many bytes, "mixed" in the mean; ledger ids from 1 on."""
+    key, payload = master_key(b""), bytes(2 * size_bytes)
 
-    def frame(ledger_id: int, entry_id: int) -> bytes:
+    def frame(ledger_id: int, entry_id: int, size: int = size_bytes) -> bytes:
         # Nobody looks at the digest of what only a store reads.
         head = struct.pack(">qqqq", ledger_id, entry_id, entry_id - 1, size_bytes * entry_id)
-        return add_request(key, head + bytes(4) + payload)
+        return add_request(key, head + bytes(4) + payload[:size])
 
     frame_bytes = len(frame(1, 0))
     per_chunk = max(1, CHUNK_BYTES // frame_bytes)
@@ -74,6 +78,9 @@ def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterato
                 run = Run(ledger_id, first, len(ids), 0, frame_bytes)
                 yield Batch([b"".join(frame(ledger_id, entry_id) for entry_id in ids)], [run])
         return
+    if layout == "mixed":
+        yield from _mixed(frame, ledgers, each, size_bytes)
+        return
     for at in range(0, ledgers * each, per_chunk):
         places = range(at, min(ledgers * each, at + per_chunk))
         keys = [(1 + place % ledgers, place // ledgers) for place in places]
@@ -82,6 +89,33 @@ def _chunks(layout: Layout, ledgers: int, each: int, size_bytes: int) -> Iterato
             for index, (ledger_id, entry_id) in enumerate(keys)
         ]
         yield Batch([b"".join(frame(*one) for one in keys)], runs)
+
+
+def _mixed(
+    frame: Callable[[int, int, int], bytes], ledgers: int, each: int, size_bytes: int
+) -> Iterator[Batch]:
+    chance, upcoming = random.Random(1), [0] * ledgers
+    left = ledgers * each
+    while left > 0:
+        frames: list[bytes] = []
+        runs: list[Run] = []
+        at = 0
+        while at < CHUNK_BYTES and left > 0:
+            number, count = chance.randrange(ledgers), chance.randint(1, MIXED_RUN_MAX)
+            first = upcoming[number]
+            ids = range(first, first + count)
+            sizes = [chance.randint(size_bytes // 4, size_bytes * 7 // 4) for _ in ids]
+            some = [frame(1 + number, *one) for one in zip(ids, sizes)]
+            lengths = array("I", map(len, some))
+            if count == 1:
+                runs.append(Run(1 + number, first, 1, at, lengths[0]))
+            else:
+                runs.append(Run(1 + number, first, count, at, 0, lengths))
+            frames += some
+            at += sum(lengths)
+            upcoming[number] += count
+            left -= count
+        yield Batch([b"".join(frames)], runs)
 
 
 async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size: int) -> float:

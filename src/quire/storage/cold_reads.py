@@ -177,8 +177,8 @@ class ColdReads:
     async def _gather(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> FrameRun | None:
-        """A run of many from here on, where each lies alone and others near it. None: something
-        was fetched, look again."""
+        """A run of many from here on, where small ones lie near each other. None: something was
+        fetched, look again."""
         stretch, wanted = None, missing
         small = 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
         if small and at >= read.singly_until:
@@ -195,7 +195,7 @@ class ColdReads:
         )
         run = self._reader.gathered(stretch, await _of(fetching), read.have)
         if run is None:
-            read.singly_until = at + len(stretch.starts)
+            read.singly_until = at + len(stretch.sizes)
         else:
             read.cost_bytes += stretch.cost_bytes - run.frame_bytes
         return run

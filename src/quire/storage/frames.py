@@ -7,9 +7,15 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from itertools import repeat
 
+from quire.codec.frame_runs import FrameRun
 from quire.codec.log_parts import Buffer
+from quire.errors import DamagedError
+from quire.storage.segment import Place
 
+COLUMNS_FROM = 8
+"""Frames of one size that are checked column by column; fewer are looked at one by one."""
 ID_BYTES = 8
 _LENGTH = struct.Struct(">I")
 _IDS = struct.Struct(">qq")
@@ -100,3 +106,35 @@ def equal_frames_are(
     return all(
         data[entries_at + byte : end : frame_size] == changing[byte::size] for byte in range(size)
     )
+
+
+def checked(
+    view: memoryview, at: int, good: int, ledger_id: int, entry_id: int, place: Place, count: int
+) -> FrameRun:
+    """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
+    trusted. `DamagedError` where the first is damaged."""
+    size, head_bytes = place.frame_size, place.segment.head_bytes
+    end = at + size * count
+    if place.sizes is None and count >= COLUMNS_FROM and end <= good:
+        ids = range(entry_id, entry_id + count)
+        whole = view.obj
+        if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
+            equal = equal_frames_are(whole, at, ledger_id, ids, size, head_bytes)
+        else:
+            equal = frames_are(view[at:end], ledger_id, ids, (), size, head_bytes)
+        if equal:
+            return FrameRun(view[at:end], count, size, (), head_bytes)
+    found, end = 0, at
+    unpack = frame_ids(head_bytes).unpack_from
+    for size in repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]:
+        if end + size > good or unpack(view, end) != (size - 4, ledger_id, entry_id + found):
+            break
+        found += 1
+        end += size
+    if not found:
+        raise DamagedError(
+            f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
+            remedy="Another replica has it; it is replaced when the ledger is replicated again",
+        )
+    sizes = () if place.sizes is None else place.sizes[:found]
+    return FrameRun(view[at:end], found, place.frame_size, sizes, head_bytes)

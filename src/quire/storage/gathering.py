@@ -1,16 +1,16 @@
-"""Entries that took turns with those of a few other ledgers, read as one stretch of the file.
+"""Runs that took turns with those of a few other ledgers, read as one stretch of the file.
 
-Such a ledger has runs of one entry, with others between. Where these lie near each other, what is
-between is read too, and the frames are put together: then they are a run like any other, and are
-checked as one. All blocks of the stretch must be whole; where anything is out of the ordinary the
-entries are read one by one, which tells what is damaged.
+Such a ledger has runs of one or some entries, with those of others between. Where these lie near
+each other, what is between is read too, and the frames are put together: then they are a run like
+any other, and are checked as one. All blocks of the stretch must be whole; where anything is out of
+the ordinary the runs are read one by one, which tells what is damaged.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from quire.codec.frame_runs import FrameRun
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows
@@ -20,7 +20,7 @@ from quire.storage.segment import Segment
 
 STRETCH_BYTES = 1024 * 1024
 """Read at once."""
-ENTRIES_MIN = 8
+RUNS_MIN = 8
 """Fewer are read one by one."""
 ENTRIES_MAX = 4096
 """Put together in one turn of the event loop, in a millisecond or two."""
@@ -32,77 +32,108 @@ PASSED_SHARE = 4
 
 @dataclass(frozen=True, slots=True)
 class Stretch:
-    """Whole blocks of a segment's file, in which frames of consecutive entries lie."""
+    """Whole blocks of a segment's file, in which runs of consecutive entries lie."""
 
     segment: Segment
     ledger_id: int
     first: int
-    starts: Sequence[int]
-    """Of the frames, in the file; ascending."""
-    frame_size: int
+    runs: Sequence[tuple[int, int]]
+    """Where each begins and ends in the file; ascending, none in another."""
+    sizes: Sequence[int]
+    """Of all frames."""
 
     @property
     def offset(self) -> int:
-        return self.starts[0] - self.starts[0] % BLOCK_BYTES
+        return self.runs[0][0] - self.runs[0][0] % BLOCK_BYTES
 
     @property
     def size(self) -> int:
-        return -(-(self.starts[-1] + self.frame_size) // BLOCK_BYTES) * BLOCK_BYTES - self.offset
+        return -(-self.runs[-1][1] // BLOCK_BYTES) * BLOCK_BYTES - self.offset
 
     @property
     def cost_bytes(self) -> int:
         """What is passed over is read and checked on a thread, but not taken apart."""
-        return max(self.frame_size * len(self.starts), self.size // PASSED_SHARE)
-
-    def shorter(self, count: int) -> Stretch | None:
-        return replace(self, starts=self.starts[:count]) if count >= ENTRIES_MIN else None
+        return max(sum(self.sizes), self.size // PASSED_SHARE)
 
     def run(self, data: bytes) -> FrameRun | None:
         """Of what was read there, all of whose blocks check; None: something else lies there."""
-        size, base, count = self.frame_size, self.offset, len(self.starts)
-        frames = b"".join([data[at - base : at - base + size] for at in self.starts])
-        ids, head_bytes = range(self.first, self.first + count), self.segment.head_bytes
-        if not frames_are(frames, self.ledger_id, ids, (), size, head_bytes):
+        base, count, head_bytes = self.offset, len(self.sizes), self.segment.head_bytes
+        frames = b"".join([data[start - base : end - base] for start, end in self.runs])
+        ids, size = range(self.first, self.first + count), self.sizes[0]
+        equal = self.sizes.count(size) == count
+        sizes, size = ((), size) if equal else (self.sizes, 0)
+        if not frames_are(frames, self.ledger_id, ids, sizes, size, head_bytes):
             return None
-        return FrameRun(memoryview(frames), count, size, (), head_bytes)
+        return FrameRun(memoryview(frames), count, size, sizes, head_bytes)
 
 
 def stretch_of(
-    segment: Segment, ledger_id: int, rows: LedgerRows, entry_id: int, most: int
+    segment: Segment,
+    ledger_id: int,
+    rows: LedgerRows,
+    entry_id: int,
+    most: int,
+    max_bytes: int,
+    overhead: int,
 ) -> Stretch | None:
-    """The stretch that begins with this entry, of at most so many; None: it is not worth it, or not
-    that simple. No runs of the ledger overlap in the segment."""
-    at = bisect_left(rows.firsts, entry_id)
-    most = min(most, len(rows.firsts) - at, ENTRIES_MAX)
-    if most < ENTRIES_MIN or rows.firsts[at] != entry_id:
+    """The stretch that begins with this entry, of at most so many entries; `max_bytes`, `overhead`:
+    see `LedgerStore.read`. None: it is not worth it, or not that simple. No runs of the ledger
+    overlap in the segment."""
+    row = bisect_right(rows.firsts, entry_id) - 1
+    most = min(most, ENTRIES_MAX)
+    if row < 0 or len(rows.firsts) - row < RUNS_MIN or most < RUNS_MIN:
         return None
-    size = rows.frame_sizes[at]
-    if not size:
+    per_entry, wanted, behind, stop = overhead - segment.head_bytes, entry_id, 0, 0
+    runs: list[tuple[int, int]] = []
+    sizes: list[int] = []
+    for one in range(row, min(len(rows.firsts), row + ENTRIES_MAX)):
+        start, size = rows.offsets[one], rows.frame_sizes[one]
+        frames: Sequence[int] = (size,)
+        if not (rows.counts[one] == 1 and size and rows.firsts[one] == wanted):
+            start, frames = _frames_from(rows, one, wanted, most - len(sizes))
+            size = sum(frames)
+        elif rows.ids_at[one] != CONSECUTIVE:
+            break
+        stop = stop or start + STRETCH_BYTES
+        count = len(frames)
+        if start + size > stop or size + per_entry * count > max_bytes:
+            frames = frames[: _that_fit(frames, stop - start, max_bytes, per_entry)]
+            count, size = len(frames), sum(frames)
+            most = len(sizes) + count  # the last of them
+        if not frames or start < behind:
+            break
+        behind = start + size
+        runs.append((start, behind))
+        sizes += frames
+        if len(sizes) >= most:
+            break
+        max_bytes -= size + per_entry * count
+        wanted += count
+    if len(runs) < RUNS_MIN or behind - runs[0][0] > SPREAD_MAX * sum(sizes):
         return None
-    starts = _near(rows.offsets[at : at + most], STRETCH_BYTES - size)
-    count = _equal(rows.counts[at : at + len(starts)], 1)
-    count = min(count, _equal(rows.frame_sizes[at : at + count], size))
-    count = min(count, _equal(rows.ids_at[at : at + count], CONSECUTIVE))
-    if list(rows.firsts[at : at + count]) != list(range(entry_id, entry_id + count)):
-        return None
-    if count < ENTRIES_MIN or starts[count - 1] - starts[0] > SPREAD_MAX * size * count:
-        return None
-    return Stretch(segment, ledger_id, entry_id, starts[:count], size)
+    return Stretch(segment, ledger_id, entry_id, runs, sizes)
 
 
-def _equal(values: Sequence[int], value: int) -> int:
-    """How many of them, from the first on, are this."""
-    for index, one in enumerate(values):
-        if one != value:
-            return index
-    return len(values)
+def _frames_from(rows: LedgerRows, row: int, entry_id: int, most: int) -> tuple[int, Sequence[int]]:
+    """Where the frame of this entry lies in this run, and the sizes of it and those behind it; none
+    where the run lacks it, or has gaps."""
+    skipped, at = entry_id - rows.firsts[row], rows.offsets[row]
+    count = rows.counts[row] - skipped
+    if rows.ids_at[row] != CONSECUTIVE or skipped < 0 or count <= 0:
+        return at, []
+    frame_size = rows.frame_sizes[row]
+    if frame_size:
+        return at + frame_size * skipped, [frame_size] * min(count, most)
+    base = rows.sizes_at[row]
+    first = base + skipped
+    return at + sum(rows.sizes[base:first]), rows.sizes[first : first + min(count, most)]
 
 
-def _near(values: Sequence[int], reach: int) -> Sequence[int]:
-    """Those that ascend, from the first on, and are not further from it than this."""
-    last, stop = values[0] - 1, values[0] + reach
-    for index, one in enumerate(values):
-        if not last < one <= stop:
-            return values[:index]
-        last = one
-    return values
+def _that_fit(sizes: Sequence[int], room: int, max_bytes: int, per_entry: int) -> int:
+    """How many of these frames, from the first on."""
+    for count, size in enumerate(sizes):
+        room -= size
+        max_bytes -= size + per_entry
+        if room < 0 or max_bytes < 0:
+            return count
+    return len(sizes)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from itertools import repeat
 
 from quire.codec.digest import crc32c
 from quire.codec.frame_runs import Entries, FrameRun
@@ -28,7 +27,7 @@ from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
 from quire.errors import DamagedError
 from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles
-from quire.storage.frames import equal_frames_are, frame_ids, frames_are
+from quire.storage.frames import checked
 from quire.storage.gathering import Stretch, stretch_of
 from quire.storage.pieces import Have, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
@@ -40,9 +39,6 @@ MAX_READ_BYTES = 1024 * 1024
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
 """Taken apart in one turn of the event loop: adds wait for no more than that."""
-COLUMNS_FROM = 8
-"""Frames of one size that are checked column by column; fewer are looked at one by one."""
-
 SCATTERED_BYTES = 16 * 1024
 """What lies in pieces of no more than this is fetched many pieces at a time."""
 SCATTERED_MAX = 64
@@ -84,11 +80,22 @@ class Reader:
             )  # fmt: skip
             if not run:
                 break
+            if not entries and run.count < max_count and run.frame_bytes <= SCATTERED_BYTES:
+                self._not_scattered(info, first, max_count, max_bytes, overhead)
             entries.add(run)
             max_bytes -= run.size_bytes + overhead * run.count
         if not entries:
             raise NoEntry
         return entries
+
+    def _not_scattered(
+        self, info: LedgerInfo, first: int, max_count: int, max_bytes: int, overhead: int
+    ) -> None:
+        """`WouldBlock` where many small runs are wanted that are better read as one: cached or not,
+        that is nothing for the event loop, and each alone takes longer still."""
+        stretch = self.stretch(info, first, max_count, max_bytes, overhead, None)
+        if stretch is not None:
+            raise WouldBlock(stretch.segment, stretch.offset, stretch.size)
 
     def run(
         self,
@@ -147,8 +154,8 @@ class Reader:
     def stretch(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int, have: Have
     ) -> Stretch | None:
-        """The same of runs of one entry that lie near each other, to be read as one; `WouldBlock`:
-        an index is wanted first."""
+        """The same of runs that lie near each other, to be read as one; `WouldBlock`: an index is
+        wanted first."""
         sealed = next(iter(info.sealed_with(entry_id)), None)
         if sealed is None or any(part.first <= entry_id for part in info.open_parts):
             return None
@@ -163,11 +170,7 @@ class Reader:
         if found is None or found[1] != DISJOINT:
             return None
         rows, most = found[0], min(most, stop - entry_id)
-        stretch = stretch_of(segment, info.ledger_id, rows, entry_id, most)
-        if stretch is None:
-            return None
-        fit = max_bytes // (stretch.frame_size + overhead - segment.head_bytes)
-        return stretch if fit >= len(stretch.starts) else stretch.shorter(fit)
+        return stretch_of(segment, info.ledger_id, rows, entry_id, most, max_bytes, overhead)
 
     def gathered(self, stretch: Stretch, piece: Piece, have: Have) -> FrameRun | None:
         """Its entries; None: they are to be read one by one."""
@@ -204,7 +207,7 @@ class Reader:
                 count = 1
             try:
                 view, at, good = self._frames(place, count, have)
-                run = _checked(view, at, good, info.ledger_id, entry_id, place, count)
+                run = checked(view, at, good, info.ledger_id, entry_id, place, count)
                 if self._ahead.is_followed(info.ledger_id, place.segment):
                     self._look_ahead(info, entry_id, run, place)
                 return run
@@ -285,7 +288,7 @@ class Reader:
                 continue
             try:
                 view, at, good = self._frames(place, 1, have)
-                _checked(view, at, good, info.ledger_id, info.last_entry_id, place, 1)
+                checked(view, at, good, info.ledger_id, info.last_entry_id, place, 1)
             except DamagedError:
                 continue
             return bytes(view[at + FRAME_HEADER_BYTES - KEY_BYTES : at + FRAME_HEADER_BYTES])
@@ -464,35 +467,3 @@ def _blocks_of(place: Place, count: int) -> WouldBlock:
     high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES
     entry_bytes = size - place.segment.head_bytes * count
     return WouldBlock(place.segment, low, high - low, count, entry_bytes)
-
-
-def _checked(
-    view: memoryview, at: int, good: int, ledger_id: int, entry_id: int, place: Place, count: int
-) -> FrameRun:
-    """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
-    trusted. `DamagedError` where the first is damaged."""
-    size, head_bytes = place.frame_size, place.segment.head_bytes
-    end = at + size * count
-    if place.sizes is None and count >= COLUMNS_FROM and end <= good:
-        ids = range(entry_id, entry_id + count)
-        whole = view.obj
-        if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
-            equal = equal_frames_are(whole, at, ledger_id, ids, size, head_bytes)
-        else:
-            equal = frames_are(view[at:end], ledger_id, ids, (), size, head_bytes)
-        if equal:
-            return FrameRun(view[at:end], count, size, (), head_bytes)
-    found, end = 0, at
-    unpack = frame_ids(head_bytes).unpack_from
-    for size in repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]:
-        if end + size > good or unpack(view, end) != (size - 4, ledger_id, entry_id + found):
-            break
-        found += 1
-        end += size
-    if not found:
-        raise DamagedError(
-            f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
-            remedy="Another replica has it; it is replaced when the ledger is replicated again",
-        )
-    sizes = () if place.sizes is None else place.sizes[:found]
-    return FrameRun(view[at:end], found, place.frame_size, sizes, head_bytes)
