@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import Truncation
+from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchStreamError,
@@ -18,11 +19,13 @@ from quire.errors import (
     StreamFencedError,
     VersionConflictError,
 )
+from quire.metadata.tree import Create, Delete, Operation, Put
 from quire.statemachine import Dictionary, DurableDict, follow
 from quire.streams.namespace import Namespace
 from quire.streams.records import Gap
 from quire.streams.segments import Segments
 from quire.streams.state_machine import BUCKET, Objects
+from quire.streams.stream_metadata import StreamMetadata
 from quire.streams.takeover import take_over
 from quire.streams.truncation import free, remove, truncate
 from tests.unit.test_streams import Bench, run
@@ -182,6 +185,134 @@ def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
         with pytest.raises(StreamFencedError):
             await segments.metadata.change(segments.taken.claim, drop=segments.open.segment)
         writer.abandon()
+
+    run(scene)
+
+
+def loses_an_answer(
+    b: Bench, metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[object]]
+) -> None:
+    """The next transaction is done, and its answer lost; `meanwhile` comes before the next try."""
+    tree, real = metadata.tree, metadata.tree.commit
+
+    async def commit(*operations: Operation) -> None:
+        tree.commit = real  # type: ignore[method-assign]
+        await real(*operations)
+        await meanwhile()
+        raise MetadataUnavailableError("the answer was lost")
+
+    tree.commit = commit  # type: ignore[assignment, method-assign]
+
+
+@pytest.mark.parametrize("slots", [0, 1], ids=["whole", "part"])
+def test_what_was_truncated_at_once_was_completed_all_the_same(slots: int) -> None:
+    """The writer found another node than the one it had wanted, and took itself for fenced."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append_many([b"0", b"1"])
+        other = b.streams.metadata("s")
+        until = DLSN(1, 0, 1) if slots else DLSN(2, 0, 0)
+        loses_an_answer(b, writer._segments.metadata, lambda: truncate(other, until))
+        await writer.roll()
+        await writer.append(b"2")
+        await writer.close()
+        assert await b.numbers("s") == [1, 2]
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2"][not slots :]
+
+    run(scene)
+
+
+def test_what_was_freed_at_once_was_published_all_the_same() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        metadata, other = b.streams.metadata("s"), b.streams.metadata("s")
+        claim = await metadata.claim()
+        copies = [
+            StreamSegment(lssn, 1_000 + lssn, 1).completed(
+                last_txid=1, record_count=1, last_entry_id=0, last_slot_id=0,
+                completion_time_ms=1, start_sequence_id=lssn,
+            )
+            for lssn in range(1, 5)
+        ]  # fmt: skip
+        after: dict[str, bytes | None] = {
+            metadata.paths.segment(one.name): one.to_bytes() for one in copies
+        }
+
+        async def meanwhile() -> None:
+            await truncate(other, DLSN(4, 0, 0))
+            await free(b.client, other)
+
+        loses_an_answer(b, metadata, meanwhile)
+        await metadata.publish(claim, copies, [], after)
+        assert await b.numbers("s") == [3, 4]
+        await metadata.free_allocation(claim)  # it has the claim, at its version
+
+    run(scene)
+
+
+def test_what_nobody_has_done_is_not_taken_for_done_and_freed() -> None:
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s")
+        metadata = b.streams.metadata("s")
+        claim = await metadata.claim()
+        one = StreamSegment(1, 1_001, 1)
+        done = one.completed(
+            last_txid=1, record_count=1, last_entry_id=0, last_slot_id=0,
+            completion_time_ms=1, start_sequence_id=0,
+        )  # fmt: skip
+        # The segment in progress is not there, so its completion cannot be.
+        with pytest.raises(StreamFencedError):
+            await metadata.change(claim, complete=done)
+        assert await b.numbers("s") == []
+
+    run(scene)
+
+
+def test_what_apache_s_writer_has_completed_is_not_taken_for_one_s_own() -> None:
+    """It takes over without a claim as ours: only what stands in the nodes tells."""
+
+    async def scene(b: Bench) -> None:
+        writer = await b.streams.open_writer("s", create=True)
+        await writer.append_many([b"0", b"1"])
+        segments = writer._segments
+        assert segments.open is not None
+        metadata, claim = segments.metadata, segments.taken.claim
+        mine = segments.open.completed(2)
+        theirs = dataclasses.replace(mine, record_count=1, last_slot_id=0, completion_time_ms=1)
+        paths = metadata.paths
+        await metadata.tree.commit(
+            Create(paths.segment(theirs.name), theirs.to_bytes()),
+            Delete(metadata.node(theirs.lssn, in_progress=True)),
+            Put(paths.segments, b"1", claim.ledgers_version),
+        )
+        with pytest.raises(StreamFencedError):
+            await metadata.change(claim, complete=mine)
+        writer.abandon()
+
+    run(scene)
+
+
+def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
+    """The next ledger is made in the background: a writer that was closed in that moment took
+    itself for fenced."""
+
+    async def scene(b: Bench) -> None:
+        b.world.metadata_delay_s = 0.01
+        for number in range(20):
+            name = f"s{number}"
+            writer = await b.streams.open_writer(name, create=True)
+            await writer.append(b"x")
+            segments = writer._segments
+            assert segments.open is not None
+            metadata, claim = segments.metadata, segments.taken.claim
+            await asyncio.gather(
+                metadata.change(claim, complete=segments.open.completed(1)),
+                metadata.allocate(claim, 1_000),
+            )
+            await metadata.free_allocation(claim)
+            assert await b.numbers(name) == [1]
+            writer.abandon()
 
     run(scene)
 

@@ -289,6 +289,15 @@ class StreamSegment:
             min_active_slot_id=at.slot_id,
         )
 
+    def is_rest_of(self, other: StreamSegment) -> bool:
+        """Whether truncation is all that may make it differ from `other`."""
+        kept = other._with_truncation(self.truncation)
+        return self == replace(
+            kept,
+            min_active_entry_id=self.min_active_entry_id,
+            min_active_slot_id=self.min_active_slot_id,
+        )
+
     def _require_completed(self, layout: int) -> None:
         if self.in_progress:
             raise UsageError(f"segment {self.lssn} is in progress and cannot be truncated")

@@ -75,6 +75,9 @@ class StreamMetadata:
         self._old_names: dict[tuple[int, bool], str] = {}
         """Of nodes that Java named in its former way, at the last look: by number of the segment
         and whether it is in progress."""
+        self._committing = asyncio.Lock()
+        """One transaction under a claim at a time: each needs the versions that the one before it
+        has left, and ledgers are noted in the background."""
 
     # -- the stream ---------------------------------------------------------------------------
 
@@ -261,17 +264,17 @@ class StreamMetadata:
 
     async def allocate(self, claim: Claim, ledger_id: int) -> None:
         """Note that this ledger is the stream's, though no segment names it yet."""
-        value = encode_number(ledger_id)
-        put = Put(self.paths.allocation, value, claim.allocation_version)
-        await self._commit(claim, [put], {self.paths.allocation: value})
-        claim.allocated = value
-        claim.allocation_version += 1
+        await self._put_allocation(claim, encode_number(ledger_id))
 
     async def free_allocation(self, claim: Claim) -> None:
-        put = Put(self.paths.allocation, NO_LEDGER, claim.allocation_version)
-        await self._commit(claim, [put], {self.paths.allocation: NO_LEDGER})
-        claim.allocated = NO_LEDGER
-        claim.allocation_version += 1
+        await self._put_allocation(claim, NO_LEDGER)
+
+    async def _put_allocation(self, claim: Claim, value: bytes) -> None:
+        async with self._committing:
+            put = Put(self.paths.allocation, value, claim.allocation_version)
+            await self._commit(claim, [put], {self.paths.allocation: value})
+            claim.allocated = value
+            claim.allocation_version += 1
 
     async def change(
         self,
@@ -285,36 +288,39 @@ class StreamMetadata:
         ledger is the allocated one. Readers never see a moment without its outcome.
 
         StreamFencedError: another writer has claimed the stream; nothing was changed."""
-        paths = self.paths
-        newest, max_txid = claim.newest, claim.max_txid
-        operations: list[Operation] = []
-        after: dict[str, bytes | None] = {}
-        if drop is not None:
-            gone = self.node(drop.lssn, in_progress=True)
-            operations.append(Delete(gone))
-            after[gone] = None
-        if complete is not None:
-            operations.append(Create(paths.segment(complete.name), complete.to_bytes()))
-            operations.append(Delete(self.node(complete.lssn, in_progress=True)))
-            after[paths.segment(complete.name)] = complete.to_bytes()
-            newest = max(newest, complete.lssn)
-            max_txid = max(max_txid, complete.last_txid)
-            operations.append(Put(paths.max_txid, encode_number(max_txid), claim.max_txid_version))
-        if begin is not None:
-            assert claim.allocated == encode_number(begin.ledger_id)
-            operations.append(Put(paths.allocation, NO_LEDGER, claim.allocation_version))
-            operations.append(Create(paths.segment(begin.name), begin.to_bytes()))
-            after[paths.segment(begin.name)] = begin.to_bytes()
-            newest = max(newest, begin.lssn)
-        operations.append(Put(paths.segments, encode_number(newest), claim.ledgers_version))
-        await self._commit(claim, operations, after)
-        claim.newest, claim.max_txid = newest, max_txid
-        claim.ledgers_version += 1
-        if complete is not None:
-            claim.max_txid_version += 1
-        if begin is not None:
-            claim.allocated = NO_LEDGER
-            claim.allocation_version += 1
+        async with self._committing:
+            paths = self.paths
+            newest, max_txid = claim.newest, claim.max_txid
+            operations: list[Operation] = []
+            after: dict[str, bytes | None] = {}
+            if drop is not None:
+                gone = self.node(drop.lssn, in_progress=True)
+                operations.append(Delete(gone))
+                after[gone] = None
+            if complete is not None:
+                operations.append(Create(paths.segment(complete.name), complete.to_bytes()))
+                operations.append(Delete(self.node(complete.lssn, in_progress=True)))
+                after[paths.segment(complete.name)] = complete.to_bytes()
+                newest = max(newest, complete.lssn)
+                max_txid = max(max_txid, complete.last_txid)
+                operations.append(
+                    Put(paths.max_txid, encode_number(max_txid), claim.max_txid_version)
+                )
+            if begin is not None:
+                assert claim.allocated == encode_number(begin.ledger_id)
+                operations.append(Put(paths.allocation, NO_LEDGER, claim.allocation_version))
+                operations.append(Create(paths.segment(begin.name), begin.to_bytes()))
+                after[paths.segment(begin.name)] = begin.to_bytes()
+                newest = max(newest, begin.lssn)
+            operations.append(Put(paths.segments, encode_number(newest), claim.ledgers_version))
+            await self._commit(claim, operations, after)
+            claim.newest, claim.max_txid = newest, max_txid
+            claim.ledgers_version += 1
+            if complete is not None:
+                claim.max_txid_version += 1
+            if begin is not None:
+                claim.allocated = NO_LEDGER
+                claim.allocation_version += 1
 
     async def publish(
         self,
@@ -325,29 +331,33 @@ class StreamMetadata:
     ) -> None:
         """Add completed segments, which follow the newest, in one transaction with `more`; `after`
         are nodes that tell whether it was done. StreamFencedError as for `change`."""
-        newest = max([claim.newest, *[segment.lssn for segment in segments]])
-        max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
-        operations: list[Operation] = [
-            Create(self.paths.segment(segment.name), segment.to_bytes()) for segment in segments
-        ]
-        operations += [
-            *more,
-            Put(self.paths.max_txid, encode_number(max_txid), claim.max_txid_version),
-            Put(self.paths.segments, encode_number(newest), claim.ledgers_version),
-        ]
-        await self._commit(claim, operations, after)
-        claim.newest, claim.max_txid = newest, max_txid
-        claim.ledgers_version += 1
-        claim.max_txid_version += 1
+        async with self._committing:
+            newest = max([claim.newest, *[segment.lssn for segment in segments]])
+            max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
+            operations: list[Operation] = [
+                Create(self.paths.segment(segment.name), segment.to_bytes()) for segment in segments
+            ]
+            operations += [
+                *more,
+                Put(self.paths.max_txid, encode_number(max_txid), claim.max_txid_version),
+                Put(self.paths.segments, encode_number(newest), claim.ledgers_version),
+            ]
+            await self._commit(claim, operations, after)
+            claim.newest, claim.max_txid = newest, max_txid
+            claim.ledgers_version += 1
+            claim.max_txid_version += 1
 
     async def _commit(
         self, claim: Claim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
     ) -> None:
-        """All or nothing, under the claim. Where the answer is lost, nodes with the values of
-        `after` tell that it was done, if nobody has claimed the stream since: others may have done
-        the same."""
+        """All or nothing, under the claim. Where the answer is lost, the version of the claim and
+        nodes with the values of `after` tell that it was done, if nobody has claimed the stream
+        since: others may have done the same."""
         guard = [Check(claim.life, ANY_VERSION)]
-        if all(operation.path != self.paths.segments for operation in operations):
+        version = claim.ledgers_version
+        if any(operation.path == self.paths.segments for operation in operations):
+            version += 1
+        else:
             guard.append(Check(self.paths.segments, claim.ledgers_version))
         delay_s = LOST_REPLY_DELAY_S
         for attempt in range(LOST_REPLY_ATTEMPTS):
@@ -355,7 +365,7 @@ class StreamMetadata:
                 try:
                     await self.tree.commit(*operations, *guard)
                 except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
-                    if not await self._is_so(claim, after):
+                    if not await self._is_so(claim, version, after):
                         raise StreamFencedError(
                             f"stream {self.paths.name} was taken over by another writer"
                         ) from error
@@ -366,16 +376,34 @@ class StreamMetadata:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
 
-    async def _is_so(self, claim: Claim, after: Mapping[str, bytes | None]) -> bool:
-        mine = {claim.life: claim.stamp.encode("ascii")}
-        for path, value in (*after.items(), *mine.items()):
+    async def _is_so(
+        self, claim: Claim, ledgers_version: int, after: Mapping[str, bytes | None]
+    ) -> bool:
+        try:
+            if (await self.tree.read(claim.life)).value != claim.stamp.encode("ascii"):
+                return False
+            if (await self.tree.read(self.paths.segments)).version != ledgers_version:
+                return False
+        except NoSuchKeyError:
+            return False
+        for path, value in after.items():
             try:
                 found = (await self.tree.read(path)).value
             except NoSuchKeyError:
                 found = None
-            if found != value:
+            if found != value and not self._was_truncated(path, value, found):
                 return False
         return True
+
+    def _was_truncated(self, path: str, value: bytes | None, found: bytes | None) -> bool:
+        """Which takes no claim, so it may have been done to a completed segment since; and what is
+        truncated may be freed."""
+        if value is None or not path.startswith(f"{self.paths.segments}/"):
+            return False
+        segment = StreamSegment.from_bytes(value)
+        if segment.in_progress:
+            return False
+        return found is None or StreamSegment.from_bytes(found).is_rest_of(segment)
 
 
 def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:

@@ -71,7 +71,12 @@ def a_takeover_does_not_recover_the_ledger(patch: pytest.MonkeyPatch) -> None:
     seeds=60,
 )
 def a_conflict_is_taken_for_success(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, StreamMetadata, "_commit", ("if not await self._is_so(claim, after)", "if False"))
+    edit(
+        patch,
+        StreamMetadata,
+        "_commit",
+        ("if not await self._is_so(claim, version, after)", "if False"),
+    )
 
 
 @mutant(
