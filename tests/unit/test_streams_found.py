@@ -317,6 +317,23 @@ def test_a_ledger_is_noted_while_a_segment_is_completed() -> None:
     run(scene)
 
 
+def test_a_segment_takes_a_record_however_much_stands_at_its_beginning() -> None:
+    """What is known of producers stands there. Where it was as long as `roll_bytes`, the writer
+    rolled from one segment to the next and never came to a record."""
+
+    async def scene(b: Bench) -> None:
+        await b.streams.create_stream("s", settings={"roll_bytes": 1, "roll_interval_ms": 1})
+        async with await b.streams.open_writer("s") as writer:
+            producer = await writer.producer("p")
+            async with asyncio.timeout(10.0):
+                for number in range(3):
+                    await producer.append(b"%d" % number, number)
+        assert [r.payload for r in await b.read("s")] == [b"0", b"1", b"2"]
+        assert await b.numbers("s") == [1, 2, 3]
+
+    run(scene)
+
+
 def test_a_takeover_that_is_overtaken_leaves_its_successor_s_ledger_alone() -> None:
     async def scene(b: Bench) -> None:
         await fill(b, "s", 1)

@@ -146,11 +146,14 @@ class Pump:
             queue.popleft()
 
     def _is_due(self, segment: SegmentWriter) -> bool:
-        """Whether nothing more should go into it."""
-        return (
-            self._rolled is not None
-            or segment.ledger.length >= self.settings.roll_bytes
-            or self._loop.time() >= segment.due_s
+        """Whether nothing more should go into it. It takes something first: what stands at its
+        beginning may be as long as `roll_bytes`."""
+        return self._rolled is not None or (
+            segment.used
+            and (
+                segment.ledger.length >= self.settings.roll_bytes
+                or self._loop.time() >= segment.due_s
+            )
         )
 
     # -- the task -----------------------------------------------------------------------------

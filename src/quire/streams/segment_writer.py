@@ -42,6 +42,8 @@ class SegmentWriter:
         """The last record in an acknowledged entry; control records left out."""
         self.failed = False
         """The ledger took no more: what is under way tells why."""
+        self.used = False
+        """More than control records was sent."""
         self.invisible = False
         """The last entry sent has records: readers learn of it with the next entry only."""
 
@@ -71,6 +73,7 @@ class SegmentWriter:
         draft.lssn = self.segment.lssn
         self._sent_position, self._sent_txid = position, txid
         self.invisible = not draft.control
+        self.used |= not draft.control
         self.in_flight.append(draft)
 
     def send_control(self, payload: bytes = CONTROL_PAYLOAD) -> None:
