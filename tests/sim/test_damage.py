@@ -29,7 +29,7 @@ from quire.testing.simulation.rotten import Rotten, turned
 from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.mutants.scrub import damage_is_not_written_down, the_scrub_skips_the_last_block
-from tests.support.storage import lacks
+from tests.support.storage import lacks, run
 from tests.support.waiting import until
 
 SCRUBBING = replace(
@@ -114,16 +114,7 @@ class Scene:
                     at += 1
 
     def read(self, ledger_id: int, first: int) -> list[Any]:
-        found: list[Any] = []
-
-        async def work() -> None:
-            found.extend(await self.store.read_blocking(ledger_id, first, ENTRIES, 1 << 20))
-
-        try:
-            work().send(None)
-        except StopIteration:
-            return found
-        raise AssertionError("it waits")
+        return list(run(self.store.read_blocking(ledger_id, first, ENTRIES, 1 << 20)))
 
 
 async def scenario(world: World, *, restart: bool, patience_s: float) -> None:
