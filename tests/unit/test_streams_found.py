@@ -189,9 +189,7 @@ def test_what_another_has_done_is_not_taken_for_one_s_own() -> None:
     run(scene)
 
 
-def loses_an_answer(
-    b: Bench, metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[object]]
-) -> None:
+def loses_an_answer(metadata: StreamMetadata, meanwhile: Callable[[], Awaitable[object]]) -> None:
     """The next transaction is done, and its answer lost; `meanwhile` comes before the next try."""
     tree, real = metadata.tree, metadata.tree.commit
 
@@ -213,7 +211,7 @@ def test_what_was_truncated_at_once_was_completed_all_the_same(slots: int) -> No
         await writer.append_many([b"0", b"1"])
         other = b.streams.metadata("s")
         until = DLSN(1, 0, 1) if slots else DLSN(2, 0, 0)
-        loses_an_answer(b, writer._segments.metadata, lambda: truncate(other, until))
+        loses_an_answer(writer._segments.metadata, lambda: truncate(other, until))
         await writer.roll()
         await writer.append(b"2")
         await writer.close()
@@ -243,7 +241,7 @@ def test_what_was_freed_at_once_was_published_all_the_same() -> None:
             await truncate(other, DLSN(4, 0, 0))
             await free(b.client, other)
 
-        loses_an_answer(b, metadata, meanwhile)
+        loses_an_answer(metadata, meanwhile)
         await metadata.publish(claim, copies, [], after)
         assert await b.numbers("s") == [3, 4]
         await metadata.free_allocation(claim)  # it has the claim, at its version

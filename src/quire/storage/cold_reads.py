@@ -180,8 +180,7 @@ class ColdReads:
         """A run of many from here on, where small ones lie near each other. None: something was
         fetched, look again."""
         stretch, wanted = None, missing
-        small = 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
-        if small and at >= read.singly_until:
+        if _is_one_of_many(missing, most) and at >= read.singly_until:
             overhead_bytes = read.overhead_bytes
             try:
                 stretch = self._reader.stretch(info, at, most, max_bytes, overhead_bytes, read.have)
@@ -206,7 +205,7 @@ class ColdReads:
         """What a run from `at` on wants; and begin with the piece behind it, so that the device and
         the thread have something to do."""
         begun = read.under_way.pop(missing.key, None)
-        if begun is None and 0 < missing.entries < most and missing.size <= SCATTERED_BYTES:
+        if begun is None and _is_one_of_many(missing, most):
             wanted = self._reader.scattered(info, at, most, max_bytes, read.overhead_bytes)
             if len(wanted) > 1 and wanted[0].key == missing.key:
                 read.have, read.scattered = await self._each(wanted), len(wanted)
@@ -308,6 +307,11 @@ class ColdReads:
         fetching.done, fetching.found = True, found
         if fetching.waiter is not None and not fetching.waiter.done():
             fetching.waiter.set_result(None)
+
+
+def _is_one_of_many(missing: WouldBlock, most: int) -> bool:
+    """A small piece with entries, and not the last one of a read of so many."""
+    return 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
 
 
 def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]]:

@@ -7,7 +7,6 @@ import sys
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
 
 from quire.codec.frame_runs import FrameRun
 from quire.codec.log_parts import Buffer
@@ -56,15 +55,29 @@ def frames_are(
             return False
         data = bytes(frames) if isinstance(frames, memoryview) else frames
         return equal_frames_are(data, 0, ledger_id, ids, frame_size, head_bytes)
-    at, end = 0, len(frames)
-    known = frame_ids(head_bytes)
+    found, end = _leading(frames, 0, len(frames), ledger_id, ids, sizes, head_bytes)
+    return found == len(ids) and end == len(frames)
+
+
+def _leading(
+    frames: Buffer,
+    at: int,
+    good: int,
+    ledger_id: int,
+    ids: Sequence[int],
+    sizes: Iterable[int],
+    head_bytes: int,
+) -> tuple[int, int]:
+    """How many of these frames lie from `at` on, before `good`, and where the last of them ends."""
+    found, known = 0, frame_ids(head_bytes)
     for entry_id, size in zip(ids, sizes, strict=True):
-        if at + known.size > end:
-            return False
+        if at + max(size, known.size) > good:
+            break
         if known.unpack_from(frames, at) != (size - 4, ledger_id, entry_id):
-            return False
+            break
+        found += 1
         at += size
-    return at == end
+    return found, at
 
 
 def equal_frames_are(
@@ -114,9 +127,8 @@ def checked(
     """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
     trusted. `DamagedError` where the first is damaged."""
     size, head_bytes = place.frame_size, place.segment.head_bytes
-    end = at + size * count
+    ids, end = range(entry_id, entry_id + count), at + size * count
     if place.sizes is None and count >= COLUMNS_FROM and end <= good:
-        ids = range(entry_id, entry_id + count)
         whole = view.obj
         if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
             equal = equal_frames_are(whole, at, ledger_id, ids, size, head_bytes)
@@ -124,17 +136,11 @@ def checked(
             equal = frames_are(view[at:end], ledger_id, ids, (), size, head_bytes)
         if equal:
             return FrameRun(view[at:end], count, size, (), head_bytes)
-    found, end = 0, at
-    unpack = frame_ids(head_bytes).unpack_from
-    for size in repeat(place.frame_size, count) if place.sizes is None else place.sizes[:count]:
-        if end + size > good or unpack(view, end) != (size - 4, ledger_id, entry_id + found):
-            break
-        found += 1
-        end += size
+    sizes = [size] * count if place.sizes is None else place.sizes[:count]
+    found, end = _leading(view, at, good, ledger_id, ids, sizes, head_bytes)
     if not found:
         raise DamagedError(
             f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
             remedy="Another replica has it; it is replaced when the ledger is replicated again",
         )
-    sizes = () if place.sizes is None else place.sizes[:found]
-    return FrameRun(view[at:end], found, place.frame_size, sizes, head_bytes)
+    return FrameRun(view[at:end], found, size, () if size else sizes[:found], head_bytes)
