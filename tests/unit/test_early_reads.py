@@ -225,6 +225,7 @@ async def test_a_read_that_is_under_way_when_the_store_starts(
 
     def begin(store: LedgerStore) -> None:
         if not reads and early(store, 1, 0) is not None:
+            disk_of(box).cold_read_probability = 1.0
             one = EarlyReads(box.disk, CONFIG, held, store.ledgers, store._loading)
             store.early.append(one)
             reads.append(asyncio.ensure_future(one.read(1, 0, 1 << 20, 1 << 30, 4)))

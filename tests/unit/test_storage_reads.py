@@ -299,56 +299,48 @@ def answer(box: StoreOnDisk, ledger_id: int, first: int, max_bytes: int) -> list
     return [bytes(e) for e in run(box.store.read_blocking(ledger_id, first, 1_000, max_bytes))]
 
 
-def test_what_a_reader_wants_next_is_read_while_its_answer_is_sent() -> None:
-    box, recorder = sealed(1.0, 400, 20_000)
-    at = early = 0
-    while at < 400:
-        known = len(recorder.reads)
-        found = answer(box, 1, at, 401_000)  # a run
-        assert found == [box.written[1, entry] for entry in range(at, at + len(found))]
-        at += len(found)
-        # Behind the first answers the only read is the one for the next.
-        early += len(recorder.reads) == known + 1 and bool(box.store._cold._kept)
+def test_large_pieces_that_are_cached_are_read_on_the_event_loop() -> None:
+    """No thread is woken for them."""
+    box, recorder = sealed(0.0, 240, 50_000)
+    whole = answer(box, 1, 0, 1 << 30)
+    assert whole == list(box.written.values())
+    assert not recorder.reads
+    assert not recorder.aheads
+    box, recorder = sealed(0.0, 2_000, 100, ledgers=10)
+    assert answer(box, 3, 0, 1 << 30) == written_of(box, 3)
+    assert recorder.reads  # Small ones are put together on a thread, and each piece is read once.
     assert len(set(recorder.reads)) == len(recorder.reads)
-    assert early >= 4
-    assert not box.store._cold._kept  # at the end of the ledger
 
 
-def test_what_is_kept_for_a_reader_may_be_of_no_use() -> None:
-    box, recorder = sealed(1.0, 600, 20_000)
-    kept = box.store._cold._kept
-    run(box.store.read_blocking(1, 7, 3, 1 << 30))
-    assert not kept  # a single look
-    for at in range(10, 20):
-        run(box.store.read_blocking(1, at, 1, 1 << 30))
-    assert not kept  # nor a reader of single entries
-    for at in range(0, 200, 49):
-        answer(box, 1, at, 1_000_000)
-    assert len(kept) == 1
-    before = len(recorder.reads)
-    assert answer(box, 1, 400, 50_000)[1] == box.written[1, 401]  # elsewhere
-    assert len(recorder.reads) == before + 1
-    assert not kept
-    for at in range(0, 200, 49):
-        answer(box, 1, at, 1_000_000)
-    [(_, fetching)] = kept.values()
-    fetching.found = cold_reads._FAILED  # The disk gave nothing: it is asked again.
-    assert answer(box, 1, 245, 1_000_000)[0] == box.written[1, 245]
-    assert box.store.stats().damaged_reads == 0
-    assert len(kept) == 1
-    box.drop([1])
-    with pytest.raises(NoLedger):
-        answer(box, 1, 294, 1_000_000)
-    assert not kept
+def test_where_there_is_no_memory_for_it_a_thread_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says that it failed; on the event loop nobody would have been answered."""
+    box, recorder = sealed(0.0, 40, 50_000)
+    box.read(1, 0)
+    read = SimFile.read
+
+    def no_memory(file: SimFile, offset: int, size: int, *, wait: bool = True) -> bytes | None:
+        if not wait and not recorder.calls:
+            raise MemoryError
+        return read(file, offset, size, wait=wait)
+
+    monkeypatch.setattr(SimFile, "read", no_memory)
+    assert answer(box, 1, 0, 1 << 30) == list(box.written.values())
+    assert recorder.calls
 
 
-def test_pieces_are_kept_for_so_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cold_reads, "KEPT_MAX", 2)
-    box, _ = sealed(1.0, 90, 20_000, ledgers=3)
-    for ledger_id in (1, 2, 3):
-        for at in range(0, 12, 3):
-            answer(box, ledger_id, at, 60_200)
-    assert list(box.store._cold._kept) == [2, 3]
+def test_where_a_large_piece_is_not_cached_after_all_a_thread_reads_it() -> None:
+    box, recorder = sealed(0.0, 240, 50_000)
+    disk = disk_of(box)
+    reading = box.store.read_blocking(1, 0, 1_000, 1 << 30)
+    for _ in range(5):
+        reading.send(None)
+    assert not recorder.reads
+    disk.cold_read_probability = 1.0
+    *_, found = turns(reading)
+    assert [bytes(one) for one in found] == list(box.written.values())
+    pieces = [size for _, size in recorder.reads if size > cold_reads.LARGE_BYTES]
+    assert len(pieces) > 5
+    assert not recorder.waited  # Its reader is followed by then: nobody asks again.
 
 
 class Later(Recorder):
@@ -361,7 +353,7 @@ class Later(Recorder):
 
 
 async def test_the_next_piece_is_read_while_one_is_taken_apart() -> None:
-    box, _ = sealed(0.0, 120, 50_000)
+    box, _ = sealed(1.0, 120, 50_000)
     later = box.store._cold._blocking = Later()
     reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 120, 1 << 30))
     most = 0
@@ -378,6 +370,7 @@ async def test_the_next_piece_is_read_while_one_is_taken_apart() -> None:
 async def test_a_cancelled_read_keeps_the_file_until_the_thread_has_read() -> None:
     box, _ = sealed(0.0, 120, 50_000)
     box.read(1, 0)
+    disk_of(box).cold_read_probability = 1.0
     later = box.store._cold._blocking = Later()
     reading = asyncio.ensure_future(box.store.read_blocking(1, 0, 120, 1 << 30))
     await asyncio.sleep(0)
@@ -396,7 +389,7 @@ async def test_a_cancelled_read_keeps_the_file_until_the_thread_has_read() -> No
 
 
 async def test_a_read_that_the_stop_cuts_off_is_cancelled_and_not_damaged() -> None:
-    box, _ = sealed(0.0, 20, 50_000)
+    box, _ = sealed(1.0, 20, 50_000)
 
     class Closing(Recorder):
         def read(self, call: Any, done: Callable[[Any], None]) -> None:
@@ -570,7 +563,11 @@ def test_a_reader_that_goes_on_finds_what_comes_next_in_the_cache() -> None:
     assert segment.readers == 0
 
 
-def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_time() -> None:
+def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 4 << 20)
+    monkeypatch.setattr(read_ahead, "STEP_BYTES", 1 << 20)
     box, recorder = sealed(1.0, 240, 50_000)
     at = 0
     for _ in range(4):
@@ -579,7 +576,7 @@ def test_it_goes_no_farther_ahead_than_its_bound_and_waits_for_one_step_at_a_tim
     while recorder.waiting:
         recorder.finish()
     [follow] = box.store._ahead._follows.values()
-    ahead_bytes = follow.until - follow.end
+    ahead_bytes = follow.reaches[0].until - follow.end
     assert read_ahead.AHEAD_BYTES - read_ahead.STEP_BYTES < ahead_bytes <= read_ahead.AHEAD_BYTES
 
 
@@ -609,29 +606,6 @@ def test_so_many_calls_are_ahead_of_all_readers(monkeypatch: pytest.MonkeyPatch)
     assert box.store._ahead.calls == 0
 
 
-def test_large_pieces_that_need_no_packing_are_not_brought_ahead() -> None:
-    """They were: the device had more to do, and each piece came later."""
-    eager = replace(LARGE, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
-    box, recorder = opened(eager)
-    for at in range(0, 300, 30):
-        box.append([(1 + n % 3, n // 3, bytes([n % 251]) * 50_000) for n in range(at, at + 30)])
-        box.pump()
-    run(box.store.close())
-    box.open()
-    box.pump()
-    box.drop([2, 3])
-    box.pump()
-    assert compact(box)
-    box.store._cold._blocking = box.store._ahead._blocking = recorder
-    disk_of(box).cold_read_probability = 1.0
-    for count in (10, 1):
-        at = 0
-        while at < 100:
-            at = read_on(box, at, count)
-            recorder.finish()
-        assert bool(recorder.aheads) == (count == 1)
-
-
 def test_single_looks_read_nothing_ahead() -> None:
     box, recorder = sealed(1.0, 240, 50_000)
     for entry_id in (3, 200, 50, 51, 120, 7):
@@ -654,8 +628,7 @@ def test_what_is_cached_is_not_brought_into_the_cache() -> None:
     while at < 240:
         at = read_on(box, at, 10)
     assert not recorder.aheads
-    assert recorder.reads
-    assert not recorder.waited
+    assert not recorder.reads
 
 
 def test_so_many_readers_are_followed() -> None:
@@ -772,6 +745,78 @@ def test_nothing_is_brought_of_segments_that_ledgers_share(
         at += 5
         recorder.finish()
     assert files.brought == []
+
+
+def test_a_ledger_whose_oldest_entries_lie_in_the_newest_segment_is_read_ahead(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a compaction leaves it. It was looked for in the segment with the next number alone."""
+    eager = replace(
+        LARGE, segment_bytes=6 << 20, max_queued_bytes=8 << 20,
+        compact_minor_interval_s=0.0, compact_major_interval_s=0.0,
+    )  # fmt: skip
+    box, _ = opened(eager)
+    entry_id = 0
+    while (number := box.store.stats().sealed_segments) < 5:
+        ledger_ids = (1, 2) if number in (0, 3) else (1,)
+        box.append([(n, entry_id + at, bytes(20_000)) for at in range(10) for n in ledger_ids])
+        entry_id += 10
+        box.idle()
+    box.drop([2])
+    box.pump()
+    assert compact(box)
+    box.idle()
+    assert not box.store.ledgers[1].ordered
+    recorder = Bringing()
+    box.store._cold._blocking = box.store._ahead._blocking = recorder
+    files = ColdFiles(monkeypatch)
+    read_through(box, recorder)
+    [(first, _)] = box.store.ledgers[1].sealed_with(0)
+    numbers = box.store.ledgers[1].sealed_numbers
+    assert first != numbers[0]
+    assert {name for name, _ in files.waits} == {segment_name(first), current(box).name}
+    assert {segment_name(one) for one in numbers} <= set(files.brought)
+
+
+def test_the_next_segments_are_known_before_they_are_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As many as there is a bound for, or as lie within the bound in bytes."""
+    monkeypatch.setattr(read_ahead, "REACHES_MAX", 2)
+    box, recorder = three_segments()
+    files = ColdFiles(monkeypatch)
+    ahead, known = box.store._ahead, []
+    at = 0
+    while at <= box.store.last_entry_id(1):
+        at += len(run(box.store.read_blocking(1, at, 20, 1 << 20)))
+        recorder.finish()
+        [follow] = ahead._follows.values()
+        known.append([reach.segment.number for reach in follow.reaches])
+    assert [1, 2] in known
+    assert [2, 3] in known
+    assert max(map(len, known)) == 2
+    monkeypatch.setattr(read_ahead, "REACHES_MAX", 4)
+    monkeypatch.setattr(read_ahead, "AHEAD_BYTES", 1 << 20)
+    box, recorder = three_segments()
+    files.has.clear()
+    for at in range(0, 120, 20):
+        run(box.store.read_blocking(1, at, 20, 1 << 20))
+        recorder.finish()
+    [follow] = box.store._ahead._follows.values()
+    assert [reach.segment.number for reach in follow.reaches] == [1]
+
+
+def test_what_seemed_to_be_cached_is_brought_once_a_read_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    box, recorder = three_segments()
+    files = ColdFiles(monkeypatch)
+    files.has[segment_name(2)] = pages_of(0, 1 << 20) | pages_of(5 << 20, 3 << 20)
+    read_through(box, recorder)
+    waits = [offset for name, offset in files.waits if name == segment_name(2)]
+    assert len(waits) == 1
+    assert waits[0] <= 1 << 20
+    assert segment_name(2) in files.brought
 
 
 def test_a_segment_that_goes_while_it_is_read_ahead_is_closed_behind_it() -> None:

@@ -1,14 +1,16 @@
 """Reads that may have to wait for the device, or that take more than one turn of the event loop.
 
 Threads read and compute checksums, the event loop compares them and takes apart what they brought:
-while it is busy with one piece of a read, the next one is under way.
+while it is busy with one piece of a read, the next one is under way. Large pieces that the system
+has cached, as what was read ahead, the event loop reads itself: to copy one takes less time than to
+wake a thread and to be woken by it.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
@@ -35,9 +37,8 @@ InfoOf = Callable[[int], LedgerInfo]
 ROWS_PER_TURN = 4096
 """Of an index, looked at in one turn of the event loop."""
 
-KEPT_MAX = 8
-"""Readers whose next piece is fetched while they have nothing asked for: of so many pieces, of
-`reader.MAX_READ_BYTES` each, memory is held."""
+LARGE_BYTES = 64 * 1024
+"""Pieces of so much are read on the event loop where they are cached."""
 
 _FAILED = Piece(b"", [])
 
@@ -77,17 +78,12 @@ class _Fetch(Generic[T]):
         self.waiter: asyncio.Future[None] | None = None
 
 
-def _has_failed(fetching: _Fetch[Piece]) -> bool:
-    """Nothing was read: a disk that failed once is asked again."""
-    return fetching.done and (fetching.found is None or not fetching.found.data)
-
-
 class _Read:
     """One read, and what was fetched for it."""
 
     __slots__ = (
-        "cost_bytes", "have", "ledger_id", "overhead_bytes", "scattered", "singly_until",
-        "under_way",
+        "cost_bytes", "have", "is_at_hand", "ledger_id", "overhead_bytes", "scattered",
+        "singly_until", "under_way",
     )  # fmt: skip
 
     def __init__(self, ledger_id: int, overhead_bytes: int) -> None:
@@ -95,6 +91,8 @@ class _Read:
         self.overhead_bytes = overhead_bytes
         self.have: dict[Fetched, Piece] = {}
         self.under_way: dict[Fetched, _Fetch[Piece]] = {}
+        self.is_at_hand = True
+        """All pieces so far were large, and cached: so the next one is, most likely."""
         self.cost_bytes = 0
         """Of what was read since the budget was asked last, and for it."""
         self.singly_until = 0
@@ -126,9 +124,6 @@ class ColdReads:
         self._blocking = blocking
         self._info_of = info_of
         self._budget = budget
-        self._kept: OrderedDict[int, tuple[Fetched, _Fetch[Piece]]] = OrderedDict()
-        """By ledger: what its reader is going to want. Of files that do not change, and checked
-        like all else, so it may be old."""
         self.closed = False
 
     async def read(
@@ -136,18 +131,12 @@ class ColdReads:
     ) -> Entries:
         """See `LedgerStore.read_blocking`."""
         read = _Read(ledger_id, overhead_bytes)
-        kept = self._kept.pop(ledger_id, None)
-        if kept is not None and not _has_failed(kept[1]):
-            read.under_way[kept[0]] = kept[1]
-        asked_bytes = max_bytes
         entries = Entries()
         while len(entries) < max_count:
             at, most = first + len(entries), max_count - len(entries)
             try:
                 info = self._info_of(ledger_id)
-                run = self._reader.run(
-                    info, at, most, max_bytes, overhead_bytes, read.have, begun=bool(entries)
-                )
+                run = self._run(read, info, at, most, max_bytes, begun=bool(entries))
             except WouldBlock as missing:
                 run = await self._gather(read, missing, info, at, most, max_bytes)
                 if run is None:
@@ -169,10 +158,25 @@ class ColdReads:
                 read.cost_bytes = 0
         if not entries:
             raise NoEntry
-        if max_bytes < asked_bytes // 2 and not self.closed:
-            # Not the end of what there is, so the reader may come again for as much.
-            self._keep_next(ledger_id, first + len(entries), max_count, asked_bytes, overhead_bytes)
         return entries
+
+    def _run(
+        self, read: _Read, info: LedgerInfo, at: int, most: int, max_bytes: int, *, begun: bool
+    ) -> FrameRun | None:
+        """See `Reader.run`."""
+        asked = info, at, most, max_bytes, read.overhead_bytes
+        if not read.have and not read.under_way and self._is_at_hand(read, at):
+            read.is_at_hand = False
+            with suppress(WouldBlock, MemoryError):  # A thread says that there is none.
+                run = self._reader.run(*asked, None, begun=begun)
+                read.is_at_hand = run is not None and run.frame_bytes >= LARGE_BYTES
+                return run
+        return self._reader.run(*asked, read.have, begun=begun)
+
+    def _is_at_hand(self, read: _Read, at: int) -> bool:
+        """Most likely."""
+        ahead = self._ahead.may_be_at_hand
+        return read.is_at_hand or ahead(read.ledger_id, at, LARGE_BYTES)
 
     async def _gather(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
@@ -212,7 +216,7 @@ class ColdReads:
                 return
         if begun is None:
             begun = self._begin(read.ledger_id, missing)
-        if missing.entries and missing.entries < most:
+        if 0 < missing.entries < most and not self._is_at_hand(read, at):
             rest_bytes = max_bytes - missing.entry_bytes - read.overhead_bytes * missing.entries
             behind = self._reader.upcoming(
                 info, at + missing.entries, most - missing.entries, rest_bytes, read.overhead_bytes
@@ -223,25 +227,6 @@ class ColdReads:
         piece = read.have[missing.key] = await _of(begun)
         if piece.waited:
             self._ahead.waits(read.ledger_id, at, missing.segment)
-
-    def _keep_next(
-        self, ledger_id: int, entry_id: int, max_count: int, max_bytes: int, overhead_bytes: int
-    ) -> None:
-        """Fetch what a reader that goes on wants first, while its answer is sent. Only of one that
-        goes through its ledger on the device."""
-        try:
-            info = self._info_of(ledger_id)
-        except NoLedger:
-            return
-        if entry_id > info.last_entry_id:
-            return
-        wanted = self._reader.upcoming(info, entry_id, max_count, max_bytes, overhead_bytes)
-        if wanted is None or not wanted.entries:
-            return
-        if self._ahead.goes_on(ledger_id, entry_id, wanted.segment):
-            self._kept[ledger_id] = wanted.key, self._begin(ledger_id, wanted)
-            if len(self._kept) > KEPT_MAX:
-                self._kept.popitem(last=False)
 
     async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """See `LedgerStore.entry_ranges`."""

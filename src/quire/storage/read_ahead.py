@@ -2,64 +2,72 @@
 
 While what a reader has asked for is checked and sent, the device brings what it wants next into the
 system's cache: the cache, its bounds, and what it gives up first, are the system's. It has a thread
-of its own, so that no read waits behind what nobody has asked for yet.
+of its own, so that no read waits behind what nobody has asked for yet. The event loop then reads it
+from there: a thread that did would have to be woken for each piece, which takes longer than to copy
+it (`cold_reads`).
 
-Of a segment that a compaction wrote, large pieces are sent as they lie there: the event loop is
-done with each before the next one, which is fetched meanwhile (`cold_reads`), has come. More that
-is brought there costs an eighth of the rate. There only the index of the next segment is brought.
+Behind the end of what a ledger has in a segment comes an index, without which nobody knows where it
+goes on. So it is looked for as soon as less than `AHEAD_BYTES` are known to lie before the reader.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
+from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 from quire.codec.frame_runs import FrameRun
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
+from quire.storage.reach import Reach
 from quire.storage.segment import Segment, SegmentState
 
-AHEAD_BYTES = 8 * 1024 * 1024
-"""How far ahead of a reader: what the device brings while one answer is made and sent."""
+AHEAD_BYTES = 16 * 1024 * 1024
+"""How far ahead of a reader: what the device brings while some answers are made and sent."""
 STEP_BYTES = 1024 * 1024
-"""Less is not worth a call, but at the end."""
+"""Less is not worth a call, but at the end. Large calls make a sync beside them wait longer."""
+REACHES_MAX = 4
+"""Known ahead of a reader, in as many segments: each takes an index that may be large."""
 CALLS_MAX = 8
 """Under way at the same time. A reader that finds so many is looked at again when it reads on: with
 many readers the device has enough to do with what they wait for."""
 FOLLOWED_MAX = 256
 """Ledgers whose readers are followed; the one that was read least recently is forgotten."""
-LARGE_BYTES = 256 * 1024
-"""Of a piece."""
 STEPS_BEFORE = 2
 """Pieces that must have come one behind the other: a single look at an entry reads nothing else."""
+
+_Call = Literal["entries", "index"]
 
 
 class _Follow:
     __slots__ = (
-        "beyond", "beyond_until", "busy", "end", "index_alone", "looked_beyond", "next_entry",
-        "segment", "steps", "stop", "until", "waited_in",
+        "end", "known", "next_entry", "piece_bytes", "reaches", "steps", "under_way", "waited_in",
     )  # fmt: skip
 
     def __init__(self, next_entry: int) -> None:
         self.next_entry = next_entry
         self.steps = 0
-        self.segment: Segment | None = None
+        self.piece_bytes = 0, 0
+        """Of the last two: one may be what was left of an answer."""
+        self.reaches: deque[Reach] = deque()
+        """Where the reader is, and what comes then."""
         self.end = 0
-        """Where in the segment the last entry ends that was read."""
-        self.stop = 0
-        """Up to here most of the segment is of this ledger."""
-        self.until = 0
-        """Everything before was asked for."""
-        self.busy = False
+        """Where in the first of them the last entry ends that was read."""
+        self.known = False
+        """Nothing comes behind the last of them."""
+        self.under_way: set[_Call] = set()
         self.waited_in: Segment | None = None
-        """Where a read had to wait: what is in the cache need not be brought there."""
-        self.index_alone = False
-        """Nothing else is worth bringing: see above."""
-        self.looked_beyond = False
-        """Whether it is known where the ledger goes on behind `segment`."""
-        self.beyond: Segment | None = None
-        self.beyond_until = 0
-        """The same as `segment` and `until`, of the segment that comes next."""
+        """Where a read had to wait last."""
+
+    @property
+    def ahead_bytes(self) -> int:
+        """Known to lie before the reader."""
+        return sum(one.stop - self.begin(one) for one in self.reaches)
+
+    def begin(self, reach: Reach) -> int:
+        """Where what is wanted of it begins."""
+        return self.end if reach is self.reaches[0] else reach.start
 
 
 class ReadAhead:
@@ -86,27 +94,38 @@ class ReadAhead:
             if len(self._follows) > FOLLOWED_MAX:
                 self._follows.popitem(last=False)
         follow.waited_in = segment
+        for reach in follow.reaches:
+            if reach.segment is segment and reach.cached:
+                reach.cached, reach.until = False, follow.begin(reach)
 
     def is_followed(self, ledger_id: int, segment: Segment) -> bool:
         follow = self._follows.get(ledger_id)
-        return follow is not None and (follow.waited_in is segment or follow.beyond is segment)
+        return follow is not None and (
+            follow.waited_in is segment or any(one.segment is segment for one in follow.reaches)
+        )
 
-    def goes_on(self, ledger_id: int, entry_id: int, segment: Segment) -> bool:
-        """Whether a reader is followed there that has come to this entry one piece behind the
-        other."""
+    def may_be_at_hand(self, ledger_id: int, entry_id: int, piece_bytes: int) -> bool:
+        """Whether a reader has come here in pieces of so many bytes, so that what it wants has been
+        brought, or is on its way."""
         follow = self._follows.get(ledger_id)
         return (
             follow is not None
             and follow.next_entry == entry_id
             and follow.steps >= STEPS_BEFORE
-            and self.is_followed(ledger_id, segment)
+            and max(follow.piece_bytes) >= piece_bytes
         )
 
     def has_read(
-        self, ledger_id: int, entry_id: int, run: FrameRun, segment: Segment, end: int, stop: int
+        self,
+        ledger_id: int,
+        entry_id: int,
+        run: FrameRun,
+        segment: Segment,
+        end: int,
+        reach: Callable[[], Reach | None],
     ) -> None:
-        """Entries of a sealed segment, which end at this offset of it. Up to `stop` most is of the
-        same ledger."""
+        """Entries of a sealed segment, which end at this offset of it. `reach`: how far the ledger
+        goes on there."""
         follow = self._follows.get(ledger_id)
         if follow is None:
             return
@@ -114,80 +133,85 @@ class ReadAhead:
         goes_on = follow.next_entry == entry_id
         follow.steps = follow.steps + 1 if goes_on else 0
         follow.next_entry = entry_id + run.count
-        if follow.segment is not segment or not goes_on:
-            if follow.beyond is segment:
-                follow.waited_in, end_ahead = segment, max(end, follow.beyond_until)
-            else:
-                end_ahead = end
-            follow.segment, follow.until = segment, end_ahead
-            follow.beyond, follow.looked_beyond = None, False
-        follow.end, follow.stop = end, stop
-        follow.index_alone = run.bare and run.frame_bytes >= LARGE_BYTES
-        if follow.index_alone:
-            follow.until = stop
+        follow.piece_bytes = follow.piece_bytes[1], run.frame_bytes
+        follow.end = end
+        reaches = follow.reaches
+        if not goes_on:
+            reaches.clear()
+        while reaches and (reaches[0].segment is not segment or reaches[0].last < entry_id):
+            reaches.popleft()
+            follow.known = False
+        if not reaches:
+            follow.known = False
+            here = reach()
+            if here is None:
+                return
+            here.until, here.cached = end, follow.waited_in is not segment
+            reaches.append(here)
         self._advance(follow)
 
     def _advance(self, follow: _Follow) -> None:
-        segment = follow.segment
-        if segment is None or follow.waited_in is not segment or follow.busy or self.closed:
+        if not self._may_call(follow, "entries"):
             return
-        if follow.steps < STEPS_BEFORE or self.calls >= CALLS_MAX:
-            return
-        start = max(follow.end, follow.until)
-        stop = min(follow.end + AHEAD_BYTES, follow.stop)
-        size = stop - start
-        if size <= 0 or (size < STEP_BYTES and stop < follow.stop):
-            return
-        follow.until = stop  # Before it is asked for: that may be done at once.
-        self._bring(follow, segment, start, size)
+        left = AHEAD_BYTES
+        for reach in follow.reaches:
+            begin = follow.begin(reach)
+            stop = min(reach.stop, begin + left)
+            start = max(begin, reach.until)
+            size = stop - start
+            if not reach.cached and size > 0 and (size >= STEP_BYTES or stop == reach.stop):
+                reach.until = stop  # Before it is asked for: that may be done at once.
+                self._bring(follow, "entries", reach.segment, start, size)
+                return
+            left -= stop - begin
 
-    def wants_beyond(self, ledger_id: int, segment: Segment) -> bool:
-        """Whether a reader comes to the end of what the ledger has here, so that it is time to look
-        where it goes on."""
-        follow = self._follows.get(ledger_id)
+    def _may_call(self, follow: _Follow, call: _Call) -> bool:
         return (
-            follow is not None
-            and follow.segment is segment
-            and follow.steps >= STEPS_BEFORE
-            and follow.until >= follow.stop
-            and not (follow.looked_beyond or follow.busy or self.closed)
+            follow.steps >= STEPS_BEFORE
+            and call not in follow.under_way
             and self.calls < CALLS_MAX
+            and not self.closed
         )
 
+    def wants_beyond(self, ledger_id: int) -> Reach | None:
+        """The last that is known to lie before a reader, where it is time to look how the ledger
+        goes on behind it."""
+        follow = self._follows.get(ledger_id)
+        if follow is None or follow.known or not self._may_call(follow, "index"):
+            return None
+        if not 0 < len(follow.reaches) < REACHES_MAX or follow.ahead_bytes >= AHEAD_BYTES:
+            return None
+        return follow.reaches[-1]
+
     def bring_index(self, ledger_id: int, segment: Segment, at: int, size: int) -> None:
-        """Of the segment in which the ledger goes on: ask again once it is there."""
-        self._bring(self._follows[ledger_id], segment, at, size)
+        """Of a segment in which the ledger may go on: ask again once it is there."""
+        self._bring(self._follows[ledger_id], "index", segment, at, size)
 
-    def has_looked_beyond(
-        self, ledger_id: int, segment: Segment | None, start: int = 0, stop: int = 0
-    ) -> None:
-        """The ledger goes on in this segment, which is not cached, from `start` on. None: it does
-        not, or nothing need be brought."""
+    def has_looked_beyond(self, ledger_id: int, reach: Reach | None) -> None:
+        """The ledger goes on here. None: it does not, or nothing need be brought."""
         follow = self._follows[ledger_id]
-        follow.looked_beyond = True
-        if segment is None:
-            return
-        until = start if follow.index_alone else min(start + AHEAD_BYTES, stop)
-        follow.beyond, follow.beyond_until = segment, until
-        if until > start:
-            self._bring(follow, segment, start, until - start)
+        if reach is None:
+            follow.known = True
+        else:
+            follow.reaches.append(reach)
+            self._advance(follow)
 
-    def _bring(self, follow: _Follow, segment: Segment, start: int, size: int) -> None:
+    def _bring(self, follow: _Follow, call: _Call, segment: Segment, start: int, size: int) -> None:
         if segment.state is not SegmentState.SEALED:
             return
         try:
             file = self._files.borrow(segment)
         except OSError:
             return  # Whoever reads it next is told.
-        follow.busy = True
+        follow.under_way.add(call)
         self.calls += 1
         self.asked_bytes += size
         self._blocking.ahead(
-            partial(file.prefetch, start, size), partial(self._done, follow, segment)
+            partial(file.prefetch, start, size), partial(self._done, follow, call, segment)
         )
 
-    def _done(self, follow: _Follow, segment: Segment) -> None:
+    def _done(self, follow: _Follow, call: _Call, segment: Segment) -> None:
         self.calls -= 1
-        follow.busy = False
+        follow.under_way.discard(call)
         self._files.give_back(segment, close=self.closed)
         self._advance(follow)

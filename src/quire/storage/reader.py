@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping
+from functools import partial
 
 from quire.codec.digest import crc32c
 from quire.codec.frame_runs import Entries, FrameRun
@@ -30,6 +31,7 @@ from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.frames import checked
 from quire.storage.gathering import Stretch, stretch_of
 from quire.storage.pieces import Have, Piece, checksums_of
+from quire.storage.reach import Reach, reach_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
@@ -225,45 +227,47 @@ class Reader:
 
     def _look_ahead(self, info: LedgerInfo, entry_id: int, run: FrameRun, place: Place) -> None:
         """The reader may go on: what it wants next then need not be waited for."""
-        ledger_id = info.ledger_id
-        found = self._cache.get(_rows_key(place.segment, ledger_id))
+        ledger_id, segment = info.ledger_id, place.segment
+        found = self._cache.get(_rows_key(segment, ledger_id))
         if found is None:
             return
-        dense, _, stop = _stretch(found)
+        rows, _, size_bytes = found
+        reach = partial(reach_of, segment, rows, size_bytes, None if info.ordered else entry_id)
         end = place.start + run.frame_bytes
-        stop = max(stop, place.start + place.size_bytes) if dense else end
-        self._ahead.has_read(ledger_id, entry_id, run, place.segment, end, stop)
-        if dense and info.ordered and self._ahead.wants_beyond(ledger_id, place.segment):
-            self._look_beyond(info, place.segment)
+        self._ahead.has_read(ledger_id, entry_id, run, segment, end, reach)
+        last = self._ahead.wants_beyond(ledger_id)
+        if last is not None:
+            self._look_beyond(info, last)
 
-    def _look_beyond(self, info: LedgerInfo, segment: Segment) -> None:
-        """The same across the end of a segment, behind which an index and the first entries were to
-        be waited for, one behind the other. Called again until it is known where they are."""
-        beyond = self.next_sealed(info, segment.number)
-        if beyond is None or beyond.trailer is None:
-            self._ahead.has_looked_beyond(info.ledger_id, None)
-            return
-        trailer = beyond.trailer
-        try:
-            self._checksums(beyond, beyond.groups_at, beyond.groups_at, None)
-            found = self._ledger_rows(beyond, info.ledger_id, None)
-        except WouldBlock:
-            size = trailer.file_bytes - trailer.footer_at
-            self._ahead.bring_index(info.ledger_id, beyond, trailer.footer_at, size)
-            return
-        except DamagedError:
-            found = None  # Whoever reads it is told.
-        if found is None:
-            self._ahead.has_looked_beyond(info.ledger_id, None)
-            return
-        dense, start, stop = _stretch(found)
-        try:
-            self._fetch(beyond, start, 1, None)
-            self._ahead.has_looked_beyond(info.ledger_id, None)
-        except WouldBlock:
-            self._ahead.has_looked_beyond(info.ledger_id, beyond if dense else None, start, stop)
-        except DamagedError:
-            self._ahead.has_looked_beyond(info.ledger_id, None)
+    def _look_beyond(self, info: LedgerInfo, last: Reach) -> None:
+        """The same behind the end of what is known, where an index and the first entries were to be
+        waited for, one behind the other. Called again until it is known where they are."""
+        wanted, found = None, None
+        if not info.ordered:
+            wanted = last.last + 1
+            segments = [self._segments[number] for number, _ in info.sealed_with(wanted)]
+        else:
+            behind = self.next_sealed(info, last.segment.number)
+            segments = [] if behind is None else [behind]
+        for segment in segments:
+            trailer = segment.trailer
+            assert trailer is not None
+            try:
+                self._checksums(segment, segment.groups_at, segment.groups_at, None)
+                known = self._ledger_rows(segment, info.ledger_id, None)
+                found = known and reach_of(segment, known[0], known[2], wanted)
+                if found is not None:
+                    # Its first block may hold what another ledger's reader has read.
+                    inside = min(found.start + BLOCK_BYTES, found.stop - 1)
+                    found.cached = self._files.get(segment).read(inside, 1, wait=False) is not None
+                    break
+            except WouldBlock:
+                size = trailer.file_bytes - trailer.footer_at
+                self._ahead.bring_index(info.ledger_id, segment, trailer.footer_at, size)
+                return
+            except (DamagedError, OSError):
+                break  # Whoever reads it is told.
+        self._ahead.has_looked_beyond(info.ledger_id, found)
 
     def next_sealed(self, info: LedgerInfo, number: int) -> Segment | None:
         """The oldest sealed segment behind `number` that holds entries of the ledger."""
@@ -424,14 +428,6 @@ class Reader:
                 break
             good += BLOCK_BYTES
         return view, start - low, good
-
-
-def _stretch(found: tuple[LedgerRows, int, int]) -> tuple[bool, int, int]:
-    """Of what a segment has of a ledger: whether that is most of what lies between its first and
-    its last run, and these bounds."""
-    rows, _, size_bytes = found
-    start, stop = rows.offsets[0], rows.offsets[-1] + rows.frame_sizes[-1] * rows.counts[-1]
-    return 2 * size_bytes >= rows.offsets[-1] - start, start, stop
 
 
 def _rows_key(segment: Segment, ledger_id: int) -> Hashable:

@@ -1,0 +1,81 @@
+"""How far a ledger goes on in a segment."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from quire.codec.log_footer import CONSECUTIVE, LedgerRows
+from quire.storage import reach
+from quire.storage.reach import reach_of
+from quire.storage.segment import Segment
+
+SEGMENT = Segment(7, None, 1 << 20)
+
+
+def rows_of(*runs: tuple[int, int, Any, int]) -> LedgerRows:
+    """Of runs (first entry, how many, size or sizes of the frames, offset)."""
+    sizes: list[int] = []
+    sizes_at = []
+    for _, _, size, _ in runs:
+        sizes_at.append(len(sizes))
+        sizes += [] if isinstance(size, int) else size
+    return LedgerRows(
+        firsts=[one[0] for one in runs],
+        offsets=[one[3] for one in runs],
+        counts=[one[1] for one in runs],
+        frame_sizes=[one[2] if isinstance(one[2], int) else 0 for one in runs],
+        sizes_at=sizes_at,
+        ids_at=[CONSECUTIVE] * len(runs),
+        sizes=sizes,
+        ids=[],
+    )
+
+
+def bounds(found: reach.Reach | None) -> tuple[int, int, int] | None:
+    if found is None:
+        return None
+    assert found.segment is SEGMENT
+    assert found.until == found.start
+    return found.start, found.stop, found.last
+
+
+def test_all_runs_of_a_ledger() -> None:
+    rows = rows_of((0, 10, 100, 4096), (10, 5, 200, 5096), (40, 1, 300, 6096))
+    assert bounds(reach_of(SEGMENT, rows, 2300, None)) == (4096, 6396, 40)
+
+
+def test_runs_from_an_entry_on_up_to_one_that_lacks() -> None:
+    rows = rows_of((0, 10, 100, 4096), (10, 5, 200, 5096), (40, 1, 300, 6096))
+    for entry_id, expected in (
+        (0, (4096, 6096, 14)),
+        (9, (4096, 6096, 14)),
+        (12, (5096, 6096, 14)),
+        (15, None),
+        (40, (6096, 6396, 40)),
+        (41, None),
+    ):
+        assert bounds(reach_of(SEGMENT, rows, 2300, entry_id)) == expected
+
+
+def test_the_last_run_counts_whatever_the_sizes_of_its_frames() -> None:
+    """Its end was taken for where it begins: a compaction makes one run of all."""
+    rows = rows_of((3, 3, [100, 50, 70], 4096))
+    assert bounds(reach_of(SEGMENT, rows, 220, None)) == (4096, 4316, 5)
+    assert bounds(reach_of(SEGMENT, rows, 220, 4)) == (4096, 4316, 5)
+
+
+@pytest.mark.parametrize("entry_id", [None, 0])
+def test_there_is_none_where_others_have_more(entry_id: int | None) -> None:
+    near = rows_of((0, 1, 100, 4096), (1, 1, 100, 4396))
+    assert reach_of(SEGMENT, near, 200, entry_id) is not None
+    far = rows_of((0, 1, 100, 4096), (1, 1, 100, 4497))
+    assert reach_of(SEGMENT, far, 200, entry_id) is None
+
+
+def test_so_many_runs_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reach, "ROWS_MAX", 4)
+    rows = rows_of(*((at, 1, 100, 4096 + 100 * at) for at in range(10)))
+    assert bounds(reach_of(SEGMENT, rows, 1000, 2)) == (4296, 4696, 5)
+    assert bounds(reach_of(SEGMENT, rows, 1000, 8)) == (4896, 5096, 9)
