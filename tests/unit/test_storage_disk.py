@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -94,14 +94,21 @@ def test_a_read_that_would_wait(file: Any, monkeypatch: pytest.MonkeyPatch) -> N
     def nothing_cached(fd: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
         raise BlockingIOError(errno.EAGAIN, "not cached")
 
+    into = memoryview(bytearray(b"........"))
     monkeypatch.setattr(os, "preadv", nothing_cached)
     assert file.read(0, 4, wait=False) is None
+    assert not file.read_into(0, into)
 
     def half_cached(fd: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
         return preadv(fd, [memoryview(buffers[0])[:2]], offset)
 
     monkeypatch.setattr(os, "preadv", half_cached)
     assert file.read(0, 4, wait=False) is None
+    assert not file.read_into(0, into[:4])
+    monkeypatch.setattr(os, "preadv", preadv)
+    assert file.read_into(2, into[1:5])
+    assert bytes(into[1:5]) == b"cdef"
+    assert not file.read_into(6, into)  # The file ends.
     assert bytes(file.read(0, 4)) == b"abcd"
 
 
@@ -120,6 +127,27 @@ def test_a_file_system_that_cannot_tell_just_reads(
     assert bytes(file.read(0, 4, wait=False)) == b"abcd"
     assert bytes(file.read(4, 4, wait=False)) == b"efgh"
     assert asked == [0]
+    assert not file.read_into(0, memoryview(bytearray(4)))
+    assert asked == [0]
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the system has no such reads")
+def test_what_a_file_system_says_where_memory_is_to_be_filled(
+    file: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file.write([b"abcdefgh"], 0)
+
+    def fails(number: int) -> Callable[..., int]:
+        def failing(fd: int, buffers: list[Any], offset: int, flags: int = 0) -> int:
+            raise OSError(number, "no")
+
+        return failing
+
+    monkeypatch.setattr(os, "preadv", fails(errno.EOPNOTSUPP))
+    assert not file.read_into(0, memoryview(bytearray(4)))
+    monkeypatch.setattr(os, "preadv", fails(errno.EIO))
+    with pytest.raises(OSError, match="no"):
+        file.read_into(0, memoryview(bytearray(4)))
 
 
 def test_preallocated_parts_read_as_zeros(file: Any) -> None:

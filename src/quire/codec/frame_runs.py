@@ -54,13 +54,21 @@ class FrameRun:
         """Of the entries, without anything before them."""
         return self.frame_bytes - self.head_bytes * self.count
 
-    def pack(self) -> Sequence[Buffer]:
+    def lies_in(self, memory: Buffer) -> bool:
+        """Whether its frames are a part of just this object, and are not packed yet."""
+        return self._packed is None and self._frames.obj is memory
+
+    def pack(self, bodies: Sequence[Buffer] = ()) -> Sequence[Buffer]:
         """Parts which joined have a length (4 bytes) before each entry. Done once; the frames are
-        then let go, unless they are just that."""
+        then let go, unless they are just that. `bodies`: the entries, of one size, where somebody
+        has them."""
         if self._packed is None:
-            self._packed = self._pack()
+            self._packed = self._joined(bodies) if bodies else self._pack()
             self._frames = memoryview(b"")
         return self._packed
+
+    def _joined(self, bodies: Sequence[Buffer]) -> list[bytes]:
+        return [LENGTH.pack(self.frame_size - self.head_bytes).join((b"", *bodies))]
 
     def _pack(self) -> list[bytes]:
         if self.count == 1:

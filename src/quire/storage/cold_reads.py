@@ -21,10 +21,17 @@ from quire.codec.log_format import ranges_of
 from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
+from quire.storage.desk import Desk
 from quire.storage.pieces import Fetched, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import SCATTERED_BYTES, SLICE_BYTES, Reader
+from quire.storage.reader import (
+    MAX_READ_BYTES,
+    REST_SHARE,
+    SCATTERED_BYTES,
+    SLICE_BYTES,
+    Reader,
+)
 from quire.storage.seams import File
 from quire.storage.segment import LedgerInfo, Part, Segment
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
@@ -39,6 +46,8 @@ ROWS_PER_TURN = 4096
 
 LARGE_BYTES = 64 * 1024
 """Pieces of so much are read on the event loop where they are cached."""
+TRIES = 2
+"""A read may begin in what is left of a run."""
 
 _FAILED = Piece(b"", [])
 
@@ -82,7 +91,7 @@ class _Read:
     """One read, and what was fetched for it."""
 
     __slots__ = (
-        "cost_bytes", "have", "is_at_hand", "ledger_id", "overhead_bytes", "scattered",
+        "at_hand", "cost_bytes", "have", "ledger_id", "overhead_bytes", "scattered",
         "singly_until", "under_way",
     )  # fmt: skip
 
@@ -91,8 +100,8 @@ class _Read:
         self.overhead_bytes = overhead_bytes
         self.have: dict[Fetched, Piece] = {}
         self.under_way: dict[Fetched, _Fetch[Piece]] = {}
-        self.is_at_hand = True
-        """All pieces so far were large, and cached: so the next one is, most likely."""
+        self.at_hand = TRIES
+        """How many more pieces are looked for in the cache, where all are small."""
         self.cost_bytes = 0
         """Of what was read since the budget was asked last, and for it."""
         self.singly_until = 0
@@ -124,6 +133,7 @@ class ColdReads:
         self._blocking = blocking
         self._info_of = info_of
         self._budget = budget
+        self._desk = Desk(MAX_READ_BYTES + MAX_READ_BYTES // REST_SHARE)
         self.closed = False
 
     async def read(
@@ -148,7 +158,8 @@ class ColdReads:
             if not run:
                 break
             if max_count > 1:
-                run.pack()  # While its bytes are at hand: in the end there may be megabytes.
+                # While its bytes are at hand: in the end there may be megabytes.
+                self._desk.pack(run)
             entries.add(run)
             max_bytes -= run.size_bytes + overhead_bytes * run.count
             read.took_a_piece()
@@ -166,17 +177,19 @@ class ColdReads:
         """See `Reader.run`."""
         asked = info, at, most, max_bytes, read.overhead_bytes
         if not read.have and not read.under_way and self._is_at_hand(read, at):
-            read.is_at_hand = False
+            left, read.at_hand = read.at_hand, 0
             with suppress(WouldBlock, MemoryError):  # A thread says that there is none.
-                run = self._reader.run(*asked, None, begun=begun)
-                read.is_at_hand = run is not None and run.frame_bytes >= LARGE_BYTES
+                where = self._desk if begun or most > 1 else None
+                run = self._reader.run(*asked, where, begun=begun)
+                large = run is not None and run.frame_bytes >= LARGE_BYTES
+                read.at_hand = TRIES if large else max(0, left - 1)
                 return run
         return self._reader.run(*asked, read.have, begun=begun)
 
     def _is_at_hand(self, read: _Read, at: int) -> bool:
         """Most likely."""
         ahead = self._ahead.may_be_at_hand
-        return read.is_at_hand or ahead(read.ledger_id, at, LARGE_BYTES)
+        return read.at_hand > 0 or ahead(read.ledger_id, at, LARGE_BYTES)
 
     async def _gather(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int

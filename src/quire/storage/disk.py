@@ -118,6 +118,18 @@ class RealFile:
         del data[got:]
         return data
 
+    def read_into(self, offset: int, into: memoryview) -> bool:
+        if not self._nowait:
+            return False
+        try:
+            return os.preadv(self._fd, [into], offset, self._nowait) == len(into)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno not in _NO_NOWAIT:
+                raise
+            return False
+
     def prefetch(self, offset: int, size: int) -> None:
         if hasattr(os, "posix_fadvise"):
             with suppress(OSError):

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 from quire.codec.digest import crc32c_of
 from quire.codec.log_parts import BLOCK_BYTES, Buffer
+from quire.storage.desk import Desk
 from quire.storage.segment import Segment
 
 Fetched = tuple[Segment, int, int]
@@ -24,9 +24,9 @@ class Piece(NamedTuple):
     """The device had to be waited for."""
 
 
-Have = Mapping[Fetched, Piece] | None
-"""What has been fetched, all else being a `WouldBlock`. None: what the system has cached is read
-on the event loop."""
+Have = dict[Fetched, Piece] | Desk | None
+"""What has been fetched, all else being a `WouldBlock`. Else what the system has cached is read on
+the event loop: of a desk, onto it, where it is to be packed."""
 
 
 def checksums_of(data: Buffer) -> list[int]:

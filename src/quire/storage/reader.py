@@ -28,6 +28,7 @@ from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
 from quire.errors import DamagedError
 from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles
+from quire.storage.desk import FRAMES_AT, Desk
 from quire.storage.frames import checked
 from quire.storage.gathering import Stretch, stretch_of
 from quire.storage.pieces import Have, Piece, checksums_of
@@ -37,7 +38,9 @@ from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
 
 MAX_READ_BYTES = 1024 * 1024
-"""Of one read of a file."""
+"""Of one read of a file, but for a rest."""
+REST_SHARE = 8
+"""Of a read: no rest is more than one in so many."""
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
 """Taken apart in one turn of the event loop: adds wait for no more than that."""
@@ -214,7 +217,7 @@ class Reader:
                     self._look_ahead(info, entry_id, run, place)
                 return run
             except WouldBlock as missing:
-                if have is None:
+                if not isinstance(have, dict):
                     self._ahead.waits(info.ledger_id, entry_id, missing.segment)
                 raise
             except DamagedError as error:
@@ -370,7 +373,7 @@ class Reader:
 
     def _fetch(self, segment: Segment, offset: int, size: int, have: Have) -> Buffer:
         """The bytes of the file, fewer at its end. `WouldBlock`: see `Have`."""
-        if have is not None:
+        if isinstance(have, dict):
             piece = have.get((segment, offset, size))
             if piece is None:
                 raise WouldBlock(segment, offset, size)
@@ -410,24 +413,37 @@ class Reader:
             return memoryview(place.batch.memory(start, size)), 0, size
         blocks = _blocks_of(place, count)
         segment, low = blocks.segment, blocks.offset
-        if have is None:
-            view = memoryview(self._fetch(segment, low, blocks.size, None))
+        at = start - low
+        if isinstance(have, Desk) and place.frame_size and segment.head_bytes == FRAME_HEADER_BYTES:
+            part = self._on_desk(have, blocks, at)
+            view, at, found = have.view, FRAMES_AT, checksums_of(part)
+        elif not isinstance(have, dict):
+            view = part = memoryview(self._fetch(segment, low, blocks.size, None))
             found = checksums_of(view)
         else:
             piece = have.get(blocks.key)
             if piece is None:
                 raise blocks
-            view = memoryview(piece.data)
+            view = part = memoryview(piece.data)
             found = checksums_of(view) if piece.checksums is None else piece.checksums
-        good = 0
+        good = at - (start - low)
         expected = self._checksums(segment, low, low + blocks.size, have)
         if found == expected:
-            return view, start - low, len(view)
+            return view, at, good + len(part)
         for mine, crc in zip(found, expected):
             if mine != crc:
                 break
             good += BLOCK_BYTES
-        return view, start - low, good
+        return view, at, good
+
+    def _on_desk(self, desk: Desk, blocks: WouldBlock, skip: int) -> memoryview:
+        try:
+            part = desk.read(self._files.get(blocks.segment), blocks.offset, blocks.size, skip)
+        except OSError as error:
+            raise DamagedError(f"reading {blocks.segment.name} failed: {error}") from error
+        if part is None:
+            raise blocks
+        return part
 
 
 def _rows_key(segment: Segment, ledger_id: int) -> Hashable:
@@ -440,8 +456,10 @@ def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
     most = min(place.count, most)
     max_bytes = max(max_bytes, 0)  # Below 0 the first entry, which is never refused, has passed it.
     if place.sizes is None:
-        most = min(most, max(1, MAX_READ_BYTES // place.frame_size))
-        return min(most, max_bytes // max(1, place.frame_size + per_entry))
+        most = min(most, max_bytes // max(1, place.frame_size + per_entry))
+        at_once = max(1, MAX_READ_BYTES // place.frame_size)
+        # A small rest is read with the last piece.
+        return most if most <= at_once + at_once // REST_SHARE else at_once
     left, room = max_bytes, MAX_READ_BYTES
     for count in range(most):
         size = place.sizes[count]

@@ -30,6 +30,11 @@ class File(Protocol):
         device would have to be waited for."""
         ...
 
+    def read_into(self, offset: int, into: memoryview) -> bool:
+        """Fills all of it, from `offset` on, without waiting for the device. False: that cannot be,
+        and what it holds is anything."""
+        ...
+
     def prefetch(self, offset: int, size: int) -> None:
         """This is read soon: the system may begin to bring it into its cache. A hint: it may do
         nothing, or wait for a while."""

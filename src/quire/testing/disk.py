@@ -84,6 +84,13 @@ class SimFile:
             return None
         return inode.data.read(offset, end)
 
+    def read_into(self, offset: int, into: memoryview) -> bool:
+        data = self.read(offset, len(into), wait=False)
+        if data is None or len(data) < len(into):
+            return False
+        into[:] = data
+        return True
+
     def prefetch(self, offset: int, size: int) -> None:
         """Nothing here is read sooner than it is asked for."""
 
