@@ -13,10 +13,8 @@ from quire.codec.digest import master_key
 from quire.codec.frame_runs import FrameRun
 from quire.codec.frames import FRAME_HEADER_BYTES, add_request
 from quire.errors import DamagedError
-from quire.storage import desk, reader
+from quire.storage import desk
 from quire.storage.desk import FRAMES_AT, Desk
-from quire.storage.reader import MAX_READ_BYTES, REST_SHARE
-from quire.storage.segment import Place, Segment
 from quire.testing.disk import SimDisk
 from tests.support.storage import disk_of, sim_disk
 from tests.unit.test_storage_reads import answer, only_sealed, sealed, written_of
@@ -130,21 +128,3 @@ def test_damage_is_found_there(entry_id: int) -> None:
     assert box.store.stats().damaged_reads > 0
     if entry_id < 115:
         assert answer(box, 1, entry_id + 2, 1 << 30) == written[entry_id + 2 :]
-
-
-def test_a_small_rest_is_read_with_the_last_piece() -> None:
-    segment = Segment(1, None, 1 << 26)
-    for frame_size in (100, 1_000, 300_000, 2 << 20):
-        at_once = max(1, MAX_READ_BYTES // frame_size)
-        rest = at_once // REST_SHARE
-        place = Place(segment, None, 4096, 1 << 20, frame_size, None)
-        for wanted, first in (
-            (1, 1),
-            (at_once, at_once),
-            (at_once + rest, at_once + rest),
-            (at_once + rest + 1, at_once),
-            (5 * at_once, at_once),
-        ):
-            assert reader._that_fit(place, wanted, 1 << 40, 4) == first
-            limit = wanted * (frame_size + 4 - FRAME_HEADER_BYTES)
-            assert reader._that_fit(place, 1 << 20, limit, 4) == first

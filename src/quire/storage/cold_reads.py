@@ -25,13 +25,7 @@ from quire.storage.desk import Desk
 from quire.storage.pieces import Fetched, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import (
-    MAX_READ_BYTES,
-    REST_SHARE,
-    SCATTERED_BYTES,
-    SLICE_BYTES,
-    Reader,
-)
+from quire.storage.reader import MAX_READ_BYTES, SCATTERED_BYTES, SLICE_BYTES, Reader
 from quire.storage.seams import File
 from quire.storage.segment import LedgerInfo, Part, Segment
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
@@ -133,7 +127,7 @@ class ColdReads:
         self._blocking = blocking
         self._info_of = info_of
         self._budget = budget
-        self._desk = Desk(MAX_READ_BYTES + MAX_READ_BYTES // REST_SHARE)
+        self._desk = Desk(MAX_READ_BYTES)
         self.closed = False
 
     async def read(

@@ -38,9 +38,7 @@ from quire.storage.segment import LedgerInfo, Place, Segment, sealed_places
 from quire.storage.signals import NoEntry, WouldBlock
 
 MAX_READ_BYTES = 1024 * 1024
-"""Of one read of a file, but for a rest."""
-REST_SHARE = 8
-"""Of a read: no rest is more than one in so many."""
+"""Of one read of a file."""
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
 """Taken apart in one turn of the event loop: adds wait for no more than that."""
@@ -456,10 +454,8 @@ def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
     most = min(place.count, most)
     max_bytes = max(max_bytes, 0)  # Below 0 the first entry, which is never refused, has passed it.
     if place.sizes is None:
-        most = min(most, max_bytes // max(1, place.frame_size + per_entry))
-        at_once = max(1, MAX_READ_BYTES // place.frame_size)
-        # A small rest is read with the last piece.
-        return most if most <= at_once + at_once // REST_SHARE else at_once
+        most = min(most, max(1, MAX_READ_BYTES // place.frame_size))
+        return min(most, max_bytes // max(1, place.frame_size + per_entry))
     left, room = max_bytes, MAX_READ_BYTES
     for count in range(most):
         size = place.sizes[count]
