@@ -101,8 +101,23 @@ class RealFile:
 
     def _read_cached(self, offset: int, size: int) -> Buffer | None:
         data = bytearray(size)
+        got = self._fill(offset, data)
+        if not self._nowait:
+            return self.read(offset, size)
+        if got == size:
+            return data
+        if got is None or offset + got < self.size():
+            return None
+        del data[got:]
+        return data
+
+    def read_into(self, offset: int, into: memoryview) -> bool:
+        return self._nowait != 0 and self._fill(offset, into) == len(into)
+
+    def _fill(self, offset: int, into: bytearray | memoryview) -> int | None:
+        """How many bytes were cached, from the first on; None: not that one."""
         try:
-            got = os.preadv(self._fd, [data], offset, self._nowait)
+            return os.preadv(self._fd, [into], offset, self._nowait)
         except BlockingIOError:
             return None
         except OSError as error:
@@ -110,25 +125,7 @@ class RealFile:
                 raise
             # This file system cannot tell: read, and maybe wait, from now on.
             self._nowait = 0
-            return self.read(offset, size)
-        if got == size:
-            return data
-        if offset + got < self.size():
             return None
-        del data[got:]
-        return data
-
-    def read_into(self, offset: int, into: memoryview) -> bool:
-        if not self._nowait:
-            return False
-        try:
-            return os.preadv(self._fd, [into], offset, self._nowait) == len(into)
-        except BlockingIOError:
-            return False
-        except OSError as error:
-            if error.errno not in _NO_NOWAIT:
-                raise
-            return False
 
     def prefetch(self, offset: int, size: int) -> None:
         if hasattr(os, "posix_fadvise"):
