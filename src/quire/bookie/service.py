@@ -28,7 +28,7 @@ from quire.metrics import Histogram
 from quire.net.network import Network
 from quire.storage.batch import Batch
 from quire.storage.ledger_directories import Store
-from quire.storage.reader import SLICE_BYTES
+from quire.storage.reader import UNSHARED_BYTES
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.tasks import TaskSet
 
@@ -337,7 +337,7 @@ class BookieService:
         """The answer frame; None when it is written later: the disk has to be waited for, or it may
         be so large that adds should not wait for all of it."""
         self.counters.reads += 1
-        small = request.max_count == 1 or self._budget(request) <= SLICE_BYTES // 2
+        small = request.max_count == 1 or self._budget(request) <= UNSHARED_BYTES
         if (small and not self.loading) or request.entry_id < 0:
             try:
                 return self._look_up(request)

@@ -25,7 +25,7 @@ from quire.storage.desk import Desk
 from quire.storage.pieces import Fetched, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import MAX_READ_BYTES, SCATTERED_BYTES, SLICE_BYTES, Reader
+from quire.storage.reader import MAX_READ_BYTES, SCATTERED_BYTES, UNSHARED_BYTES, Reader
 from quire.storage.seams import File
 from quire.storage.segment import LedgerInfo, Part, Segment
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
@@ -158,7 +158,7 @@ class ColdReads:
             max_bytes -= run.size_bytes + overhead_bytes * run.count
             read.took_a_piece()
             read.cost_bytes += run.frame_bytes
-            if read.cost_bytes > SLICE_BYTES // 2:
+            if read.cost_bytes > UNSHARED_BYTES:
                 await self._budget.spend(read.cost_bytes)
                 read.cost_bytes = 0
         if not entries:

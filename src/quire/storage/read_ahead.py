@@ -188,7 +188,7 @@ class ReadAhead:
         self._bring(self._follows[ledger_id], "index", segment, at, size)
 
     def has_looked_beyond(self, ledger_id: int, reach: Reach | None) -> None:
-        """The ledger goes on here. None: it does not, or nothing need be brought."""
+        """The ledger goes on here. None: it does not, or not where it is worth to be brought."""
         follow = self._follows[ledger_id]
         if reach is None:
             follow.known = True

@@ -42,6 +42,8 @@ MAX_READ_BYTES = 1024 * 1024
 DEFAULT_OVERHEAD_BYTES = 4
 SLICE_BYTES = 1024 * 1024
 """Taken apart in one turn of the event loop: adds wait for no more than that."""
+UNSHARED_BYTES = SLICE_BYTES // 2
+"""Reads of no more do not count in the rate that those who catch up share (`ReadBudget`)."""
 SCATTERED_BYTES = 16 * 1024
 """What lies in pieces of no more than this is fetched many pieces at a time."""
 SCATTERED_MAX = 64
@@ -376,8 +378,18 @@ class Reader:
             if piece is None:
                 raise WouldBlock(segment, offset, size)
             return piece.data
+        return self._read_cached(segment, offset, size)
+
+    def _read_cached(
+        self, segment: Segment, offset: int, size: int, desk: Desk | None = None, skip: int = 0
+    ) -> Buffer:
+        """On the event loop. `desk`, `skip`: see `Desk.read`."""
         try:
-            data = self._files.get(segment).read(offset, size, wait=False)
+            file = self._files.get(segment)
+            if desk is None:
+                data = file.read(offset, size, wait=False)
+            else:
+                data = desk.read(file, offset, size, skip)
         except OSError as error:
             raise DamagedError(f"reading {segment.name} failed: {error}") from error
         if data is None:
@@ -413,10 +425,10 @@ class Reader:
         segment, low = blocks.segment, blocks.offset
         at = start - low
         if isinstance(have, Desk) and place.frame_size and segment.head_bytes == FRAME_HEADER_BYTES:
-            part = self._on_desk(have, blocks, at)
+            part = memoryview(self._read_cached(segment, low, blocks.size, have, at))
             view, at, found = have.view, FRAMES_AT, checksums_of(part)
         elif not isinstance(have, dict):
-            view = part = memoryview(self._fetch(segment, low, blocks.size, None))
+            view = part = memoryview(self._read_cached(segment, low, blocks.size))
             found = checksums_of(view)
         else:
             piece = have.get(blocks.key)
@@ -433,15 +445,6 @@ class Reader:
                 break
             good += BLOCK_BYTES
         return view, at, good
-
-    def _on_desk(self, desk: Desk, blocks: WouldBlock, skip: int) -> memoryview:
-        try:
-            part = desk.read(self._files.get(blocks.segment), blocks.offset, blocks.size, skip)
-        except OSError as error:
-            raise DamagedError(f"reading {blocks.segment.name} failed: {error}") from error
-        if part is None:
-            raise blocks
-        return part
 
 
 def _rows_key(segment: Segment, ledger_id: int) -> Hashable:

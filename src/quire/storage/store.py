@@ -466,7 +466,7 @@ class LedgerStore(StoreEvents, StoreFacts):
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
     ) -> Entries:
-        """Like `read`, but threads read and compute checksums, and the loop takes a turn for each
+        """Like `read`, but what is not cached threads read, and the loop takes a turn for each
         megabyte. More than one entry comes packed (`FrameRun.pack`). May be cancelled."""
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
