@@ -13,8 +13,8 @@ One line of JSON for each figure, with every sample; everything is removed at th
 - restart: 5 GB of log in a bookie's process, stopped cleanly or killed, from the start of the
   process to the first entry served.
 - cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
-  alternating rounds: one that was written alone, and ledgers written in turn after compaction;
-  and one of those before it, of entries of one size and of any.
+  alternating rounds: one that was written alone, and ledgers written in turn after compaction,
+  short and long ones; and one of those before it, of entries of one size and of any.
 - beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
   ledger of the same bookie at full speed.
 """
@@ -65,6 +65,8 @@ READ_BYTES = 4 * 1024 * 1024
 LAST_LOOKUPS = 100_000
 ALONE = Shape(1, 1, 1)
 PACE_PER_S = 5_000.0
+COMPACTED_ENTRIES = 400_000, 2_000_000
+"""Of ten ledgers. Where a ledger begins and ends the device has nothing to do for a while."""
 COMPACTION_LIMIT_S = 300.0
 COMPACTION_BEGINS_S = 30.0
 DROP_INTERVAL_S = 0.5
@@ -223,7 +225,8 @@ async def _restart(options: Options) -> None:
 
 def cold_read(options: Options) -> None:
     asyncio.run(_cold_read_alone(options))
-    asyncio.run(_cold_read_compacted(options))
+    for entries in COMPACTED_ENTRIES:
+        asyncio.run(_cold_read_compacted(options, entries // options.divisor))
     asyncio.run(_cold_read_mixed(options))
 
 
@@ -234,11 +237,12 @@ async def _cold_read_alone(options: Options) -> None:
     shutil.rmtree(directory)
 
 
-async def _cold_read_compacted(options: Options) -> None:
+async def _cold_read_compacted(options: Options, entries: int) -> None:
     """Ten ledgers in turn, one of which is read as it lies; then every second one is deleted."""
     directory, ledgers = options.directory / "compacted", 10
-    await _fill(directory, "turn", ledgers, 400_000 // options.divisor // ledgers)
-    await _cold_read_in_turn(options, directory, "ten ledgers in turn")
+    await _fill(directory, "turn", ledgers, entries // ledgers)
+    each = f"{entries // ledgers:,} entries each"
+    await _cold_read_in_turn(options, directory, f"ten ledgers in turn, {each}")
     eager = StorageConfig(
         compact_minor_interval_s=0.0, compact_major_interval_s=0.0, compact_bytes_per_s=0
     )
@@ -257,7 +261,8 @@ async def _cold_read_compacted(options: Options) -> None:
                 raise SystemExit("the compaction did not come to its end")
         if not store.stats().compactions:
             raise SystemExit("nothing was compacted: fewer entries than a segment takes")
-    await _compare(options, directory, list(range(2, ledgers + 1, 2)), "after compaction")
+    survivors = list(range(2, ledgers + 1, 2))
+    await _compare(options, directory, survivors, f"after compaction, {each}")
     shutil.rmtree(directory)
 
 
