@@ -247,6 +247,28 @@ def test_what_one_bookie_does_not_give_is_asked_of_the_next_at_once(
     simulated(main)
 
 
+def test_striped_entries_that_come_late_count() -> None:
+    """On a slow line each window takes longer than `speculative_read_s`."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 2, 2), range(600), state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for bookie in cluster.bookies.values():
+                bookie.answers_in_s = 1.5 * CONFIG.speculative_read_s
+            loop = asyncio.get_running_loop()
+            began_s = loop.time()
+            assert [e.payload async for e in reader.read()] == [payload(n) for n in range(600)]
+            assert loop.time() - began_s < 10.0
+            asked = sum(
+                ask.entry >= 0 for bookie in cluster.bookies.values() for ask in bookie.asked
+            )
+            assert asked <= 2 * 600, "each is asked of two replicas at most"
+
+    simulated(main)
+
+
 def test_single_reads_in_flight_are_bounded_by_bytes() -> None:
     """The first of them by their number; when their size is known, by `read_window_bytes` for each
     bookie of the ensemble."""

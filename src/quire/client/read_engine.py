@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 
 from quire.client.hedge import Hedge
@@ -268,76 +268,73 @@ class ReadEngine:
     # -- single reads -------------------------------------------------------------------------
 
     async def _singles(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """All of first..last, in rounds: what the first replicas of their write sets do not give is
-        asked of the second ones, and so on, many entries in one write. What is left then is asked
-        for alone, and with patience."""
+        """All of first..last. What has one write set is asked for together, in one write, of one
+        replica after the other. What is left then is asked for alone."""
         found: dict[int, bytes] = {}
         denied: dict[int, dict[str, QuireError]] = {}
-        mute: set[str] = set()
-        left = list(range(first, last + 1))
-        for replicas in self._rounds(metadata, first):
-            by_bookie: dict[str, list[int]] = {}
-            for entry in left:
-                bookie = replicas[entry % len(replicas)]
-                if bookie not in mute:
-                    by_bookie.setdefault(bookie, []).append(entry)
-            async with asyncio.TaskGroup() as group:
-                for bookie, entries in by_bookie.items():
-                    group.create_task(self._many(bookie, entries, found, denied, mute))
-            left = [entry for entry in left if entry not in found]
-            if not left:
-                break
-        for entry in left:
-            run = await self._from_replicas(metadata, entry, entry, 1, self._one)
-            found[entry] = memoryview(run.data)[:].tobytes()
+        ensemble = metadata.segment_of(first).ensemble
+        size, quorum = metadata.ensemble_size, metadata.write_quorum
+        async with asyncio.TaskGroup() as group:
+            for start in range(first, min(last + 1, first + size)):
+                replicas = [ensemble[at] for at in write_set(start, size, quorum)]
+                entries = range(start, last + 1, size)
+                group.create_task(self._striped(replicas, entries, found, denied))
+        for entry in range(first, last + 1):
+            if entry not in found:
+                run = await self._from_replicas(metadata, entry, entry, 1, self._one)
+                found[entry] = memoryview(run.data)[:].tobytes()
         for entry, errors in denied.items():
             self._note(metadata, entry, errors, True)
         return self.run_of(first, [found[entry] for entry in range(first, last + 1)])
 
-    def _rounds(self, metadata: LedgerMetadata, first: int) -> Iterator[tuple[str, ...]]:
-        """The bookies to ask in each round, by the number of an entry in its stripe."""
-        ensemble = metadata.segment_of(first).ensemble
-        size, quorum = metadata.ensemble_size, metadata.write_quorum
-        return zip(
-            *(
-                self._pool.read_order([ensemble[at] for at in write_set(residue, size, quorum)])
-                for residue in range(size)
-            )
-        )
-
-    async def _many(
+    async def _striped(
         self,
-        bookie: str,
-        entries: list[int],
+        replicas: list[str],
+        entries: Sequence[int],
         found: dict[int, bytes],
         denied: dict[int, dict[str, QuireError]],
-        mute: set[str],
     ) -> None:
-        """Fill `found` with what this bookie answers validly in time, and `denied` with what it
-        says that it never had; or add it to `mute`, if it leaves all of it unanswered."""
-        try:
-            with self._span("read_stripe", entries[0], entries[-1], bookie=bookie):
-                async with asyncio.timeout(self._config.speculative_read_s):
-                    channel = await self._pool.channel(bookie)
-                    answers = await channel.read_many(self._codec.ledger_id, entries)
-        except TimeoutError:
-            self._pool.health.overtaken(bookie)
-            mute.add(bookie)
-            return
-        except QuireError:
-            self._pool.health.error(bookie)
-            mute.add(bookie)
-            return
-        for entry, answer in zip(entries, answers):
+        """Fill `found` with what these replicas answer validly, and `denied` with what each says
+        that it never had."""
+
+        async def ask(bookie: str) -> None:
+            left = [entry for entry in entries if entry not in found]
+            if not left:
+                return
+            with self._span("read_stripe", left[0], left[-1], bookie=bookie):
+                channel = await self._pool.channel(bookie)
+                answers = await channel.read_many(self._codec.ledger_id, left)
+            self._take(bookie, dict(zip(left, answers)), found, denied)
+
+        _, errors = await self._hedge.first_good(self._pool.read_order(replicas), ask)
+        for bookie, error in errors.items():
+            if not isinstance(error, NoEntryAnswer | DigestError):
+                self._pool.health.error(bookie)
+
+    def _take(
+        self,
+        bookie: str,
+        answers: dict[int, bytes | BaseException],
+        found: dict[int, bytes],
+        denied: dict[int, dict[str, QuireError]],
+    ) -> None:
+        """Raises one of the errors, if none of those who were asked has given the entry yet."""
+        problem: BaseException | None = None
+        for entry, answer in answers.items():
             if isinstance(answer, bytes):
                 try:
                     self._codec.check(answer, entry)
                 except BadEntryError as error:
-                    self._bad(bookie, error, entry)
+                    answer = self._bad(bookie, error, entry)
+                else:
+                    found[entry] = answer
                     continue
-                found[entry] = answer
             elif isinstance(answer, NoEntryAnswer):
                 denied.setdefault(entry, {})[bookie] = answer
+            if entry not in found:
+                problem = answer
+        if problem is not None:
+            raise problem
 
     # -- copies that are compared -------------------------------------------------------------
 
