@@ -316,7 +316,9 @@ def test_a_removal_in_a_torn_group_has_not_happened() -> None:
     name = segment_name(box.store.usage()[-1].number)
     data = disk.open(name).read(0, 1 << 20)
     assert data is not None
-    disk.flip_bit(name, data.index(b"y" * 3000) + 3000)
+    file = disk.open(name)
+    file.write([bytes(512)], (data.index(b"y" * 3000) + 3000) // 512 * 512)
+    file.sync()
     report = box.open()
     assert report.torn_group is not None
     assert report.problems == ()

@@ -9,6 +9,7 @@ from quire.errors import DamagedError, StorageError
 from quire.storage.segment import segment_name
 from quire.storage.signals import NoEntry
 from quire.storage.space_report import look
+from quire.testing.disk import SimDisk
 from tests.support.storage import (
     SMALL,
     StoreOnDisk,
@@ -185,21 +186,52 @@ def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
         box.read(1, 3)
 
 
-def test_the_last_group_is_torn_where_nothing_lies_behind_it() -> None:
-    box = opened()
+def killed_behind(box: StoreOnDisk, entry: bytes) -> tuple[SimDisk, str, int]:
+    """Three entries, and this one in the last group; the file, and where in it it lies."""
     box.append(entries(1, 0, 3))
     box.pump()
-    box.append([(1, 3, b"z" * 5000)])
+    box.append([(1, 3, entry)])
     box.pump()
     disk = disk_of(box)
     disk.kill()
     name = segment_name(box.store.usage()[-1].number)
-    data = disk.open(name).read(0, 1 << 20)
-    assert data is not None
-    disk.flip_bit(name, data.index(b"z" * 5000) + 4000)
+    data = bytes(disk.open(name).read(0, 1 << 20) or b"")
+    return disk, name, data.index(entry)
+
+
+def test_the_last_group_is_torn_where_a_sector_of_it_was_not_written() -> None:
+    box = opened()
+    disk, name, at = killed_behind(box, b"z" * 5000)
+    file = disk.open(name)
+    file.write([bytes(512)], (at + 4000) // 512 * 512)
+    file.sync()
     report = box.open()
     assert report.torn_group is not None
     assert box.read(1, 0, 9) == [box.written[1, i] for i in range(3)]
+
+
+def test_a_wrong_bit_in_the_last_group_is_damage() -> None:
+    """Seed 77127 of spoiled: a bit turned in an entry that had just been acknowledged, and the
+    bookie died. "No such entry" ended the recovery of its ledger before it."""
+    box = opened()
+    disk, name, at = killed_behind(box, b"z" * 5000)
+    disk.flip_bit(name, at + 4000)
+    for _ in range(2):
+        report = box.open()
+        assert report.torn_group is None
+        assert report.damaged_blocks == 1
+        assert not report.negatives_unknown
+        assert box.read(1, 0, 3) == [box.written[1, i] for i in range(3)]
+        with pytest.raises(DamagedError):
+            box.read(1, 3)
+        disk.kill()
+
+
+def test_a_wrong_bit_beside_zeros_in_the_last_group_cannot_be_told_from_a_torn_write() -> None:
+    box = opened()
+    disk, name, at = killed_behind(box, b"z" + bytes(5000))
+    disk.flip_bit(name, at + 4000)
+    assert box.open().torn_group is not None
 
 
 def test_the_key_of_a_ledger_is_found_in_its_frames() -> None:

@@ -5,7 +5,8 @@ The rules, from the order in which the log is written (see `log` and `sealing`):
 1. The header of a segment is synced before its first group, and each group before the next. What a
    later group, a later segment or the mark of a clean stop proves to have been synced is *damaged*
    where it does not check. Only the last group of the log may be *torn*, and is then cut off: what
-   has another group begun behind it was synced, even where neither of the two checks.
+   has another group begun behind it was synced, even where neither of the two checks. A torn one
+   has sectors that are as they were, zeros; where none is, it is damaged as well.
 2. The last group that is whole may never have been synced: where only the process died, the page
    cache kept it. It is written again, to a fresh segment, before anything is served. Nor may the
    header of a segment have been synced that holds no more than that: such a segment is removed.
@@ -401,8 +402,8 @@ class Recovery:
                 self._loaded[number] = loaded
             return loaded.records
         groups = self._unsealed[number].scan.groups
-        if number == newest and groups and groups[-1].damaged_blocks:
-            # Maybe torn: what it says may never have come into force. Believing too little makes
+        if number == newest and groups and groups[-1].may_be_torn:
+            # What it says may never have come into force. Believing too little makes
             # a segment count as missing; believing too much would remove one.
             groups = groups[:-1]
         return [record for group in groups for record in group.table.records]

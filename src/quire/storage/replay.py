@@ -161,8 +161,11 @@ def _judge_tail(
     last = kept[-1] if kept else None
     if newest.scan.begun_behind:
         return  # All that can be torn is behind what is damaged.
-    if last is not None and last.damaged_blocks and newest.scan.tail_used:
-        return  # Something lies behind it, so it was synced: damaged, not torn.
+    if last is not None and last.damaged_blocks:
+        if newest.scan.tail_used:
+            return  # Something lies behind it, so it was synced: damaged, not torn.
+        if not last.may_be_torn:
+            return  # Somebody may have been told that it is stored.
     if last is not None and not last.damaged_blocks:
         _write_again(chain, newest, last, kept)
         return

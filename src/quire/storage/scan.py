@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from quire.codec.log_format import SegmentHeader, decode_segment_header, segment_header_bytes
@@ -17,7 +17,7 @@ from quire.codec.log_group import (
     decode_group_table,
     group_checksums,
 )
-from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError
+from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError, block_checksums
 from quire.errors import StorageError
 from quire.storage.sealing import read
 from quire.storage.seams import File
@@ -25,6 +25,8 @@ from quire.storage.segment import segment_name
 
 SCAN_BYTES = 1024 * 1024
 """Read at once where groups are searched."""
+SECTOR_BYTES = 512
+"""What a device writes as a whole, or not at all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,8 @@ class ScannedGroup:
     checksums: array[int]
     """What each block should have."""
     damaged_blocks: int
+    may_be_torn: bool
+    """Not all of it may have been written. Else what is damaged was damaged later."""
 
 
 @dataclass(slots=True)
@@ -148,7 +152,26 @@ def _group_at(
         return None
     data = read(file, at, header.end - at)
     checksums, damaged = group_checksums(data, header, table)
-    return ScannedGroup(header, table, checksums, damaged)
+    torn = bool(damaged) and _may_be_torn(data, header, checksums)
+    return ScannedGroup(header, table, checksums, damaged, torn)
+
+
+def _may_be_torn(data: bytes, header: GroupHeader, checksums: Sequence[int]) -> bool:
+    """Whether, in a block that does not check, some sector may be as it was before the group was
+    written: zeros. In one that was written whole entries may have them there, too; nobody knows."""
+    start = header.payload_offset - header.offset
+    stop = start + header.payload_bytes
+    if len(data) < stop:
+        return True
+    for block, (found, expected) in enumerate(zip(block_checksums((data,)), checksums)):
+        at, end = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, stop)
+        at = max(at, start)
+        while found != expected and at < end:
+            behind = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
+            if not data[at:behind].strip(b"\0"):
+                return True
+            at = behind
+    return False
 
 
 def _next_group(file: File, directory_id: bytes, number: int, at: int, size: int) -> int | None:
