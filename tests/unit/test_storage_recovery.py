@@ -6,6 +6,7 @@ from __future__ import annotations
 import pytest
 
 from quire.errors import DamagedError, StorageError
+from quire.storage.recovery import RecoveryReport
 from quire.storage.segment import segment_name
 from quire.storage.signals import NoEntry
 from quire.storage.space_report import look
@@ -156,36 +157,6 @@ def test_groups_of_segments_that_were_dropped_are_not_missed_behind_a_lost_heade
     assert box.read(2, 0, 5) == [box.written[2, i] for i in range(5)]
 
 
-def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
-    """Whatever began to be written next shows that it was synced: it is damaged."""
-    box = opened()
-    box.append(entries(1, 0, 3))
-    box.pump()
-    box.append([(1, 3, b"z" * 5000)])
-    box.pump()
-    disk = disk_of(box)
-    disk.kill()
-    name = segment_name(box.store.usage()[-1].number)
-    data = bytes(disk.open(name).read(0, 1 << 20) or b"")
-    end = -(-len(data.rstrip(b"\0")) // 4096) * 4096
-    disk.flip_bit(name, data.index(b"z" * 5000) + 4000)
-    behind = disk.open(name)
-    behind.write([b"the next group, torn"], end + 512)
-    behind.sync()
-    report = box.open()
-    assert report.torn_group is None
-    assert report.damaged_blocks == 1
-    assert not report.negatives_unknown
-    assert box.read(1, 0, 3) == [box.written[1, i] for i in range(3)]
-    with pytest.raises(DamagedError):
-        box.read(1, 3)
-    box.idle()
-    box.close()
-    assert box.open().clean
-    with pytest.raises(DamagedError):
-        box.read(1, 3)
-
-
 def killed_behind(box: StoreOnDisk, entry: bytes) -> tuple[SimDisk, str, int]:
     """Three entries, and this one in the last group; the file, and where in it it lies."""
     box.append(entries(1, 0, 3))
@@ -197,6 +168,33 @@ def killed_behind(box: StoreOnDisk, entry: bytes) -> tuple[SimDisk, str, int]:
     name = segment_name(box.store.usage()[-1].number)
     data = bytes(disk.open(name).read(0, 1 << 20) or b"")
     return disk, name, data.index(entry)
+
+
+def assert_only_the_last_entry_is_damaged(box: StoreOnDisk, report: RecoveryReport) -> None:
+    assert report.torn_group is None
+    assert report.damaged_blocks == 1
+    assert not report.negatives_unknown
+    assert box.read(1, 0, 3) == [box.written[1, i] for i in range(3)]
+    with pytest.raises(DamagedError):
+        box.read(1, 3)
+
+
+def test_the_last_group_is_not_torn_where_something_lies_behind_it() -> None:
+    """Whatever began to be written next shows that it was synced: it is damaged."""
+    box = opened()
+    disk, name, at = killed_behind(box, b"z" * 5000)
+    data = bytes(disk.open(name).read(0, 1 << 20) or b"")
+    end = -(-len(data.rstrip(b"\0")) // 4096) * 4096
+    disk.flip_bit(name, at + 4000)
+    behind = disk.open(name)
+    behind.write([b"the next group, torn"], end + 512)
+    behind.sync()
+    assert_only_the_last_entry_is_damaged(box, box.open())
+    box.idle()
+    box.close()
+    assert box.open().clean
+    with pytest.raises(DamagedError):
+        box.read(1, 3)
 
 
 def test_the_last_group_is_torn_where_a_sector_of_it_was_not_written() -> None:
@@ -217,13 +215,7 @@ def test_a_wrong_bit_in_the_last_group_is_damage() -> None:
     disk, name, at = killed_behind(box, b"z" * 5000)
     disk.flip_bit(name, at + 4000)
     for _ in range(2):
-        report = box.open()
-        assert report.torn_group is None
-        assert report.damaged_blocks == 1
-        assert not report.negatives_unknown
-        assert box.read(1, 0, 3) == [box.written[1, i] for i in range(3)]
-        with pytest.raises(DamagedError):
-            box.read(1, 3)
+        assert_only_the_last_entry_is_damaged(box, box.open())
         disk.kill()
 
 

@@ -300,7 +300,7 @@ class ReadEngine:
         async def ask(bookie: str) -> None:
             left = [entry for entry in entries if entry not in found]
             if not left:
-                return
+                return  # Who was late has given them meanwhile.
             with self._span("read_stripe", left[0], left[-1], bookie=bookie):
                 channel = await self._pool.channel(bookie)
                 answers = await channel.read_many(self._codec.ledger_id, left)

@@ -403,7 +403,7 @@ class Recovery:
             return loaded.records
         groups = self._unsealed[number].scan.groups
         if number == newest and groups and groups[-1].may_be_torn:
-            # What it says may never have come into force. Believing too little makes
-            # a segment count as missing; believing too much would remove one.
+            # What it says may never have come into force. Believing too little makes a segment
+            # count as missing; believing too much would remove one.
             groups = groups[:-1]
         return [record for group in groups for record in group.table.records]
