@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
-from quire.codec.digest import crc32c
+from quire.codec.digest import crc32c, crcs_of_one_bit
 from quire.codec.log_footer import (
     DISJOINT,
     TRAILER_BYTES,
@@ -323,3 +323,17 @@ def test_the_mark_of_a_clean_stop_comes_back() -> None:
             CleanMark.decode(flipped)
     with pytest.raises(FormatError):
         CleanMark.decode(data[1:])
+
+
+@given(st.binary(min_size=1, max_size=64), st.randoms(use_true_random=False))
+def test_one_wrong_bit_is_told_by_what_the_checksum_differs(
+    data: bytes, rng: random.Random
+) -> None:
+    number = int.from_bytes(data)
+    first, second = rng.randrange(8 * len(data)), rng.randrange(8 * len(data))
+
+    def change(wrong: int) -> int:
+        return crc32c(data) ^ crc32c((number ^ wrong).to_bytes(len(data)))
+
+    assert change(1 << first) in crcs_of_one_bit(len(data))
+    assert first == second or change(1 << first | 1 << second) not in crcs_of_one_bit(len(data))

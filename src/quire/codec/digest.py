@@ -68,6 +68,19 @@ def crc32c(data: Buffer, value: int = 0) -> int:
     return crc32c_of(data, value)
 
 
+_CRC32C_POLYNOMIAL = 0x82F63B78
+"""Its bits in the order in which it takes those of a byte: the least first."""
+
+
+def crcs_of_one_bit(size_bytes: int) -> frozenset[int]:
+    """By what (exclusive or) the CRC-32C of so many bytes, or fewer, changes with one bit."""
+    changes, change = [], _CRC32C_POLYNOMIAL
+    for _ in range(8 * size_bytes):
+        changes.append(change)
+        change = change >> 1 ^ (_CRC32C_POLYNOMIAL if change & 1 else 0)
+    return frozenset(changes)
+
+
 def _of_crc32c(meta: Buffer, payload: Buffer) -> bytes:
     return crc32c_of(payload, crc32c_of(meta)).to_bytes(4, "big")
 

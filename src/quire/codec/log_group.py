@@ -83,6 +83,8 @@ _GROUP = struct.Struct(
     "Q"  # payload length
     "I"  # checksum of the payload's head
 )
+_TABLE_BYTES_AT = 56
+_GROUP_START = struct.Struct("<8s16sQ")
 _CRC = struct.Struct("<I")
 GROUP_HEADER_BYTES = _GROUP.size + _CRC.size
 RUN_ROW = struct.Struct(
@@ -98,6 +100,8 @@ ROW_HAS_IDS = 1
 GROUP_COMPACTED = 1
 GROUP_LAST = 2
 GROUP_BARE = 4
+WRONG_BYTES_MAX = 4
+"""Of the first fields of a header that is to be known for one."""
 
 
 def head_bytes_of(*, bare: bool) -> int:
@@ -307,6 +311,14 @@ def decode_group_header(
     return header if header.table_bytes <= MAX_TABLE_BYTES else None
 
 
+def looks_like_group(data: Buffer, directory_id: bytes, segment: int) -> bool:
+    """Whether a header of this directory and segment was once at the start of `data`: some of its
+    bytes may be wrong by now."""
+    start = _GROUP_START.pack(GROUP_MAGIC, directory_id, segment)
+    same = sum(a == b for a, b in zip(start, bytes(data[: len(start)])))
+    return same >= len(start) - WRONG_BYTES_MAX
+
+
 def check_group_table(data: Buffer, header: GroupHeader) -> bool:
     """Whether header and table, the first bytes of `data`, match their checksum."""
     end = GROUP_HEADER_BYTES + header.table_bytes
@@ -315,6 +327,18 @@ def check_group_table(data: Buffer, header: GroupHeader) -> bool:
     view = memoryview(data)
     (crc,) = _CRC.unpack_from(view, _GROUP.size)
     return bool(crc == crc32c(view[GROUP_HEADER_BYTES:end], crc32c(view[: _GROUP.size])))
+
+
+def turned_table_length(data: Buffer, directory_id: bytes, segment: int, offset: int) -> bool:
+    """Whether header and table check with another bit in what the header says of the table's
+    length. With any other bit that is wrong it is known how many bytes they should be."""
+    for bit in range(32):
+        turned = bytearray(data)
+        turned[_TABLE_BYTES_AT + bit // 8] ^= 1 << bit % 8
+        header = decode_group_header(turned, 0, directory_id, segment, offset)
+        if header is not None and check_group_table(turned, header):
+            return True
+    return False
 
 
 def decode_group_table(data: Buffer, header: GroupHeader) -> GroupTable:

@@ -111,9 +111,8 @@ def judge(
         if headers.get(number) is None and not groups:
             lost = max(lost, 1)
         if newest and clean_end is None:
-            # Each group is synced before the next is begun. The gap in the numbers tells later
-            # starts.
-            lost, end = lost + found.scan.begun_behind, end + found.scan.begun_behind
+            # The gap in the numbers tells later starts.
+            lost, end = lost + found.scan.lost_behind, end + found.scan.lost_behind
         chain.kept[number] = kept
         chain.lost[number] = lost
         chain.next_group = max(chain.next_group, end)
@@ -159,7 +158,7 @@ def _judge_tail(
 ) -> None:
     """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
     last = kept[-1] if kept else None
-    if newest.scan.begun_behind:
+    if newest.scan.lost_behind:
         return  # All that can be torn is behind what is damaged.
     if last is not None and last.damaged_blocks:
         if newest.scan.tail_used:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from quire.codec.digest import crc32c, crcs_of_one_bit
 from quire.codec.log_format import SegmentHeader, decode_segment_header, segment_header_bytes
 from quire.codec.log_group import (
     GROUP_HEADER_BYTES,
@@ -16,8 +17,10 @@ from quire.codec.log_group import (
     decode_group_header,
     decode_group_table,
     group_checksums,
+    looks_like_group,
+    turned_table_length,
 )
-from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError, block_checksums
+from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError, aligned
 from quire.errors import StorageError
 from quire.storage.sealing import read
 from quire.storage.seams import File
@@ -49,8 +52,9 @@ class Scan:
     """Behind the last group."""
     tail_used: bool = False
     """Whether something that is not zeros lies behind the last group."""
-    begun_behind: int = 0
-    """Groups that have begun behind what lies there: it was synced before, and is no torn one."""
+    lost_behind: int = 0
+    """Groups there that were written whole, and do not check: as many as were begun behind others,
+    for each is synced before the next; or one that is last, where no sector of its front lacks."""
 
 
 def read_segment_header(file: File, directory_id: bytes, number: int) -> SegmentHeader | None:
@@ -94,7 +98,9 @@ def scan_groups(file: File, directory_id: bytes, number: int, start: int) -> Sca
         scan.end = group.header.end
     scan.tail_used = _is_used(file, scan.end, size)
     if scan.tail_used:
-        scan.begun_behind = _begun_behind(file, scan.end, size)
+        scan.lost_behind = _begun_behind(file, scan.end, size) or int(
+            _has_damaged_front(file, directory_id, number, scan.end)
+        )
     return scan
 
 
@@ -152,26 +158,55 @@ def _group_at(
         return None
     data = read(file, at, header.end - at)
     checksums, damaged = group_checksums(data, header, table)
-    torn = bool(damaged) and _may_be_torn(data, header, checksums)
+    torn = bool(damaged) and _may_be_torn(data, header, table)
     return ScannedGroup(header, table, checksums, damaged, torn)
 
 
-def _may_be_torn(data: bytes, header: GroupHeader, checksums: Sequence[int]) -> bool:
+def _may_be_torn(data: bytes, header: GroupHeader, table: GroupTable) -> bool:
     """Whether, in a block that does not check, some sector may be as it was before the group was
-    written: zeros. In one that was written whole entries may have them there, too; nobody knows."""
+    written: zeros. Entries may have them there, too, and then it may be one bit that is wrong."""
     start = header.payload_offset - header.offset
     stop = start + header.payload_bytes
     if len(data) < stop:
         return True
-    for block, (found, expected) in enumerate(zip(block_checksums((data,)), checksums)):
-        at, end = block * BLOCK_BYTES, min((block + 1) * BLOCK_BYTES, stop)
-        at = max(at, start)
-        while found != expected and at < end:
-            behind = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
-            if not data[at:behind].strip(b"\0"):
+    edge = aligned(start)
+    blocks = range(edge, len(data), BLOCK_BYTES)
+    parts = [(start, edge, header.head_crc)]
+    parts.extend((at, at + BLOCK_BYTES, crc) for at, crc in zip(blocks, table.checksums))
+    one_bit: frozenset[int] | None = None
+    for at, end, crc in parts:
+        wrong = crc32c(data[at:end]) ^ crc
+        if wrong and _lacks_sector(data, at, min(end, stop)):
+            one_bit = one_bit or crcs_of_one_bit(BLOCK_BYTES)
+            if wrong not in one_bit:
                 return True
-            at = behind
     return False
+
+
+def _lacks_sector(data: bytes, at: int, end: int) -> bool:
+    """Whether there are only zeros in one of the sectors, as far as they lie between these."""
+    while at < end:
+        behind = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
+        if not data[at:behind].strip(b"\0"):
+            return True
+        at = behind
+    return False
+
+
+def _has_damaged_front(file: File, directory_id: bytes, number: int, at: int) -> bool:
+    """Whether a group was begun at `at` whose header and table, which do not check, were written
+    whole: neither can have a sector of zeros. (A sealed segment has its index there.)"""
+    head = read(file, at, BLOCK_BYTES)
+    if not looks_like_group(head, directory_id, number):
+        return False
+    header = decode_group_header(head, 0, directory_id, number, at)
+    if header is None:
+        return True  # The sector that it lies in was written whole.
+    size = -(-(header.payload_offset - at) // SECTOR_BYTES) * SECTOR_BYTES
+    front = read(file, at, size)
+    if len(front) == size and not _lacks_sector(front, 0, size):
+        return True
+    return turned_table_length(front, directory_id, number, at)
 
 
 def _next_group(file: File, directory_id: bytes, number: int, at: int, size: int) -> int | None:
