@@ -34,9 +34,10 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import cycle, islice
 from pathlib import Path
 
 import quire
@@ -67,6 +68,9 @@ ALONE = Shape(1, 1, 1)
 PACE_PER_S = 5_000.0
 COMPACTED_ENTRIES = 400_000, 2_000_000
 """Of ten ledgers. Where a ledger begins and ends the device has nothing to do for a while."""
+SCATTERED_LEDGERS = 100, 1_000
+SCATTERED_ENTRIES = 4_000
+"""Read of them in a round."""
 COMPACTION_LIMIT_S = 300.0
 COMPACTION_BEGINS_S = 30.0
 DROP_INTERVAL_S = 0.5
@@ -228,6 +232,7 @@ def cold_read(options: Options) -> None:
     for entries in COMPACTED_ENTRIES:
         asyncio.run(_cold_read_compacted(options, entries // options.divisor))
     asyncio.run(_cold_read_mixed(options))
+    asyncio.run(_cold_read_scattered(options))
 
 
 async def _cold_read_alone(options: Options) -> None:
@@ -273,15 +278,31 @@ async def _cold_read_mixed(options: Options) -> None:
     shutil.rmtree(directory)
 
 
-async def _cold_read_in_turn(options: Options, directory: Path, title: str) -> None:
-    """What is not compacted: each piece is one entry or some, with those of others between."""
+async def _cold_read_scattered(options: Options) -> None:
+    """So many ledgers in turn that nobody reads what lies between the entries of one."""
+    directory = options.directory / "scattered"
+    for ledgers in SCATTERED_LEDGERS:
+        each = 200_000 // options.divisor // ledgers
+        await _fill(directory, "turn", ledgers, each)
+        title = f"{ledgers:,} ledgers in turn, {each:,} entries each"
+        some = SCATTERED_ENTRIES // each
+        shares = [range(first, first + some) for first in range(1, ledgers, some)]
+        await _cold_read_in_turn(options, directory, title, shares)
+        shutil.rmtree(directory)
+
+
+async def _cold_read_in_turn(
+    options: Options, directory: Path, title: str, shares: Sequence[Sequence[int]] = ((1,),)
+) -> None:
+    """What is not compacted: each piece is one entry or some, with those of others between. The
+    ledgers of one share are read in each round, of the first again behind those of the last."""
     cold: list[float] = []
     cached: list[float] = []
     async with opened(directory) as store:
-        for _ in range(options.rounds):
+        for ledger_ids in islice(cycle(shares), options.rounds):
             drop_caches(directory)
             for rates in (cold, cached):
-                size, seconds = await read_all(store, [1], READ_BYTES)
+                size, seconds = await read_all(store, ledger_ids, READ_BYTES)
                 rates.append(size / 1e6 / seconds)
     show("cold-read", f"cold read, {title}", "MB/s", cold)
     show("cold-read", f"the same once more, cached, {title}", "MB/s", cached)

@@ -8,7 +8,7 @@ import random
 import struct
 import time
 from array import array
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
@@ -149,7 +149,9 @@ async def fill(store: LedgerStore, layout: Layout, ledgers: int, each: int, size
     return ledgers * each / seconds
 
 
-async def read_all(store: LedgerStore, ledger_ids: list[int], max_bytes: int) -> tuple[int, float]:
+async def read_all(
+    store: LedgerStore, ledger_ids: Iterable[int], max_bytes: int
+) -> tuple[int, float]:
     """(bytes of entries, seconds) of reading whole ledgers, one behind the other."""
     size = 0
     began = time.perf_counter()

@@ -1,10 +1,11 @@
-"""Which runs of a ledger are read as one stretch, and what of it is believed."""
+"""Which runs of a ledger are read together, in which stretches, and what of it is believed."""
 
 from __future__ import annotations
 
+import random
 import struct
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import pytest
 
@@ -12,11 +13,13 @@ from quire.codec.frames import FRAME_HEADER_BYTES
 from quire.codec.log_footer import CONSECUTIVE, LedgerRows
 from quire.storage.gathering import (
     ENTRIES_MAX,
+    GATHERED_BYTES,
+    PASSED_MAX_BYTES,
     RUNS_MIN,
     SPREAD_MAX,
-    STRETCH_BYTES,
-    Stretch,
-    stretch_of,
+    STRETCHES_MAX,
+    Gathering,
+    gathering_of,
 )
 from quire.storage.segment import Segment
 
@@ -46,61 +49,106 @@ def rows_of(
 
 def found(
     rows: LedgerRows, entry_id: int = 0, most: int = 1_000, max_bytes: int = PLENTY
-) -> Stretch | None:
-    return stretch_of(SEGMENT, LEDGER, rows, entry_id, most, max_bytes, 4)
+) -> Gathering | None:
+    return gathering_of(SEGMENT, LEDGER, rows, entry_id, most, max_bytes, 4)
 
 
 def some(
     rows: LedgerRows, entry_id: int = 0, most: int = 1_000, max_bytes: int = PLENTY
-) -> Stretch:
-    stretch = found(rows, entry_id, most, max_bytes)
-    assert stretch is not None
-    return stretch
+) -> Gathering:
+    gathering = found(rows, entry_id, most, max_bytes)
+    assert gathering is not None
+    for one in gathering.stretches:
+        assert one.offset % 4096 == one.size % 4096 == 0
+        assert one.offset <= one.runs[0][0] < one.offset + 4096
+        assert one.end - 4096 < one.runs[-1][1] <= one.end
+    assert all(one.end <= two.offset for one, two in pairwise(gathering.stretches))
+    assert sum(end - start for start, end in runs_of(gathering)) == sum(gathering.sizes)
+    return gathering
 
 
-def test_a_stretch_begins_and_ends_within_runs() -> None:
-    stretch = some(rows_of([3] * 20, first=90), 91, most=25)
-    assert stretch.first == 91
-    assert stretch.runs[0] == (10_000 + SIZE, 10_000 + 3 * SIZE)
-    assert stretch.runs[1] == (15_000, 15_000 + 3 * SIZE)
-    assert len(stretch.sizes) == 25
-    assert stretch.runs[-1] == (50_000, 50_000 + 2 * SIZE)
-    assert (stretch.offset, stretch.offset % 4096) == (8_192, 0)
-    assert stretch.offset + stretch.size >= stretch.runs[-1][1]
+def runs_of(gathering: Gathering) -> list[tuple[int, int]]:
+    return [run for stretch in gathering.stretches for run in stretch.runs]
+
+
+def read_bytes(gathering: Gathering) -> int:
+    return sum(stretch.size for stretch in gathering.stretches)
+
+
+def test_it_begins_and_ends_within_runs() -> None:
+    gathering = some(rows_of([3] * 20, first=90), 91, most=25)
+    assert gathering.first == 91
+    runs = runs_of(gathering)
+    assert runs[0] == (10_000 + SIZE, 10_000 + 3 * SIZE)
+    assert runs[1] == (15_000, 15_000 + 3 * SIZE)
+    assert len(gathering.sizes) == 25
+    assert runs[-1] == (50_000, 50_000 + 2 * SIZE)
+    assert len(gathering.stretches) == 1
 
 
 def test_frames_of_different_sizes_are_found_too() -> None:
     sizes = [100 + 7 * n for n in range(60)]
-    stretch = some(rows_of([3] * 20, sizes=sizes), 2, most=30)
-    assert list(stretch.sizes) == sizes[2:32]
-    assert stretch.runs[0] == (10_000 + sum(sizes[:2]), 10_000 + sum(sizes[:3]))
-    assert stretch.runs[1] == (15_000, 15_000 + sum(sizes[3:6]))
+    gathering = some(rows_of([3] * 20, sizes=sizes), 2, most=30)
+    assert list(gathering.sizes) == sizes[2:32]
+    assert runs_of(gathering)[0] == (10_000 + sum(sizes[:2]), 10_000 + sum(sizes[:3]))
+    assert runs_of(gathering)[1] == (15_000, 15_000 + sum(sizes[3:6]))
 
 
 def test_entries_that_do_not_fit_are_left() -> None:
     """As `LedgerStore.read` counts: entries without what the file has before them, and four bytes
     for each."""
     each = SIZE - FRAME_HEADER_BYTES + 4
-    stretch = some(rows_of([3] * 40), max_bytes=50 * each)
-    assert len(stretch.sizes) == 50
+    assert len(some(rows_of([3] * 40), max_bytes=50 * each).sizes) == 50
     assert len(some(rows_of([3] * 40), max_bytes=50 * each - 1).sizes) == 49
     assert found(rows_of([3] * 40), max_bytes=0) is None
     assert found(rows_of([3] * 40), max_bytes=-5) is None
 
 
-def test_no_more_is_read_than_one_stretch() -> None:
-    stretch = some(rows_of([1] * 1_000, apart=6_000))
-    assert stretch.runs[-1][1] - stretch.runs[0][0] <= STRETCH_BYTES
-    assert len(stretch.runs) == 1 + (STRETCH_BYTES - SIZE) // 6_000
+@pytest.mark.parametrize("apart", [2_500, 6_000, 10_000])
+def test_no_more_is_read_than_the_limits_say(apart: int) -> None:
+    """But for the rest of the last block of each stretch."""
+    gathering = some(rows_of([1] * 1_000, apart=apart))
+    rounded = 4096 * (1 + len(gathering.stretches))
+    assert read_bytes(gathering) <= GATHERED_BYTES + rounded
+    if len(gathering.stretches) < STRETCHES_MAX:
+        assert read_bytes(gathering) >= GATHERED_BYTES - apart - rounded
     assert len(some(rows_of([12] * 500, apart=2_500), most=PLENTY).sizes) == ENTRIES_MAX
     long = rows_of([3] * 9 + [1_000_000] + [1], apart=5_000)
-    stretch = some(long, most=PLENTY)
-    assert stretch.runs[-1][1] - stretch.runs[0][0] <= STRETCH_BYTES
+    assert read_bytes(some(long, most=PLENTY)) <= GATHERED_BYTES + 4096
 
 
-def test_what_is_far_apart_or_little_is_read_alone() -> None:
-    assert found(rows_of([1] * 100, apart=SPREAD_MAX * SIZE)) is not None
-    assert found(rows_of([1] * 100, apart=SPREAD_MAX * SIZE * 2)) is None
+def test_what_is_far_apart_lies_in_stretches_of_its_own() -> None:
+    assert len(some(rows_of([1] * 20, apart=SPREAD_MAX * SIZE)).stretches) == 1
+    far = some(rows_of([1] * 1_000, apart=4096 + (2 * SPREAD_MAX + 1) * SIZE + 1))
+    assert len(far.stretches) == len(runs_of(far)) == STRETCHES_MAX
+    assert all(len(one.runs) == 1 for one in far.stretches)
+    assert {one.size for one in far.stretches} <= {4096, 8192}
+    offsets = [10_000 + 3_000 * row + 200_000 * (row // 4) for row in range(40)]
+    groups = some(replace(rows_of([1] * 40), offsets=offsets))
+    assert [len(one.runs) for one in groups.stretches] == [4] * 10
+
+
+def test_what_lies_near_pays_for_a_gap_behind_it() -> None:
+    """To read on costs less than to begin anew; not at any price."""
+    for gap, stretches in ((PASSED_MAX_BYTES - 5_000, 1), (PASSED_MAX_BYTES + 5_000, 2)):
+        offsets = [10_000 + 1_500 * row + gap * (row // 50) for row in range(60)]
+        one = some(replace(rows_of([1] * 60), offsets=offsets))
+        assert len(one.stretches) == stretches
+
+
+@pytest.mark.parametrize("gaps", [(100,), (3_000,), (5_000,), (30_000,), (0, 3_000, 200_000)])
+@pytest.mark.parametrize("sizes", [(60,), (200,), (60, 200, 3_000)])
+def test_no_block_is_read_twice(sizes: tuple[int, ...], gaps: tuple[int, ...]) -> None:
+    """`some` looks at what it finds."""
+    rng = random.Random(1)
+    for _ in range(20):
+        each = rng.choices(sizes, k=60)
+        starts = accumulate(rng.choice(gaps) + size for size in (rng.randrange(4_096), *each))
+        rows = replace(rows_of([1] * 60), offsets=list(starts)[:60], frame_sizes=each)
+        assert some(rows, rng.randrange(40)).stretches
+
+
+def test_a_few_are_read_alone() -> None:
     assert found(rows_of([1] * RUNS_MIN)) is not None
     assert found(rows_of([1] * (RUNS_MIN - 1))) is None
     assert found(rows_of([1] * 100), most=RUNS_MIN - 1) is None
@@ -111,36 +159,42 @@ def test_what_is_far_apart_or_little_is_read_alone() -> None:
 def test_it_ends_before_anything_out_of_the_ordinary() -> None:
     rows = rows_of([2] * 30)
     gap = replace(rows, firsts=[one + (row >= 12) for row, one in enumerate(rows.firsts)])
-    assert len(some(gap).runs) == 12
+    assert len(runs_of(some(gap))) == 12
     listed = replace(rows, ids_at=[0 if row == 13 else CONSECUTIVE for row in range(30)])
-    assert len(some(listed).runs) == 13
+    assert len(runs_of(some(listed))) == 13
     # A recovery has written what was missing behind what follows it.
     offsets = list(rows.offsets)
     offsets[14], offsets[15] = offsets[15], offsets[14]
-    assert len(some(replace(rows, offsets=offsets)).runs) == 15
+    assert len(runs_of(some(replace(rows, offsets=offsets)))) == 15
 
 
+@pytest.mark.parametrize("apart", [1_000, 50_000])
 @pytest.mark.parametrize("sizes", [None, [150 + n for n in range(40)]], ids=["equal", "any"])
-def test_frames_must_be_those_of_the_index(sizes: list[int] | None) -> None:
-    stretch = some(rows_of([2] * 20, sizes=sizes, apart=1_000))
-    data, lengths = bytearray(stretch.size), iter(stretch.sizes)
+def test_frames_must_be_those_of_the_index(sizes: list[int] | None, apart: int) -> None:
+    gathering = some(rows_of([2] * 20, sizes=sizes, apart=apart))
+    assert len(gathering.stretches) == (1 if apart == 1_000 else 20)
+    data, lengths = bytearray(1 << 21), iter(gathering.sizes)
     at = {}
     for entry_id, (start, size) in enumerate(
         (start + before, size)
-        for start, _ in stretch.runs
+        for start, _ in runs_of(gathering)
         for before, size in _two_of(next(lengths), next(lengths))
     ):
-        at[entry_id] = start - stretch.offset
-        struct.pack_into(">I", data, at[entry_id], size - 4)
-        struct.pack_into(">qq", data, at[entry_id] + FRAME_HEADER_BYTES, LEDGER, entry_id)
-    run = stretch.run(bytes(data))
+        at[entry_id] = start
+        struct.pack_into(">I", data, start, size - 4)
+        struct.pack_into(">qq", data, start + FRAME_HEADER_BYTES, LEDGER, entry_id)
+
+    def pieces(file: bytearray) -> list[bytes]:
+        return [bytes(file[one.offset : one.end]) for one in gathering.stretches]
+
+    run = gathering.run(pieces(data))
     assert run is not None
     assert [entry[8:16] for entry in run.entries()] == [n.to_bytes(8, "big") for n in range(40)]
-    assert [len(entry) + FRAME_HEADER_BYTES for entry in run.entries()] == list(stretch.sizes)
+    assert [len(entry) + FRAME_HEADER_BYTES for entry in run.entries()] == list(gathering.sizes)
     for entry_id, within in ((5, 0), (17, FRAME_HEADER_BYTES), (30, FRAME_HEADER_BYTES + 15)):
         wrong = bytearray(data)
         wrong[at[entry_id] + within] ^= 1
-        assert stretch.run(bytes(wrong)) is None
+        assert gathering.run(pieces(wrong)) is None
 
 
 def _two_of(first: int, second: int) -> list[tuple[int, int]]:

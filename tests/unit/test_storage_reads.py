@@ -15,7 +15,7 @@ import pytest
 from quire.errors import DamagedError
 from quire.storage import cold_reads, gathering, read_ahead, sealer
 from quire.storage.blocking import InlineReader
-from quire.storage.gathering import STRETCH_BYTES
+from quire.storage.gathering import GATHERED_BYTES
 from quire.storage.reader import SCATTERED_BYTES, SLICE_BYTES
 from quire.storage.segment import SegmentState, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
@@ -29,7 +29,7 @@ LARGE = replace(
     footer_cache_bytes=1 << 20,
 )  # fmt: skip
 
-FAR = 40
+FAR = 80
 """So many ledgers in turn that nobody reads what lies between the entries of one."""
 
 
@@ -165,7 +165,7 @@ def test_what_lies_near_each_other_is_read_as_one(size: int) -> None:
     box, recorder = sealed(1.0, 2_000, size, ledgers=10)
     found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
     assert [bytes(entry) for entry in found] == written_of(box, 3)
-    assert len(recorder.reads) <= 4 + 2_000 * (size + 100) // STRETCH_BYTES
+    assert len(recorder.reads) <= 4 + 2_000 * (size + 100) // GATHERED_BYTES
 
 
 @pytest.mark.parametrize("ledgers", [10, FAR])
@@ -183,14 +183,15 @@ def test_scattered_pieces_end_where_one_read_would(
 
 
 def in_turn(rng: random.Random) -> Iterator[list[tuple[int, int, bytes]]]:
-    """Batches of five ledgers in turn, in runs of one or some entries, of one size, mostly of one,
-    or of any, with gaps here and there."""
+    """Batches of some or many ledgers in turn, in runs of one or some entries, of one size, mostly
+    of one, or of any, with gaps here and there."""
     longest, odd = rng.choice((1, 1, 3, 6)), rng.choice((0.0, 0.02, 1.0))
-    usual, upcoming = rng.randrange(50, 3_000), [0] * 5
+    ledgers = rng.choice((5, FAR))
+    usual, upcoming = rng.randrange(50, 3_000), [0] * ledgers
     for _ in range(30):
         batch = []
-        for number in range(20):
-            ledger = number % 5
+        for number in range(max(20, ledgers)):
+            ledger = number % ledgers
             for _ in range(rng.randint(1, longest)):
                 entry_id = upcoming[ledger]
                 upcoming[ledger] += 1
@@ -235,29 +236,28 @@ def test_what_is_read_as_one_is_what_is_read_alone(
         return found
 
     gathered: list[int] = []
-    real = gathering.Stretch.run
+    real = gathering.Gathering.run
 
-    def noted(stretch: Any, data: bytes) -> Any:
-        gathered.append(len(stretch.runs))
-        return real(stretch, data)
+    def noted(one: Any, pieces: Any) -> Any:
+        gathered.append(len(one.sizes))
+        return real(one, pieces)
 
-    monkeypatch.setattr(gathering.Stretch, "run", noted)
+    monkeypatch.setattr(gathering.Gathering, "run", noted)
     together = [all_of(ledger_id) for ledger_id in range(1, 6)]
     assert gathered
     monkeypatch.setattr(gathering, "RUNS_MIN", 1 << 30)
     assert [all_of(ledger_id) for ledger_id in range(1, 6)] == together
 
 
-def test_what_lies_near_each_other_is_nothing_for_the_event_loop() -> None:
+@pytest.mark.parametrize("ledgers", [10, FAR])
+def test_what_lies_scattered_is_nothing_for_the_event_loop(ledgers: int) -> None:
     """Cached, and asked for on the event loop: one by one it took 40 us an entry there."""
-    box, _ = sealed(0.0, 2_000, 900, ledgers=10)
+    box, _ = sealed(0.0, 200 * ledgers, 900, ledgers=ledgers)
     with pytest.raises(WouldBlock):
         box.store.read(3, 0, 100, 1 << 30)
     assert [bytes(one) for one in box.store.read(3, 5, 1, 1 << 30)] == [written_of(box, 3)[5]]
-    assert len(box.store.read(3, 0, 5, 1 << 30)) == 5
+    assert len(box.store.read(3, 0, 3, 1 << 30)) == 3
     assert len(box.store.read(3, 0, 100, 3_000)) == 3
-    far, _ = sealed(0.0, 4_000, 900, ledgers=FAR)
-    assert len(far.store.read(3, 0, 100, 1 << 30)) == 100
 
 
 def test_damage_beside_what_is_wanted_costs_nothing() -> None:
@@ -272,7 +272,7 @@ def test_damage_beside_what_is_wanted_costs_nothing() -> None:
     del recorder.reads[:]
     found = run(box.store.read_blocking(3, 0, 1_000, 1 << 30))
     assert [bytes(entry) for entry in found] == written_of(box, 3)
-    assert max(size for _, size in recorder.reads) > STRETCH_BYTES // 2
+    assert max(size for _, size in recorder.reads) > GATHERED_BYTES // 2
 
 
 @pytest.mark.parametrize("ledgers", [10, FAR])

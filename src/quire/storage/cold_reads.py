@@ -22,6 +22,7 @@ from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
 from quire.storage.desk import Desk
+from quire.storage.gathering import Stretch
 from quire.storage.pieces import Fetched, Piece, checksums_of
 from quire.storage.read_ahead import ReadAhead
 from quire.storage.read_budget import ReadBudget
@@ -62,7 +63,7 @@ def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
 def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[Piece]:
     """On a thread: offsets and sizes. The device is told of all before the first is waited for."""
     try:
-        for offset, size in wanted:
+        for offset, size in wanted if len(wanted) > 1 else ():
             file.prefetch(offset, size)
     except OSError:
         pass  # The reads say it.
@@ -188,26 +189,24 @@ class ColdReads:
     async def _gather(
         self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
     ) -> FrameRun | None:
-        """A run of many from here on, where small ones lie near each other. None: something was
+        """A run of many from here on, put together where they lie scattered. None: something was
         fetched, look again."""
-        stretch, wanted = None, missing
+        gathering, wanted = None, missing
         if _is_one_of_many(missing, most) and at >= read.singly_until:
-            overhead_bytes = read.overhead_bytes
+            asked = info, at, most, max_bytes, read.overhead_bytes
             try:
-                stretch = self._reader.stretch(info, at, most, max_bytes, overhead_bytes, read.have)
+                gathering = self._reader.gathering(*asked, read.have)
             except WouldBlock as index:
                 wanted = index
-        if stretch is None or stretch.segment is not missing.segment:
+        if gathering is None or gathering.segment is not missing.segment:
             await self._fetch(read, wanted, info, at, most, max_bytes)
             return None
-        fetching = self._on_thread(
-            stretch.segment, _FAILED, fetch, stretch.offset, stretch.size, True, False
-        )
-        run = self._reader.gathered(stretch, await _of(fetching), read.have)
+        pieces = await self._each(gathering.segment, gathering.stretches)
+        run = self._reader.gathered(gathering, pieces, read.have)
         if run is None:
-            read.singly_until = at + len(stretch.sizes)
+            read.singly_until = at + len(gathering.sizes)
         else:
-            read.cost_bytes += stretch.cost_bytes - run.frame_bytes
+            read.cost_bytes += gathering.cost_bytes - run.frame_bytes
         return run
 
     async def _fetch(
@@ -219,7 +218,9 @@ class ColdReads:
         if begun is None and _is_one_of_many(missing, most):
             wanted = self._reader.scattered(info, at, most, max_bytes, read.overhead_bytes)
             if len(wanted) > 1 and wanted[0].key == missing.key:
-                read.have, read.scattered = await self._each(wanted), len(wanted)
+                pieces = await self._each(missing.segment, wanted)
+                read.have = {one.key: piece for one, piece in zip(wanted, pieces)}
+                read.scattered = len(wanted)
                 return
         if begun is None:
             begun = self._begin(read.ledger_id, missing)
@@ -271,13 +272,11 @@ class ColdReads:
             missing.segment, _FAILED, fetch, missing.offset, missing.size, blocks, ask
         )
 
-    async def _each(self, wanted: Sequence[WouldBlock]) -> dict[Fetched, Piece]:
+    async def _each(self, segment: Segment, wanted: Sequence[WouldBlock | Stretch]) -> list[Piece]:
         """Pieces of one segment."""
         places = [(one.offset, one.size) for one in wanted]
-        failed = [_FAILED] * len(wanted)
-        fetching = self._on_thread(wanted[0].segment, failed, fetch_each, places)
-        pieces = await _of(fetching)
-        return {one.key: piece for one, piece in zip(wanted, pieces)}
+        failed = [_FAILED] * len(places)
+        return await _of(self._on_thread(segment, failed, fetch_each, places))
 
     def _on_thread(
         self, segment: Segment, failed: T, call: Callable[..., T], *given: object

@@ -9,7 +9,7 @@ does not know their type.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
 from quire.codec.digest import crc32c
@@ -30,7 +30,7 @@ from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles
 from quire.storage.desk import FRAMES_AT, Desk
 from quire.storage.frames import checked
-from quire.storage.gathering import Stretch, stretch_of
+from quire.storage.gathering import Gathering, gathering_of
 from quire.storage.pieces import Have, Piece, checksums_of
 from quire.storage.reach import Reach, reach_of
 from quire.storage.read_ahead import ReadAhead
@@ -96,11 +96,12 @@ class Reader:
     def _not_scattered(
         self, info: LedgerInfo, first: int, max_count: int, max_bytes: int, overhead: int
     ) -> None:
-        """`WouldBlock` where many small runs are wanted that are better read as one: cached or not,
-        that is nothing for the event loop, and each alone takes longer still."""
-        stretch = self.stretch(info, first, max_count, max_bytes, overhead, None)
-        if stretch is not None:
-            raise WouldBlock(stretch.segment, stretch.offset, stretch.size)
+        """`WouldBlock` where many small runs are wanted that are better read together: cached or
+        not, that is nothing for the event loop, and each alone takes longer still."""
+        gathering = self.gathering(info, first, max_count, max_bytes, overhead, None)
+        if gathering is not None:
+            one = gathering.stretches[0]
+            raise WouldBlock(gathering.segment, one.offset, one.size)
 
     def run(
         self,
@@ -156,10 +157,10 @@ class Reader:
             max_bytes -= wanted.entry_bytes + overhead * wanted.entries
         return found
 
-    def stretch(
+    def gathering(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int, have: Have
-    ) -> Stretch | None:
-        """The same of runs that lie near each other, to be read as one; `WouldBlock`: an index is
+    ) -> Gathering | None:
+        """The same of a sealed segment, whose frames are put together; `WouldBlock`: an index is
         wanted first."""
         sealed = next(iter(info.sealed_with(entry_id)), None)
         if sealed is None or any(part.first <= entry_id for part in info.open_parts):
@@ -169,24 +170,30 @@ class Reader:
         segment = self._segments[number]
         try:
             found = self._ledger_rows(segment, info.ledger_id, have)
-            self._checksums(segment, segment.groups_at, segment.groups_at, have)
+            self._block_checksums(segment, have)
         except DamagedError:
             return None  # Whoever reads the entry alone is told.
         if found is None or found[1] != DISJOINT:
             return None
         rows, most = found[0], min(most, stop - entry_id)
-        return stretch_of(segment, info.ledger_id, rows, entry_id, most, max_bytes, overhead)
+        return gathering_of(segment, info.ledger_id, rows, entry_id, most, max_bytes, overhead)
 
-    def gathered(self, stretch: Stretch, piece: Piece, have: Have) -> FrameRun | None:
-        """Its entries; None: they are to be read one by one."""
-        segment, low = stretch.segment, stretch.offset
+    def gathered(
+        self, gathering: Gathering, pieces: Sequence[Piece], have: Have
+    ) -> FrameRun | None:
+        """Its entries; None: they are to be read one by one. `pieces`: its stretches."""
+        segment = gathering.segment
         try:
-            expected = self._checksums(segment, low, low + stretch.size, have)
+            checksums = self._block_checksums(segment, have)
         except (WouldBlock, DamagedError):
             return None
-        if piece.checksums != expected or not isinstance(piece.data, bytes):
-            return None
-        return stretch.run(piece.data)
+        data: list[bytes] = []
+        for stretch, piece in zip(gathering.stretches, pieces, strict=True):
+            low, high = _blocks_between(segment, stretch.offset, stretch.end)
+            if piece.checksums != list(checksums[low:high]) or not isinstance(piece.data, bytes):
+                return None
+            data.append(piece.data)
+        return gathering.run(data)
 
     def _some(
         self,
@@ -398,22 +405,24 @@ class Reader:
 
     def _checksums(self, segment: Segment, first: int, end: int, have: Have) -> list[int]:
         """Of the blocks at these offsets; fewer where the segment ends before."""
-        low = (first - segment.groups_at) // BLOCK_BYTES
-        high = (end - segment.groups_at) // BLOCK_BYTES
+        low, high = _blocks_between(segment, first, end)
+        return list(self._block_checksums(segment, have)[low:high])
+
+    def _block_checksums(self, segment: Segment, have: Have) -> Sequence[int]:
+        """Of all its blocks."""
         if segment.trailer is None:
-            return segment.checksums[low:high].tolist()
+            return segment.checksums
         key = (segment.number, segment.generation, -1)
-        checksums = self._cache.get(key)
+        checksums: Sequence[int] | None = self._cache.get(key)
         if checksums is None:
             trailer = segment.trailer
-            assert trailer is not None
             data = self._fetch(segment, trailer.checksums_at, trailer.checksums_bytes, have)
             try:
                 checksums = decode_footer_checksums(data, trailer)
             except FormatError as error:
                 raise DamagedError(f"{segment.name}: {error}") from None
             self._cache.put(key, checksums, len(data))
-        return list(checksums[low:high])
+        return checksums
 
     def _frames(self, place: Place, count: int, have: Have) -> tuple[memoryview, int, int]:
         """(bytes, where the frames start in them, from where on they are not to be trusted)."""
@@ -445,6 +454,11 @@ class Reader:
                 break
             good += BLOCK_BYTES
         return view, at, good
+
+
+def _blocks_between(segment: Segment, first: int, end: int) -> tuple[int, int]:
+    """Numbers of blocks, behind the header."""
+    return (first - segment.groups_at) // BLOCK_BYTES, (end - segment.groups_at) // BLOCK_BYTES
 
 
 def _rows_key(segment: Segment, ledger_id: int) -> Hashable:
