@@ -7,12 +7,14 @@ import random
 import struct
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from quire.codec.frames import add_request
 from quire.codec.log_parts import Singles
 from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
+from quire.storage.compactor import Compaction
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.ledger_directories import LedgerDirectories
@@ -31,6 +33,8 @@ SMALL = StorageConfig(
     max_open_files=2,
 )
 """Segments that a test can fill."""
+EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
+"""Compacts whenever it is asked to look."""
 
 
 def key_of(ledger_id: int) -> bytes:
@@ -331,6 +335,22 @@ def mixed(box: StoreOnDisk, segments: int = 3, ledgers: int = 6, size: int = 300
         box.append(entries)
         box.pump()
     box.idle()
+
+
+def compact(box: StoreOnDisk) -> list[Compaction]:
+    """Until nothing is left to compact."""
+    done: list[Compaction] = []
+    box.store.on_compaction = done.append
+    for _ in range(200):
+        before = len(done)
+        box.store.check_space()
+        box.pump()
+        while box.timers.fire():
+            box.pump()
+        box.pump()
+        if len(done) == before:
+            return done
+    raise AssertionError("compaction comes to no end")
 
 
 def sealed(box: StoreOnDisk) -> list[int]:

@@ -17,31 +17,22 @@ from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.space_report import look
 from quire.storage.suspension import NOTE_NAME, Suspension, read_note
-from tests.support.storage import SMALL, StoreOnDisk, check, disk_of, mixed, run, sealed
+from tests.support.storage import (
+    EAGER,
+    SMALL,
+    StoreOnDisk,
+    check,
+    compact,
+    disk_of,
+    mixed,
+    run,
+    sealed,
+)
 from tests.support.storage import opened as opened_store
-
-EAGER = replace(SMALL, compact_minor_interval_s=0.0, compact_major_interval_s=0.0)
-"""Compacts whenever it is asked to look."""
 
 
 def opened(config: StorageConfig = EAGER, **options: Any) -> StoreOnDisk:
     return opened_store(config, **options)
-
-
-def compact(box: StoreOnDisk) -> list[Compaction]:
-    """Until nothing is left to compact."""
-    done: list[Compaction] = []
-    box.store.on_compaction = done.append
-    for _ in range(200):
-        before = len(done)
-        box.store.check_space()
-        box.pump()
-        while box.timers.fire():
-            box.pump()
-        box.pump()
-        if len(done) == before:
-            return done
-    raise AssertionError("compaction comes to no end")
 
 
 def check_numbers(box: StoreOnDisk) -> None:

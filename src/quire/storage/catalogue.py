@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
+from itertools import pairwise
 
 from quire.codec.index_cache_format import CachedLedger
 from quire.codec.log_footer import Summary
@@ -17,6 +18,7 @@ from quire.storage.segment import ROW_BITS, LedgerInfo, Part, Segment, SegmentSt
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
 """How long a ledger that was fenced and then deleted stays refused."""
+VOUCHES = "its header tells what is lost of the segment before it, as long as that is missed"
 
 _EXPLICIT_LAC = struct.Struct(">qq")  # ledger id, LAC: the head of the packet
 
@@ -237,10 +239,24 @@ class Catalogue:
         }
         return present | {n for n in self.missing if n >= self.repaired_before}
 
+    def vouchers(self) -> set[int]:
+        """Segments whose headers tell with which group those before them ended, of which some are
+        lost: they stay what they are until that is not missed any more."""
+        numbers = sorted(self.live_numbers())
+        return {
+            number
+            for before, number in pairwise(numbers)
+            if self._is_missed(before) and number in self.segments
+        }
+
+    def _is_missed(self, number: int) -> bool:
+        """Whether something of this segment was lost, and has not been repaired."""
+        segment = self.segments.get(number)
+        return segment is not None and segment.lost_groups > 0 and number >= self.repaired_before
+
     @property
     def negatives_unknown(self) -> bool:
         """Whether something was lost, so that absence proves nothing."""
         return any(number >= self.repaired_before for number in self.missing) or any(
-            segment.lost_groups and number >= self.repaired_before
-            for number, segment in self.segments.items()
+            map(self._is_missed, self.segments)
         )

@@ -95,11 +95,13 @@ class Collector(Chore):
         a crash must come back with its fence."""
         if self._unlogged:
             return
+        vouchers = self._catalogue.vouchers()
         for segment in list(self._catalogue.segments.values()):
             if (
                 segment.state is SegmentState.SEALED
                 and segment.live_ledgers == 0
                 and not segment.compacting
+                and segment.number not in vouchers
                 and segment.number not in self._busy
                 and self._read_again_ms.get(segment.number, 0) <= self._now_ms()
             ):

@@ -184,10 +184,12 @@ class Compactor(PacedChore):
                 yield segment
 
     def _choose(self, ratio: float) -> Choice | None:
+        vouchers = self._catalogue.vouchers()
         facts = [
             facts_of(segment)
             for segment in self._sealed()
             if segment.live_ledgers and not segment.damage and not segment.compacting
+            if segment.number not in vouchers
         ]
         if not self._short:
             return choose(facts, below_ratio=ratio, room_bytes=self._room())

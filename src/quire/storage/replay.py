@@ -113,6 +113,8 @@ def judge(
         if newest and clean_end is None:
             # The gap in the numbers tells later starts.
             lost, end = lost + found.scan.lost_behind, end + found.scan.lost_behind
+        elif not adjacent:
+            lost = max(lost, found.scan.lost_behind)
         chain.kept[number] = kept
         chain.lost[number] = lost
         chain.next_group = max(chain.next_group, end)

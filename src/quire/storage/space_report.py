@@ -14,6 +14,7 @@ from quire.codec.log_footer import CONSECUTIVE, LedgerRows, Trailer, decode_ledg
 from quire.codec.log_parts import FormatError
 from quire.core.compaction import why_not
 from quire.core.ranges import count
+from quire.storage.catalogue import VOUCHES
 from quire.storage.compactor import facts_of
 from quire.storage.config import StorageConfig
 from quire.storage.inspect import file_sizes, kind_of, number_of
@@ -118,6 +119,7 @@ class _Look:
         self._directory_id = directory_id
         self._recovered = recovered
         self._catalogue = recovered.replayer.catalogue
+        self._vouchers = self._catalogue.vouchers()
         self._damage = dict(stored_records(disk))
         self._suspended = read_note(disk)
         self._copies: dict[int, int] = {}
@@ -197,6 +199,8 @@ class _Look:
         )
 
     def _why(self, segment: Segment) -> str:
+        if segment.number in self._vouchers:
+            return VOUCHES
         if not segment.live_ledgers:
             return (
                 "nothing in it is alive: a running bookie logs its state records again and "

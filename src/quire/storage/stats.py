@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
 from quire.storage.appender import Appender
 from quire.storage.cache import ByteCache, SegmentFiles
-from quire.storage.catalogue import Catalogue
+from quire.storage.catalogue import VOUCHES, Catalogue
 from quire.storage.compactor import Compactor
 from quire.storage.read_budget import ReadBudget
 from quire.storage.reader import Reader
@@ -174,6 +174,7 @@ def total_stats(parts: Sequence[StorageStats]) -> StorageStats:
 
 
 def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsage]:
+    vouchers = catalogue.vouchers()
     return [
         SegmentUsage(
             segment.number,
@@ -183,14 +184,16 @@ def collect_usage(catalogue: Catalogue, compactor: Compactor) -> list[SegmentUsa
             segment.live_bytes,
             segment.live_ledgers,
             segment.run_count,
-            segment.state is SegmentState.SEALED and compactor.is_worth_it(segment),
-            _why(segment, compactor),
+            segment.state is SegmentState.SEALED
+            and segment.number not in vouchers
+            and compactor.is_worth_it(segment),
+            _why(segment, compactor, vouchers),
         )
         for _, segment in sorted(catalogue.segments.items())
     ]
 
 
-def _why(segment: Segment, compactor: Compactor) -> str:
+def _why(segment: Segment, compactor: Compactor, vouchers: Set[int]) -> str:
     if segment.state is SegmentState.CURRENT:
         return "adds go to it"
     if segment.loss:
@@ -199,6 +202,8 @@ def _why(segment: Segment, compactor: Compactor) -> str:
         return "it waits to be sealed"
     if segment.state is SegmentState.RETIRED:
         return "it is being removed"
+    if segment.number in vouchers:
+        return VOUCHES
     if not segment.live_ledgers:
         return "nothing in it is alive: it is removed next"
     return compactor.why_not(segment)
