@@ -21,8 +21,9 @@ import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from itertools import repeat
 from sys import byteorder
+
+from quire.codec.table import pack_rows, unpack_rows
 
 Buffer = bytes | bytearray | memoryview
 
@@ -97,6 +98,7 @@ ADD_HEAD = struct.Struct(">II20sqq")  # ... ledger, entry: what a bookie looks a
 READ_REQUEST = struct.Struct(">IIqq")  # length, header word, ledger, entry
 BATCH_READ_REQUEST = struct.Struct(">IIqqqiq")  # ..., request id, max count, max size
 RESPONSE = struct.Struct(">IIiqq")  # length, header word, code, ledger, entry
+_ADD_OK = struct.pack(">IIi", 24, ADD_WORD, 0)
 BATCH_RESPONSE = struct.Struct(">IIiqqq")  # ..., request id
 
 FRAME_HEADER_BYTES = ADD_PREFIX.size
@@ -209,10 +211,10 @@ def add_responses_of(ledger_id: int, entry_ids: Iterable[int], code: int = 0) ->
     return b"".join([pack(24, ADD_WORD, code, ledger_id, entry) for entry in entry_ids])
 
 
-def add_responses_each(ledger_ids: Iterable[int], entry_ids: Iterable[int]) -> bytes:
+def add_responses_each(ledger_ids: Sequence[int], entry_ids: Sequence[int]) -> bytes:
     """The OK answers to adds of ledgers in turn, as one bytes object."""
-    words = repeat(24), repeat(ADD_WORD), repeat(0)
-    return b"".join(map(RESPONSE.pack, *words, ledger_ids, entry_ids))
+    columns = {1: ledger_ids, 2: entry_ids}
+    return pack_rows(">", "12sqq", (_ADD_OK, 0, 0), columns, len(ledger_ids))
 
 
 def read_response(
@@ -254,8 +256,8 @@ def pack_entries(entries: Sequence[Buffer]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _add_heads(frame_bytes: int) -> struct.Struct:
-    return struct.Struct(f">{FRAME_HEADER_BYTES}sqqq{frame_bytes - FRAME_HEADER_BYTES - 24}x")
+def _add_row(frame_bytes: int) -> str:
+    return f"{FRAME_HEADER_BYTES}sqqq{frame_bytes - FRAME_HEADER_BYTES - 24}x"
 
 
 def add_columns(
@@ -266,7 +268,7 @@ def add_columns(
 
     A row is meaningful only while the lengths before it all equal `frame_bytes` - 4.
     """
-    prefixes, ledgers, entries, lacs = zip(*_add_heads(frame_bytes).iter_unpack(view))
+    prefixes, ledgers, entries, lacs = unpack_rows(">", _add_row(frame_bytes), 4, view, frame_bytes)
     return prefixes, ledgers, entries, lacs
 
 

@@ -45,7 +45,6 @@ import struct
 from array import array
 from collections.abc import Iterable
 from dataclasses import dataclass
-from itertools import repeat
 from typing import NamedTuple, Protocol
 
 from quire.codec.digest import crc32c
@@ -64,6 +63,7 @@ from quire.codec.log_parts import (
     from_little,
     little,
 )
+from quire.codec.table import pack_rows
 
 BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
 """Before the entry in a bare frame."""
@@ -187,6 +187,7 @@ class GroupEncoder:
     def __init__(self, directory_id: bytes, segment: int, number: int, offset: int) -> None:
         self._place = (directory_id, segment, number, offset)
         self._rows: list[bytes] = []
+        self._row_count = 0
         self._sizes: list[bytes] = []
         self._ids: list[bytes] = []
         self._records: list[bytes] = []
@@ -203,35 +204,39 @@ class GroupEncoder:
         """Runs with their frames, and records, whose `run_index` counts these runs; returns where
         the buffers lie in the payload."""
         base = self.payload_bytes
-        rows = self._rows
         for record in records:
-            self._records.append(encode_record(record, len(rows) + record.run_index))
-        pack = RUN_ROW.pack
-        add_row = rows.append
+            self._records.append(encode_record(record, self._row_count + record.run_index))
         if isinstance(runs, Singles):
-            ledger_ids, entry_ids, size = runs
-            offsets = range(base, base + size * len(ledger_ids), size)
-            rows.extend(
-                map(pack, ledger_ids, entry_ids, repeat(1), repeat(size), offsets, repeat(0))
-            )
-            runs = ()
-        for run in runs:
-            size, ids, count = run.frame_size, run.ids, run.count
-            if size and ids is None:
-                add_row(pack(run.ledger_id, run.first, count, size, base + run.offset, 0))
-                continue
-            if not size:
-                assert run.sizes is not None
-                assert len(run.sizes) == count
-                self._sizes.append(little(run.sizes))
-            if ids is not None:
-                assert len(ids) == count
-                self._ids.append(little(ids))
-            flags = 0 if ids is None else ROW_HAS_IDS
-            add_row(pack(run.ledger_id, run.first, count, size, base + run.offset, flags))
+            self._add_singles(runs, base)
+        else:
+            for run in runs:
+                self._add_run(run, base)
         self._payload.extend(buffers)
         self.payload_bytes = base + size_bytes
         return base
+
+    def _add_singles(self, singles: Singles, base: int) -> None:
+        ledger_ids, entry_ids, size = singles
+        count = len(ledger_ids)
+        columns = {0: ledger_ids, 1: entry_ids, 3: range(base, base + size * count, size)}
+        # A count of one and the frame size as one number, offset and no flags as another.
+        self._rows.append(pack_rows("<", "qqQQ", (0, 0, 1 | size << 32, 0), columns, count))
+        self._row_count += count
+
+    def _add_run(self, run: RunLike, base: int) -> None:
+        size, ids, count = run.frame_size, run.ids, run.count
+        if not size:
+            assert run.sizes is not None
+            assert len(run.sizes) == count
+            self._sizes.append(little(run.sizes))
+        if ids is not None:
+            assert len(ids) == count
+            self._ids.append(little(ids))
+        flags = 0 if ids is None else ROW_HAS_IDS
+        self._rows.append(
+            RUN_ROW.pack(run.ledger_id, run.first, count, size, base + run.offset, flags)
+        )
+        self._row_count += 1
 
     def finish(self, flags: int = 0) -> EncodedGroup:
         fixed = b"".join((*self._rows, *self._sizes, *self._ids, *self._records))
@@ -247,7 +252,7 @@ class GroupEncoder:
         table = fixed + little(blocks) + bytes(4 * (room - len(blocks)))
         directory_id, segment, number, offset = self._place
         header = GroupHeader(
-            directory_id, segment, number, offset, len(self._rows), len(self._records),
+            directory_id, segment, number, offset, self._row_count, len(self._records),
             len(table), flags, self.payload_bytes, _crc_of(head),
         )  # fmt: skip
         packed = _pack_group(header)
