@@ -9,9 +9,14 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire.codec.digest import crc32c
 from quire.codec.log_footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
-from quire.storage.batch import Run
-from quire.storage.sealing import _joined
+from quire.codec.log_parts import Singles
+from quire.storage import footer_rows
+from quire.storage.batch import Batch, Run
+from quire.storage.catalogue import Catalogue
+from quire.storage.footer_rows import FooterRows, _joined
+from quire.storage.segment import Segment
 
 shapes = st.tuples(
     st.integers(1, 4),  # entries
@@ -71,3 +76,55 @@ def test_joined_runs_say_of_each_entry_where_it_is(steps: list[Any]) -> None:
             and one.last + 1 == other.first
             and at + one.size_bytes == behind
         ), "these two should be one"
+
+
+batches = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(1, 6), st.integers(0, 2)), min_size=1, max_size=40),
+        st.sampled_from([80, 80, 80, 81]),  # bytes of each frame
+        st.sampled_from([0, 0, 80, 4096]),  # bytes of others before it
+    ),
+    max_size=12,
+)
+
+
+@given(batches, st.sets(st.integers(1, 6)), st.sampled_from([1, 3, 500]))
+def test_ledgers_in_turn_are_described_as_each_by_itself(
+    steps: list[Any], listed: set[int], at_once: int
+) -> None:
+    catalogue, segment = Catalogue(), Segment(1, None, 1 << 20)
+    catalogue.segments[1] = segment
+    upcoming = {ledger: catalogue.create(ledger, b"", 1) and 0 for ledger in range(1, 7)}
+    offset = 4096
+    for turns, size, gap in steps:
+        rows = []
+        for ledger, jump in turns:
+            rows.append((ledger, upcoming[ledger] + jump))
+            upcoming[ledger] += jump + 1
+        batch = Batch((), Singles(*zip(*rows), size))  # type: ignore[arg-type]
+        batch.buffers, batch.file_offset = None, offset + gap
+        offset += gap + size * len(rows)
+        catalogue.index_batch(batch, segment)
+    for ledger in listed & segment.parts.keys():
+        part = segment.parts[ledger]
+        part.listed = part.runs
+
+    found, alone = FooterRows(segment), FooterRows(segment)
+    described = [(ledger, part, ledger - 3) for ledger, part in sorted(segment.parts.items())]
+    most, footer_rows.LEDGERS_AT_ONCE = footer_rows.LEDGERS_AT_ONCE, at_once
+    try:
+        found.add(described)
+    finally:
+        footer_rows.LEDGERS_AT_ONCE = most
+    for one in described:
+        alone._add_one(one)
+    assert found.summary == alone.summary
+    rows_of_all = b"".join(found.pieces)
+    assert rows_of_all == b"".join(alone.pieces)
+    summary = found.summary
+    for (ledger, part, lac), *row in zip(
+        described, *(getattr(summary, name) for name in summary.__slots__), strict=True
+    ):
+        assert row[:3] == [ledger, part.first, part.last]
+        assert (row[3], row[4]) == (lac, part.size_bytes)
+        assert row[9] == crc32c(rows_of_all[row[6] : row[6] + row[7]])

@@ -18,12 +18,14 @@ from quire.codec.log_footer import (
     TRAILER_BYTES,
     FooterParts,
     LedgerSummary,
+    Summary,
     decode_footer_checksums,
     decode_footer_records,
     decode_footer_summary,
     decode_ledger_rows,
     decode_trailer,
     encode_ledger_rows,
+    summary_columns,
 )
 from quire.codec.log_format import (
     CleanMark,
@@ -260,7 +262,10 @@ def test_a_footer_comes_back(
         place = (at, len(encoded), len(runs), crc)
         ledgers.append(LedgerSummary(ledger_id, runs[0].first, 10, 9, 8, DISJOINT, *place))
         at += len(encoded)
-    footer = FooterParts(ID, 6, 10, 20, 4096, 8192, rows, ledgers, records, array("I", checksums))
+    columns = list(zip(*ledgers)) or summary_columns()
+    footer = FooterParts(
+        ID, 6, 10, 20, 4096, 8192, rows, Summary(*columns), records, array("I", checksums)
+    )
     pieces, trailer = footer.encode()
     data = b"".join(pieces)
     assert trailer.file_bytes == 8192 + len(data)
@@ -289,7 +294,9 @@ def test_a_footer_comes_back(
 
 def test_a_footer_of_elsewhere_or_damaged_is_refused() -> None:
     records = [StateRecord(RecordKind.FENCE, 4)]
-    footer = FooterParts(ID, 6, 10, 20, 4096, 8192, [], [], records, array("I", [1]))
+    footer = FooterParts(
+        ID, 6, 10, 20, 4096, 8192, [], Summary(*summary_columns()), records, array("I", [1])
+    )
     pieces, trailer = footer.encode()
     end = pieces[-1]
     size = trailer.file_bytes

@@ -63,7 +63,7 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -163,11 +163,6 @@ def _plain_rows(count: int) -> struct.Struct:
     return struct.Struct(f"<{count}q{count}q{count}I{count}I{count}I{count}II")
 
 
-@lru_cache(maxsize=PLAIN_ROWS_MAX)
-def _pairs(count: int) -> struct.Struct:
-    return struct.Struct(f"<{count}q{count}q")
-
-
 @lru_cache(maxsize=4 * PLAIN_ROWS_MAX)
 def _rest_of_singles(rows: int, frame_size: int) -> bytes:
     """What stands behind the offsets, of rows with one entry each."""
@@ -207,8 +202,25 @@ def encode_plain_rows(
 
 def encode_singles(firsts: Sequence[int], offsets: Sequence[int], frame_size: int) -> bytes:
     """`encode_plain_rows` of runs with one entry each, all frames of one size."""
-    rows = len(firsts)
-    return _pairs(rows).pack(*firsts, *offsets) + _rest_of_singles(rows, frame_size)
+    return encode_each_singles(array("q", firsts), array("q", offsets), (len(firsts),), frame_size)[
+        0
+    ]
+
+
+def encode_each_singles(
+    firsts: array[int], offsets: array[int], counts: Sequence[int], frame_size: int
+) -> list[bytes]:
+    """The same of many ledgers: the columns of all, one behind the other, and how many rows each
+    has."""
+    rests = {count: _rest_of_singles(count, frame_size) for count in set(counts)}
+    entries, places = little(firsts), little(offsets)
+    encoded = []
+    start = 0
+    for count in counts:
+        end = start + 8 * count
+        encoded.append(entries[start:end] + places[start:end] + rests[count])
+        start = end
+    return encoded
 
 
 def _encode_any_rows(runs: Sequence[RunLike], offsets: Sequence[int]) -> bytes:
@@ -302,10 +314,14 @@ class Summary:
         )  # fmt: skip
 
 
-def encode_summary(ledgers: Sequence[LedgerSummary]) -> bytes:
-    """`ledgers` sorted by id."""
-    columns = zip(_SUMMARY_COLUMNS, zip(*ledgers), strict=bool(ledgers))
-    return b"".join([little(array(kind, column)) for (kind, _), column in columns])
+def summary_columns() -> list[array[int]]:
+    """Of a `Summary`, in the order of its fields: empty, to be filled sorted by ledger id."""
+    return [array(kind) for kind, _ in _SUMMARY_COLUMNS]
+
+
+def encode_summary(summary: Summary) -> bytes:
+    columns = [getattr(summary, field.name) for field in fields(summary)]
+    return b"".join([little(array(kind, one)) for (kind, _), one in zip(_SUMMARY_COLUMNS, columns)])
 
 
 def decode_summary(data: Buffer, count: int) -> Summary:
@@ -388,7 +404,7 @@ def decode_trailer(data: Buffer, directory_id: bytes, segment: int, file_bytes: 
 
 @dataclass(frozen=True, slots=True)
 class FooterParts:
-    """A footer in the making: `rows` of each ledger with its summary (whose place is filled in)."""
+    """A footer in the making: all `rows` of its ledgers, in pieces, and their summary."""
 
     directory_id: bytes
     segment: int
@@ -397,7 +413,7 @@ class FooterParts:
     groups_at: int
     footer_at: int
     rows: Sequence[bytes]
-    ledgers: Sequence[LedgerSummary]
+    ledgers: Summary
     records: Sequence[StateRecord]
     checksums: array[int]
     flags: int = 0
@@ -411,7 +427,7 @@ class FooterParts:
         trailer = Trailer(
             self.directory_id, self.segment, self.first_group, self.end_group, self.groups_at,
             self.footer_at, sum(map(len, self.rows)), len(records), len(checksums), len(summary),
-            len(self.records), len(self.ledgers), crc32c(records),
+            len(self.records), len(self.ledgers.ledger_ids), crc32c(records),
             crc32c(checksums), crc32c(summary), self.flags,
         )  # fmt: skip
         return [*self.rows, records, checksums, summary, trailer.encode()], trailer

@@ -14,7 +14,7 @@ from quire.codec.log_footer import Summary
 from quire.codec.log_parts import Deleted, RecordKind, StateRecord, decode_segment_value
 from quire.storage import sealed_rows
 from quire.storage.batch import Batch, Run
-from quire.storage.segment import ROW_BITS, LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
 """How long a ledger that was fenced and then deleted stays refused."""
@@ -65,9 +65,7 @@ class Catalogue:
                 run.batch = batch
                 self.index(run, segment, ledgers[run.ledger_id])
             return
-        first_row = len(segment.chunks) << ROW_BITS
-        segment.chunks.append((batch, singles.frame_size))
-        rows = range(first_row, first_row + len(singles.ledger_ids))
+        rows = segment.chunks.add(batch, len(singles.ledger_ids), singles.frame_size)
         infos = map(ledgers.__getitem__, singles.ledger_ids)
         for info, entry, row in zip(infos, singles.entry_ids, rows):
             part = info.tail

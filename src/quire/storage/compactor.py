@@ -310,20 +310,24 @@ class Compactor(PacedChore):
         last = work.last
         made = self._made(work, result)
         segments = self._catalogue.segments
-        written = {summary.ledger_id for summary in result.sealed.ledgers}
-        for ledger_id in work.living.keys() - written:  # all that it had was damaged
+        ledgers = result.sealed.ledgers
+        for ledger_id in work.living.keys() - set(
+            ledgers.ledger_ids
+        ):  # all that it had was damaged
             if self._catalogue.ledgers.get(ledger_id) is (info := work.living[ledger_id]):
                 for number in work.choice.numbers:
                     self._catalogue.unindex(info, number)
-        for summary in result.sealed.ledgers:
-            info = work.living[summary.ledger_id]
-            if self._catalogue.ledgers.get(summary.ledger_id) is not info:
+        for ledger_id, first, end, size_bytes in zip(
+            ledgers.ledger_ids, ledgers.firsts, ledgers.lasts, ledgers.size_bytes
+        ):
+            info = work.living[ledger_id]
+            if self._catalogue.ledgers.get(ledger_id) is not info:
                 continue  # It was deleted meanwhile, and may even have come again.
             for number in work.choice.numbers:
                 self._catalogue.unindex(info, number)
-            info.add_sealed(made.number, summary.first, summary.last, summary.size_bytes)
+            info.add_sealed(made.number, first, end, size_bytes)
             made.live_ledgers += 1
-            made.live_bytes += summary.size_bytes
+            made.live_bytes += size_bytes
         segments[made.number] = made
         last.state = SegmentState.RETIRED
         self._release(work)

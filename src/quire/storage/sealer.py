@@ -4,14 +4,14 @@ the place of the index in memory."""
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from quire.codec.log_footer import LedgerSummary
+from quire.codec.log_footer import Summary
 from quire.codec.log_parts import Deleted, RecordKind, StateRecord
 from quire.storage.chore import Chore, Tools
 from quire.storage.sealing import Sealed, SealInput, write_footer
-from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment import Chunks, LedgerInfo, Part, Segment, SegmentState
 from quire.storage.spares import is_full
 
 LEDGERS_PER_SLICE = 500
@@ -72,21 +72,27 @@ class Sealer(Chore):
         segment.mentions = sealed.mentions
         self._take_over(segment, sealed.ledgers, 0)
 
-    def _take_over(self, segment: Segment, ledgers: Sequence[LedgerSummary], at: int) -> None:
+    def _take_over(self, segment: Segment, ledgers: Summary, at: int) -> None:
         """A ledger is found through its part before its turn, and through the footer behind it."""
-        infos = self._catalogue.ledgers
-        for summary in ledgers[at : at + LEDGERS_PER_SLICE]:
+        infos, parts, number = self._catalogue.ledgers, segment.parts, segment.number
+        turn = slice(at, at + LEDGERS_PER_SLICE)
+        for ledger_id, first, last, size_bytes in zip(
+            ledgers.ledger_ids[turn],
+            ledgers.firsts[turn],
+            ledgers.lasts[turn],
+            ledgers.size_bytes[turn],
+        ):
             # A ledger that was dropped meanwhile is in the footer, but not here any more.
-            part = segment.parts.pop(summary.ledger_id, None)
+            part = parts.pop(ledger_id, None)
             if part is None:
                 continue
-            info = infos[summary.ledger_id]
+            info = infos[ledger_id]
             info.drop_part(part)
-            info.add_sealed(segment.number, summary.first, summary.last, summary.size_bytes)
+            info.add_sealed(number, first, last, size_bytes)
         at += LEDGERS_PER_SLICE
         if self.closed:
             return  # The footer is there: the next start finds it.
-        if at < len(ledgers):
+        if at < len(ledgers.ledger_ids):
             self._schedule(0, partial(self._take_over, segment, ledgers, at))
         else:
             self._on_taken_over(segment)
@@ -97,7 +103,7 @@ class Sealer(Chore):
         for ledger_id, empty in segment.parts.items():
             infos[ledger_id].drop_part(empty)
             segment.live_ledgers -= 1
-        segment.parts, segment.chunks = {}, []
+        segment.parts, segment.chunks = {}, Chunks()
         segment.records = []
         segment.forgotten = set()
         segment.checksums = array("I")

@@ -58,11 +58,52 @@ class Place:
         return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
 
 
-ROW_BITS = 24
-ROW_MASK = (1 << ROW_BITS) - 1
 PlainRows = tuple[Sequence[int], Sequence[int], Sequence[int], Sequence[int]]
 """Columns: first entry ids, offsets in the file, counts, frame sizes."""
 _COLUMNS = attrgetter("first", "count", "frame_size", "ids", "offset", "batch.file_offset")
+
+
+class Chunks:
+    """The batches of entries that came in turn (`Singles`): rows of one column, by their number in
+    the segment."""
+
+    __slots__ = ("_batches", "_starts", "rows")
+
+    def __init__(self) -> None:
+        self._batches: list[tuple[Batch, int]] = []
+        """With the size of their frames."""
+        self._starts = array("Q")
+        """Of each batch, its first row."""
+        self.rows = 0
+
+    def add(self, batch: Batch, count: int, frame_size: int) -> range:
+        """The numbers of its rows."""
+        first = self.rows
+        self._batches.append((batch, frame_size))
+        self._starts.append(first)
+        self.rows = first + count
+        return range(first, self.rows)
+
+    def find(self, row: int) -> tuple[Batch, int, int]:
+        """Its batch, where it lies in that, and the size of its frame."""
+        at = bisect_right(self._starts, row) - 1
+        batch, size = self._batches[at]
+        return batch, (row - self._starts[at]) * size, size
+
+    @property
+    def frame_size(self) -> int:
+        """Of all rows; 0: they have several, or there are none."""
+        sizes = {size for _, size in self._batches}
+        return sizes.pop() if len(sizes) == 1 else 0
+
+    def offsets(self) -> list[int]:
+        """Of each row, in the file, once all batches are written."""
+        found: list[int] = []
+        stops = (*self._starts[1:], self.rows)
+        for (batch, size), start, stop in zip(self._batches, self._starts, stops):
+            base = batch.file_offset
+            found.extend(range(base, base + (stop - start) * size, size))
+        return found
 
 
 class Part:
@@ -82,8 +123,8 @@ class Part:
         self.chunks = segment.chunks
         self.entries: array[int] | None = None
         """None: they go up by one from `first` on, as those of most ledgers do."""
-        self.rows = array("Q")
-        """Where each lies: number in `chunks` and row in the batch's columns."""
+        self.rows = array("I")
+        """Where each lies: its row in `chunks`."""
         self.listed: list[Run] | None = None
         """Instead of these, once there is another kind of run."""
         self.first = first
@@ -125,8 +166,8 @@ class Part:
         return self.entries
 
     def run_of(self, entry_id: int, row: int) -> Run:
-        batch, size = self.chunks[row >> ROW_BITS]
-        run = Run(self.ledger_id, entry_id, 1, (row & ROW_MASK) * size, size)
+        batch, offset, size = self.chunks.find(row)
+        run = Run(self.ledger_id, entry_id, 1, offset, size)
         run.batch = batch
         return run
 
@@ -160,7 +201,7 @@ class Part:
         """Of all frames."""
         if self.listed is not None:
             return sum(run.size_bytes for run in self.listed)
-        return sum(self.chunks[row >> ROW_BITS][1] for row in self.rows)
+        return sum(self.chunks.find(row)[2] for row in self.rows)
 
     def remove_batch(self, batch: Batch) -> None:
         """Take back runs that were not written. The bounds stay as wide as they were."""
@@ -175,8 +216,8 @@ class Part:
             offsets: list[int] = []
             frame_sizes: list[int] = []
             for row in self.rows:
-                batch, size = self.chunks[row >> ROW_BITS]
-                offsets.append(batch.file_offset + (row & ROW_MASK) * size)
+                batch, offset, size = self.chunks.find(row)
+                offsets.append(batch.file_offset + offset)
                 frame_sizes.append(size)
             return self.ids, offsets, (1,) * len(offsets), frame_sizes
         if not self.listed:
@@ -328,8 +369,8 @@ class Segment:
         """Frames of ledgers that are not deleted."""
         self.live_ledgers = 0
         """Ledgers that have entries here and are not deleted."""
-        self.chunks: list[tuple[Batch, int]] = []
-        """Batches of `Singles` with the size of their frames: what the rows of parts name."""
+        self.chunks = Chunks()
+        """What the rows of parts name."""
         self.parts: dict[int, Part] = {}
         self.forgotten: set[int] = set()
         """Ledgers that were dropped and have runs here, until sealed: a start finds these again."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from quire.bookie.intake import Intake
-from quire.storage import directory, replay, sealing, spares
+from quire.storage import directory, footer_rows, replay, sealing, spares
 from quire.storage.appender import Appender
 from quire.storage.batch import Batch
 from quire.storage.catalogue import Catalogue
@@ -287,7 +287,7 @@ def a_deleted_ledger_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     seeds=20,
 )
 def a_footer_joins_runs_of_different_sizes(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, sealing, "_joined", ("and before.frame_size == run.frame_size\n", ""))
+    edit(patch, footer_rows, "_joined", ("and before.frame_size == run.frame_size\n", ""))
 
 
 @mutant(
