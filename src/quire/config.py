@@ -259,6 +259,9 @@ class BookieConfig:
     session_timeout_ms: int = 10_000
     """Of the session with the metadata store: for so long a bookie that died still counts as
     registered."""
+    batch_scheduling: bool = True
+    """On Linux: a thread that is woken lets whoever woke it finish first (`SCHED_BATCH`), as long
+    as nothing else keeps the processors busy."""
     tls: TlsServerConfig | None = None
     """Given: clients may secure their connections."""
     tls_required: bool = False

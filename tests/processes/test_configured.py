@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
+import sys
+import time
 import urllib.request
 from pathlib import Path
+
+import pytest
 
 from tests.processes.cli import Quire, Running
 
@@ -67,3 +72,25 @@ def test_a_bookie_takes_the_configuration_of_apache(tmp_path: Path) -> None:
     assert isinstance(taken, dict)
     assert taken["bookie.gc_interval_s"] == 900.0
     assert (tmp_path / "data").is_dir()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="of Linux")
+@pytest.mark.parametrize("batch", [True, False])
+def test_the_threads_of_a_bookie_let_others_finish_unless_told_not_to(
+    tmp_path: Path, *, batch: bool
+) -> None:
+    quire = Quire(f"sqlite:///{tmp_path}/metadata.db", tmp_path)
+    options = ("--dir", f"{tmp_path}/data", "--port", "0", "--set", "segment_bytes=1m")
+    switch = ("--set", f"batch_scheduling={str(batch).lower()}")
+    with quire.start("bookie", "start", *options, *switch) as bookie:
+        assert bookie.line()
+        expected = {os.SCHED_BATCH if batch else os.SCHED_OTHER}
+        limit = time.monotonic() + 30
+        while (found := policies(bookie.process.pid)) != expected and time.monotonic() < limit:
+            time.sleep(0.01)
+        assert found == expected
+        assert bookie.end(signal.SIGTERM).status == 0
+
+
+def policies(pid: int) -> set[int]:
+    return {os.sched_getscheduler(int(thread)) for thread in os.listdir(f"/proc/{pid}/task")}

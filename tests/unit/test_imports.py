@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[2] / "src" / PACKAGE
 
 # -- the rules --------------------------------------------------------------------------------
 
-COMMON = {"errors", "config", "clock", "heap", "lazy", "metrics", "tasks", "units"}
+COMMON = {"errors", "config", "clock", "heap", "lazy", "metrics", "scheduling", "tasks", "units"}
 """May be imported by all, and import nothing of ours."""
 
 WIRED = {"codec", "core", "storage", "metadata", "net"}

@@ -22,6 +22,7 @@ from quire.errors import CookieError, QuireError, StorageError
 from quire.heap import COLLECT_INTERVAL_S, collect_on_demand, keep_heap
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
+from quire.scheduling import schedule_as_batch
 from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
@@ -129,6 +130,8 @@ async def _serve(options: BookieOptions) -> int:
         gc.collect()
         gc.freeze()
         tasks.start(_collect_now_and_then())
+        if options.config.batch_scheduling:
+            tasks.start(schedule_as_batch(log_event))
         if options.on_serving is not None:
             options.on_serving(bookie.bookie_id)
         if options.beside is not None:
