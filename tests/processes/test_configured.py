@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import sys
-import time
 import urllib.request
 from pathlib import Path
 
 import pytest
 
 from tests.processes.cli import Quire, Running
+from tests.support.waiting import wait_for
 
 
 def event(bookie: Running, name: str) -> dict[str, object]:
@@ -85,10 +85,7 @@ def test_the_threads_of_a_bookie_let_others_finish_unless_told_not_to(
     with quire.start("bookie", "start", *options, *switch) as bookie:
         assert bookie.line()
         expected = {os.SCHED_BATCH if batch else os.SCHED_OTHER}
-        limit = time.monotonic() + 30
-        while (found := policies(bookie.process.pid)) != expected and time.monotonic() < limit:
-            time.sleep(0.01)
-        assert found == expected
+        wait_for(lambda: policies(bookie.process.pid), right=lambda found: found == expected)
         assert bookie.end(signal.SIGTERM).status == 0
 
 
