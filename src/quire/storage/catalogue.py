@@ -240,10 +240,11 @@ class Catalogue:
     def vouchers(self) -> set[int]:
         """Segments whose headers tell with which group those before them ended, of which some are
         lost: they stay what they are until that is not missed any more."""
-        numbers = sorted(self.live_numbers())
+        if not any(map(self._is_missed, self.segments)):
+            return set()
         return {
             number
-            for before, number in pairwise(numbers)
+            for before, number in pairwise(sorted(self.live_numbers()))
             if self._is_missed(before) and number in self.segments
         }
 
