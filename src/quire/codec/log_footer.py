@@ -202,9 +202,9 @@ def encode_plain_rows(
 
 def encode_singles(firsts: Sequence[int], offsets: Sequence[int], frame_size: int) -> bytes:
     """`encode_plain_rows` of runs with one entry each, all frames of one size."""
-    return encode_each_singles(array("q", firsts), array("q", offsets), (len(firsts),), frame_size)[
-        0
-    ]
+    counts = (len(firsts),)
+    [rows] = encode_each_singles(array("q", firsts), array("q", offsets), counts, frame_size)
+    return rows
 
 
 def encode_each_singles(

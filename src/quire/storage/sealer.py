@@ -10,8 +10,9 @@ from functools import partial
 from quire.codec.log_footer import Summary
 from quire.codec.log_parts import Deleted, RecordKind, StateRecord
 from quire.storage.chore import Chore, Tools
+from quire.storage.chunks import Chunks
 from quire.storage.sealing import Sealed, SealInput, write_footer
-from quire.storage.segment import Chunks, LedgerInfo, Part, Segment, SegmentState
+from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
 from quire.storage.spares import is_full
 
 LEDGERS_PER_SLICE = 500
