@@ -25,6 +25,7 @@ from typing import Any
 import pyspark
 import pytest
 from faults import Faults
+from tests.support.sessions import kill_session
 
 from quire.client import blocking
 from quire.spark import sweep_orphans
@@ -84,7 +85,7 @@ def executors(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
     finally:
         for server in servers:
-            kill_session(server.pid, -1)
+            kill_session(server.pid)
             server.wait()
 
 
@@ -123,7 +124,7 @@ class Lives:
     injected: Counter[str] = field(default_factory=Counter)
     dead: int = -1
     """The bookie that is not running."""
-    spared: int = -1
+    spared: int = 0
     """The process that outlives its driver."""
     sessions: list[int] = field(default_factory=list)
     planned: int = 0
@@ -205,7 +206,7 @@ class Lives:
 
     def close(self) -> None:
         for session in self.sessions:
-            kill_session(session, -1)
+            kill_session(session)
         self.sessions.clear()
         if self.dead >= 0:
             self.cluster.bookies[self.dead].start()
@@ -217,22 +218,6 @@ def split_name(name: str) -> tuple[str, str, str]:
     _, kind, rest = name.split(".", 2)
     place, _, pid = rest.rpartition(".")
     return kind, place, pid
-
-
-def kill_session(session: int, spared: int) -> None:
-    """All processes of a driver that the test has started in a session of its own."""
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit():
-            continue
-        try:
-            fields = (entry / "stat").read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[3]) == session and int(entry.name) != spared:
-            try:
-                os.kill(int(entry.name), signal.SIGKILL)
-            except ProcessLookupError:
-                pass
 
 
 @pytest.fixture

@@ -11,13 +11,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
 from offloads import NAMESPACE, counted_files, data_files
 from pyspark.sql import SparkSession
 from streams import append, numbered
+from tests.support.sessions import kill_session
 
 from quire.client import blocking
 from quire.errors import JobError
@@ -131,28 +131,3 @@ def driver(cluster: LocalCluster, name: str, target: Path, scratch: Path, step: 
             kill_session(process.pid)
             process.wait()
     assert status == -signal.SIGKILL, log.read_text()[-3_000:]
-
-
-def kill_session(session: int) -> None:
-    """All processes that a driver has left: its JVM, and that one's workers."""
-    deadline_s = time.monotonic() + 30.0
-    while left := in_session(session):
-        assert time.monotonic() < deadline_s, left
-        for pid in left:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
-        time.sleep(0.02)
-
-
-def in_session(session: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            rest = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue  # it has just ended
-        if int(rest[3]) == session and rest[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
