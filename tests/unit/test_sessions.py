@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.sessions import in_session, kill_session
 
-GENERATIONS = """
-import os, signal, sys, time
+GENERATIONS = r"""
+import os, time
 def live(below):
     os.setpgid(0, 0) if below < 2 else None
     if below and not os.fork():
         live(below - 1)
-    print(os.getpid(), flush=True)
+    os.write(1, b"%d\n" % os.getpid())
     time.sleep(600)
 live(2)
 """
@@ -28,11 +28,13 @@ def generations() -> Iterator[list[int]]:
     with subprocess.Popen(
         [sys.executable, "-c", GENERATIONS], stdout=subprocess.PIPE, start_new_session=True
     ) as process:
-        assert process.stdout is not None
-        pids = {int(process.stdout.readline()) for _ in range(3)}
-        child = next(iter(pids & children(process.pid)))
-        yield [process.pid, child, *(pids - {process.pid, child})]
-        kill_session(process.pid)
+        try:
+            assert process.stdout is not None
+            pids = {int(process.stdout.readline()) for _ in range(3)}
+            child = next(iter(pids & children(process.pid)))
+            yield [process.pid, child, *(pids - {process.pid, child})]
+        finally:
+            kill_session(process.pid)
 
 
 def children(pid: int) -> set[int]:
