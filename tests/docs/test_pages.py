@@ -122,6 +122,19 @@ def test_what_a_page_says_is_translated(tmp_path: Path) -> None:
     assert run(page, tmp_path, "") == 3
 
 
+def test_a_port_that_stands_for_another_is_not_translated_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """3184 is 18080 here, which holds 8080, and that is 18082, which holds 8082."""
+    monkeypatch.setattr(page_runner, "ports_in_a_row", lambda count: 18_077)
+    page = tmp_path / "page.md"
+    page.write_text(
+        "<!-- here: PORT = 3184 -->\n```console\n$ echo 3184 18080 | cut -c 1-5\n3184\n"
+        "$ echo PORT\nPORT\n$ test PORT = $((18070 + 10))\n```\n"
+    )
+    assert run(page, tmp_path, "") == 1
+
+
 def test_matching() -> None:
     assert matches("a ... c\n", "a b c\n")
     assert matches("a\n...\nd\n", "a\nb\nc\nd\n")

@@ -129,7 +129,7 @@ class PageRunner:
         """Every block of the page, in order."""
         for piece in pieces(self.page):
             if isinstance(piece, Here):
-                self._here[piece.said] = piece.meant
+                self._here[piece.said] = replaced(piece.meant, self._here)
             elif self._spark and not self.needs_spark(piece):
                 continue
             elif piece.not_run or self.needs_spark(piece) is not self._spark:
@@ -402,9 +402,7 @@ class PageRunner:
     # -- what the page says, and what it is here -----------------------------------------------
 
     def _meant(self, text: str) -> str:
-        for said in sorted(self._here, key=len, reverse=True):
-            text = text.replace(said, self._expanded(self._here[said]))
-        return text
+        return replaced(text, {said: self._expanded(meant) for said, meant in self._here.items()})
 
     def _expanded(self, text: str) -> str:
         return re.sub(r"\$(\w+)", lambda match: self._environment[match[1]], text)
@@ -449,6 +447,13 @@ def matches(shown: str, output: str, numbers: bool = False) -> bool:
         plural = r"(\\d\[\\d,\]\*\\ [a-z]+?)(ies|y|e?s)?(?![a-z])"
         pattern = re.sub(plural, r"\1(?:ies|y|e|e?s)?", pattern)
     return re.fullmatch(pattern, got, re.DOTALL) is not None
+
+
+def replaced(text: str, meant: dict[str, str]) -> str:
+    """Each key by its value, the longest first, and never within what stands for another: the
+    port that stands for 3184 may read 18080, and 8080 is a port of pages too."""
+    keys = "|".join(re.escape(said) for said in sorted(meant, key=len, reverse=True))
+    return re.sub(keys, lambda match: meant[match[0]], text)
 
 
 def ports_in_a_row(count: int) -> int:
