@@ -163,7 +163,10 @@ async def bookie(
         for _ in range(SETTLING_TURNS):  # who was accepted just now gets its transport
             await asyncio.sleep(0)
         for each in peers:
-            each.transport.abort()
+            with contextlib.suppress(
+                AttributeError
+            ):  # asyncio before 3.11.4, where it was closed twice
+                each.transport.abort()
             await asyncio.gather(*each.tasks, return_exceptions=True)
             await each.lost.wait()
         await asyncio.sleep(0)
