@@ -5,9 +5,17 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.compaction import FIXED_BYTES, SegmentFacts, choose, why_not
+from quire.core.compaction import FIXED_BYTES, Choice, SegmentFacts, why_not
+from quire.core.compaction import choose as choose_together
 
 MIB = 1 << 20
+
+
+def choose(segments: list[SegmentFacts], *, below_ratio: float, room_bytes: int) -> Choice | None:
+    """Where an output may take all the room there is."""
+    return choose_together(
+        segments, below_ratio=below_ratio, room_bytes=room_bytes, together_bytes=room_bytes
+    )
 
 
 def facts(number: int, file_bytes: int, live_bytes: int) -> SegmentFacts:
@@ -53,16 +61,31 @@ def test_small_ones_do_not_keep_out_one_that_is_worth_it_alone() -> None:
     assert found.numbers == (3,)
 
 
+def test_one_that_is_larger_than_segments_are_made_now_goes_alone() -> None:
+    """Whoever made segments smaller than they were had the space of the old ones never back."""
+    large = facts(1, 256 * MIB, 100 * MIB)
+    room = {"below_ratio": 0.8, "together_bytes": 64 * MIB}
+    found = choose_together([large, facts(2, 64 * MIB, 8 * MIB)], room_bytes=1 << 30, **room)
+    assert found is not None
+    assert found.numbers == (2,)
+    found = choose_together([large, facts(2, 64 * MIB, 60 * MIB)], room_bytes=1 << 30, **room)
+    assert found is not None
+    assert found.numbers == (1,)
+    assert choose_together([large], room_bytes=100 * MIB, **room) is None
+
+
 SEGMENTS = st.lists(st.tuples(st.integers(1, MIB), st.floats(0, 1)), max_size=12).map(
     lambda rows: [facts(n, size, int(size * part)) for n, (size, part) in enumerate(rows, 1)]
 )
 
 
-@given(SEGMENTS, st.floats(0, 1), st.integers(0, 2 * MIB))
+@given(SEGMENTS, st.floats(0, 1), st.integers(0, 2 * MIB), st.integers(0, 2 * MIB))
 def test_a_choice_fits_and_gains(
-    segments: list[SegmentFacts], ratio: float, room_bytes: int
+    segments: list[SegmentFacts], ratio: float, room_bytes: int, together_bytes: int
 ) -> None:
-    found = choose(segments, below_ratio=ratio, room_bytes=room_bytes)
+    found = choose_together(
+        segments, below_ratio=ratio, room_bytes=room_bytes, together_bytes=together_bytes
+    )
     if found is None:
         for one in segments:
             assert why_not(one, below_ratio=ratio, room_bytes=room_bytes)
@@ -71,4 +94,5 @@ def test_a_choice_fits_and_gains(
     assert found.numbers == tuple(sorted(one.number for one in taken))
     assert all(one.live_ratio < ratio for one in taken)
     assert found.output_bytes <= room_bytes
+    assert len(taken) == 1 or found.output_bytes <= together_bytes
     assert found.output_bytes < found.file_bytes == sum(one.file_bytes for one in taken)

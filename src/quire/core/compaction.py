@@ -2,8 +2,8 @@
 
 A segment is worth it when too little of its file is alive and its share of the output is clearly
 smaller than the file. Several go into one output, the emptiest first; or one alone, where those
-together give back too little. The estimate of the output is an upper bound: what is chosen fits
-into the room that was reserved for it.
+together give back too little, or it is larger than segments are made today. The estimate of the
+output is an upper bound: what is chosen fits into the room that was reserved for it.
 """
 
 from __future__ import annotations
@@ -57,11 +57,16 @@ class Choice:
 
 
 def choose(
-    segments: Iterable[SegmentFacts], *, below_ratio: float, room_bytes: int
+    segments: Iterable[SegmentFacts],
+    *,
+    below_ratio: float,
+    room_bytes: int,
+    together_bytes: int,
 ) -> Choice | None:
     """The next compaction, or None: nothing below this live ratio is worth it, or has room.
 
-    `room_bytes`: what the output may take."""
+    `room_bytes`: what the output may take; `together_bytes`: that of several, as a rule the size
+    of a segment."""
     order = sorted(
         (one for one in segments if one.live_ratio < below_ratio),
         key=lambda one: (one.live_ratio, one.number),
@@ -70,7 +75,7 @@ def choose(
     chosen: list[SegmentFacts] = []
     taken, output = 0, FIXED_BYTES
     for one in order:
-        if output + one.share_bytes > room_bytes:
+        if output + one.share_bytes > min(room_bytes, together_bytes):
             continue
         chosen.append(one)
         taken += one.file_bytes

@@ -138,10 +138,9 @@ class Compactor(PacedChore):
     def _write_anew(self) -> bool:
         """Begin with a damaged segment, if there is one whose damage is healed. Also where
         compaction is switched off: this gives back no space, but a good segment."""
-        room = max(self._reserve.size_bytes, self._spares.free_bytes)
         for segment in self._quarantine.ready():
             choice = alone(facts_of(segment))
-            if choice.output_bytes <= room:
+            if choice.output_bytes <= self._room():
                 self._major = False
                 self._begin(choice, self._quarantine.salvage(segment))
                 return self._work is not None
@@ -175,8 +174,7 @@ class Compactor(PacedChore):
         return 0.0
 
     def _room(self) -> int:
-        room = max(self._reserve.size_bytes, self._spares.free_bytes)
-        return min(self._config.segment_bytes, room)
+        return max(self._reserve.size_bytes, self._spares.free_bytes)
 
     def _sealed(self) -> Iterator[Segment]:
         for segment in self._catalogue.segments.values():
@@ -191,20 +189,25 @@ class Compactor(PacedChore):
             if segment.live_ledgers and not segment.damage and not segment.compacting
             if segment.number not in vouchers
         ]
+        pick = partial(
+            choose,
+            below_ratio=ratio,
+            room_bytes=self._room(),
+            together_bytes=self._config.segment_bytes,
+        )
         if not self._short:
-            return choose(facts, below_ratio=ratio, room_bytes=self._room())
+            return pick(facts)
         # One at a time: its own file, once replaced, gives back the room that the output took.
-        alone = [choose([one], below_ratio=ratio, room_bytes=self._room()) for one in facts]
-        worth = [choice for choice in alone if choice is not None]
+        worth = [choice for choice in (pick([one]) for one in facts) if choice is not None]
         return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
 
     def is_worth_it(self, segment: Segment) -> bool:
         """Of a sealed segment: whether it can go, or be rewritten by itself, with a gain."""
         if not segment.live_ledgers or segment.compacting:
             return True
-        ratio, room = self._config.compact_major_ratio, self._config.segment_bytes
-        chosen = choose([facts_of(segment)], below_ratio=ratio, room_bytes=room)
-        return chosen is not None and not segment.damage
+        facts, ratio = facts_of(segment), self._config.compact_major_ratio
+        reason = why_not(facts, below_ratio=ratio, room_bytes=segment.file_bytes)
+        return not reason and not segment.damage
 
     def why_not(self, segment: Segment) -> str:
         """Why the space of a sealed segment with something alive in it does not come back."""

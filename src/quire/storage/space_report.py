@@ -121,6 +121,9 @@ class _Look:
         self._catalogue = recovered.replayer.catalogue
         self._vouchers = self._catalogue.vouchers()
         self._damage = dict(stored_records(disk))
+        self._sizes = dict(file_sizes(disk))
+        self._room_bytes = max(self._sizes.get(SPARE_NAME, 0), disk.free_bytes())
+        """For the output of a compaction."""
         self._suspended = read_note(disk)
         self._copies: dict[int, int] = {}
         """By segment."""
@@ -134,7 +137,7 @@ class _Look:
             self._with_damage(self._segment(one))
             for _, one in sorted(self._catalogue.segments.items())
         ]
-        sizes = dict(file_sizes(self._disk))
+        sizes = self._sizes
         segments += self._others(sizes)
         files = [
             FileSpace(name, size, kind_of(name))
@@ -210,7 +213,7 @@ class _Look:
         if ratio <= 0:
             return "compaction is switched off"
         facts = facts_of(segment)
-        reason = why_not(facts, below_ratio=ratio, room_bytes=self._config.segment_bytes)
+        reason = why_not(facts, below_ratio=ratio, room_bytes=self._room_bytes)
         if reason:
             return reason
         minor = facts.live_ratio < self._config.compact_minor_ratio
@@ -230,7 +233,7 @@ class _Look:
             state, why = "prepared", "adds go to it when the one before is full"
             if number < newest:
                 state, why = "dropped", "the next start removes it"
-            elif size < self._config.segment_bytes:
+            elif size < self._config.segment_bytes and size <= self._config.reserve_bytes:
                 why = "kept for fences, deletions and the adds of recoveries when the disk is full"
             yield SegmentSpace(number, name, state, size, 0, 0, 0, 0, 0, 0, 0, why)
 
