@@ -9,6 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from quire.codec.digest import DigestType
+from quire.codec.entry import AddEncoder, EntryCodec
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.core.sheaf import Sheaf
 
@@ -16,6 +18,11 @@ LEDGERS = 4
 MEMBERS = 3
 PLACES = ((0, 1, 2), (2, 0, 1), (1, 0, 2), (0, 2, 1))
 """Of the members of each ledger."""
+DIGESTS = (DigestType.CRC32C, DigestType.CRC32C, DigestType.HMAC, DigestType.DUMMY)
+ENCODERS = [
+    AddEncoder(EntryCodec(ledger, digest, b"of %d" % (ledger % 2)), b"%d" % (ledger % 2) * 20)
+    for ledger, digest in enumerate(DIGESTS)
+]
 ledgers = st.integers(0, LEDGERS - 1)
 members = st.integers(0, MEMBERS - 1)
 
@@ -41,23 +48,34 @@ class Sheaves(RuleBasedStateMachine):
     def sheaf_of(self, count: int) -> Sheaf:
         return Sheaf(count, self.ack_quorum, self.now, lambda _, rows: self.confirmed.append(rows))
 
-    @rule(which=st.lists(ledgers, min_size=1, unique=True), size=st.integers(0, 9))
-    def send_together(self, which: list[int], size: int) -> None:
-        """A turn: who cannot lend sends alone."""
+    @rule(
+        which=st.lists(ledgers, min_size=1, unique=True),
+        size=st.integers(0, 9),
+        early=st.none() | ledgers,
+    )
+    def send_together(self, which: list[int], size: int, early: int | None) -> None:
+        """A turn: who cannot lend sends alone. `early` has to settle before the turn has left."""
         self.now += 1
         sheaf = self.sheaf_of(MEMBERS)
+        frames = []
         for ledger in which:
-            pieces = (b"head", bytes([ledger]) * size)
             pipeline, twin = self.lending[ledger], self.alone[ledger]
-            entry, before = twin.last_pushed + 1, twin.length
-            twin.push(Block(entry, entry, pieces, before, before + size, self.now))
+            entry, before, payload = twin.last_pushed + 1, twin.length, bytes([ledger]) * size
+            lac = twin.last_confirmed
+            pieces, length = ENCODERS[ledger].frames(entry, lac, before, (payload,))
+            twin.push(Block(entry, entry, pieces, before, length, self.now))
             if pipeline.lends:
-                pipeline.lend(sheaf, PLACES[ledger], ledger, pieces)
+                pipeline.lend(sheaf, PLACES[ledger], ENCODERS[ledger], ledger, payload)
+                frames.append(b"".join(pieces))
             else:
-                pipeline.push(Block(entry, entry, pieces, before, before + size, self.now))
+                pipeline.push(Block(entry, entry, pieces, before, length, self.now))
                 for index in range(MEMBERS):
                     self.unanswered[PLACES[ledger][index]].append((ledger, index, entry))
         if len(sheaf):
+            if early is not None:  # whoever that is: all it tells must be as if they had left
+                self.compare(early)
+            assert b"".join(sheaf.tie()) == b"".join(frames)
+            assert not sheaf.tie()
             assert len(sheaf.answers) == 28 * len(sheaf)
             self.sheaves.append(sheaf)
             for place in range(MEMBERS):
@@ -163,7 +181,7 @@ class Sheaves(RuleBasedStateMachine):
             if min(sheaf.acked_by) == len(sheaf):
                 assert sheaf.over
             if sheaf.over:
-                assert not sheaf.pieces
+                assert not sheaf._pieces
 
 
 TestSheaves = Sheaves.TestCase

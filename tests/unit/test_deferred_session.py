@@ -53,7 +53,7 @@ class OneBookie(BookiePool):
         self.link = link
         self.counters = ClientCounters()
         self.tracing = Tracing()
-        self.turns = Turns()
+        self.turns = Turns(self.counters)
         self.timeouts = AddTimeouts(ClientConfig().add_timeout_s)
 
     async def control(self, bookie_id: str, adds_of: int | None = None) -> ControlChannel:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from quire.client import Client, LedgerWriter
 from quire.client.add_session import AddSession
+from quire.client.metrics import ClientCounters
 from quire.client.turns import Turns
 from quire.clock import SystemClock
 from quire.codec.entry import MAX_ENTRY_ID
@@ -120,7 +121,7 @@ def test_answers_of_striped_ledgers_are_told_in_one_call_each() -> None:
 
 
 async def test_one_callback_serves_all_who_ask_in_a_turn() -> None:
-    turns = Turns()
+    turns = Turns(ClientCounters())
     told: list[int] = []
     loop = asyncio.get_running_loop()
     with mock.patch.object(loop, "call_soon", wraps=loop.call_soon) as begun:
@@ -135,7 +136,7 @@ async def test_one_callback_serves_all_who_ask_in_a_turn() -> None:
 
 
 async def test_one_who_fails_does_not_take_the_turn_of_the_others() -> None:
-    turns = Turns()
+    turns = Turns(ClientCounters())
     told: list[int] = []
     reported: list[BaseException] = []
     loop = asyncio.get_running_loop()

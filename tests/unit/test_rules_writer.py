@@ -384,7 +384,7 @@ def test_rule_17_the_outcome_of_a_failed_append_is_unknown(how: str) -> None:
         )
         async with cluster.client(config) as client:
             writer, members = await writing(cluster, client)
-            cluster.codec = writer._session._encoder._codec  # type: ignore[attr-defined]
+            cluster.codec = writer._session._encoder.codec  # type: ignore[attr-defined]
             if how == "fenced":
                 members[1].fenced = members[2].fenced = True
             elif how == "closed":

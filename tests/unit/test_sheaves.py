@@ -108,6 +108,31 @@ async def test_answers_to_others_between_those_that_are_expected() -> None:
         assert confirmed(in_turn) == [4] * 9
 
 
+@pytest.mark.parametrize("whole", [False, True])
+async def test_who_takes_back_what_has_not_left_yet(whole: bool) -> None:
+    """Whatever runs in the middle of a turn may look at a ledger, or at all of them: their frames
+    leave once, in order, and those that come behind are rows of another sheaf."""
+    async with many_writers(9) as (network, client, writers):
+        former, later = writers[:4], writers[4:]
+
+        def look() -> None:
+            for writer in former if whole else former[:1]:
+                assert writer._session.pipeline.unacked_bytes(0) == len(b"second")
+
+        for writer in former:
+            writer.submit(b"second")
+        client.pool.turns.at_end(look)
+        adds = client.pool.counters.adds, client.pool.counters.add_bytes
+        await sent(later)
+        assert client.pool.counters.adds - adds[0] == len(writers)
+        assert client.pool.counters.add_bytes - adds[1] == len(writers) * len(b"second")
+        for end in network.ends.values():
+            assert len(end.writes) == 1
+            assert [ledger for ledger, _ in end._unanswered] == [w.ledger_id for w in writers]
+        assert all(w._session.pipeline.sheaf is not None for w in later)
+        await drained(network, writers, 1)
+
+
 async def test_an_entry_that_is_no_row_among_those_that_are() -> None:
     """What comes before it and behind it in the same buffer is expected in two pieces."""
     async with many_writers(10) as (network, _, writers):

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import cycle, islice
 
 from quire.client import Client, LedgerWriter
 from quire.errors import QuireError, ReadError
@@ -223,16 +224,15 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
     """Single entries to the ledgers in turn, `outstanding` over all of them, without a task for
     each: handed over in pieces, and waited for piece by piece."""
     payload = load.payload()
-    turns, sizes = len(writers), load.pieces()
+    sizes, in_turn = load.pieces(), cycle(writers)
     latencies: list[tuple[float, int]] = []
-    under_way: deque[tuple[float, int, list[int]]] = deque()
-    """When each piece was begun, the number of its first entry, and the ids."""
+    under_way: deque[tuple[float, list[LedgerWriter], list[int]]] = deque()
+    """When each piece was begun, whose entries it has, and their ids."""
     sent = 0
 
     async def wait_for_oldest() -> None:
-        began, first, entry_ids = under_way.popleft()
-        for number, entry_id in enumerate(entry_ids, first):
-            writer = writers[number % turns]
+        began, whose, entry_ids = under_way.popleft()
+        for writer, entry_id in zip(whose, entry_ids):
             if writer.last_add_confirmed < entry_id:
                 await writer.wait(entry_id)
         latencies.append((time.perf_counter() - began, len(entry_ids)))
@@ -242,8 +242,8 @@ async def add_in_turn(writers: Sequence[LedgerWriter], load: Load) -> list[tuple
             await wait_for_oldest()
         size = min(sizes[len(latencies) % len(sizes)], load.entries - sent)
         began = time.perf_counter()
-        entry_ids = [writers[number % turns].submit(payload) for number in range(sent, sent + size)]
-        under_way.append((began, sent, entry_ids))
+        whose = list(islice(in_turn, size))
+        under_way.append((began, whose, [writer.submit(payload) for writer in whose]))
         sent += size
         await asyncio.sleep(0)  # what was handed over leaves at the end of this turn
     while under_way:

@@ -60,11 +60,11 @@ class AddSession:
     """Adds to one ledger on one ensemble, with replacement of failed members."""
 
     __slots__ = (
-        "_change_ensemble", "_encoder", "_lac_sent", "_lends", "_loop", "_members", "_places",
-        "_reached", "_replacement", "_room", "_route", "_stopped", "_striped", "_turns", "_waiters",
-        "_write_quorum", "ack_quorum", "away", "causes", "config", "ensemble", "failure",
-        "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met", "pipeline",
-        "pool", "spans", "tasks",
+        "_change_ensemble", "_encoder", "_lac_sent", "_loop", "_members", "_places", "_reached",
+        "_replacement", "_room", "_route", "_row_encoder", "_stopped", "_striped", "_turns",
+        "_waiters", "_write_quorum", "ack_quorum", "away", "causes", "config", "ensemble",
+        "failure", "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met",
+        "pipeline", "pool", "spans", "tasks",
     )  # fmt: skip
 
     always_hears = False
@@ -120,8 +120,8 @@ class AddSession:
         """While all members are connected."""
         self._places: tuple[int, ...] = ()
         """Of the members on that."""
-        self._lends = False
-        """Single entries may be rows of a sheaf."""
+        self._row_encoder: AddEncoder | None = None
+        """None: no entry may be a row of a sheaf."""
         self._reached: asyncio.Future[None] | None = None
         """Once this is made, members that fail are not replaced any more."""
         self._replacement: Replacement | None = None
@@ -192,37 +192,36 @@ class AddSession:
             )
         before = pipeline.length
         pieces, length = self._encoder.frames(first, lac, before, payloads)
-        counters = self.pool.counters
-        counters.adds += len(payloads)
-        counters.add_bytes += length - before
-        counters.add_batches += 1
+        self.pool.counters.count_adds(len(payloads), length - before)
         if not self._members:
             self._start()
         self.lac_pushed = lac
+        block = Block(first, last, pieces, before, length, self._loop.time())
+        pipeline.push(block)
         route = self._route if self._turns.ending else None
-        if route is not None and not route.pieces:
-            self._turns.loaded.append(route)
-        if route is None or len(payloads) > 1 or not self._lend(route, pieces):
-            block = Block(first, last, pieces, before, length, self._loop.time())
-            pipeline.push(block)
-            if route is None:
-                self._send(block)
-            else:
-                route.put(pieces)
+        if route is None:
+            self._send(block)
+        else:
+            route.put(self._turns, pieces)
         if self.spans is not None:
             self.spans.sent(first, last, length - before)
         return last
 
-    def _lend(self, route: Route, pieces: Sequence[Buffer]) -> bool:
-        """Let one entry be a row of what leaves on `route`, if nothing is unusual."""
-        pipeline = self.pipeline
-        if not self._lends or self.hears_every_ack or not pipeline.lends:
+    def lend(self, payload: Buffer) -> bool:
+        """At the end of a turn: let this entry be a row of what leaves then, if nothing is
+        unusual. Else it is to be pushed."""
+        if not self._members:
+            self._start()
+        route, encoder, pipeline = self._route, self._row_encoder, self.pipeline
+        if route is None or encoder is None or self.hears_every_ack or not pipeline.lends:
+            return False
+        if pipeline.last_pushed >= MAX_ENTRY_ID or not self._turns.ending:
             return False
         sheaf = route.sheaf(self._turns, self.ack_quorum)
         if sheaf is None:
             return False
-        route.pieces += pieces
-        row = pipeline.lend(sheaf, self._places, self.ledger_id, pieces)
+        self.lac_pushed = pipeline.last_confirmed
+        row = pipeline.lend(sheaf, self._places, encoder, self.ledger_id, payload)
         if self._waiters is not None:
             sheaf.waiting[row] = self._confirmed_in_sheaf
         return True
@@ -253,7 +252,9 @@ class AddSession:
         if len(links) == len(self._members):
             self._route = self._turns.route(tuple(links))
             self._places = self._route.places(tuple(links))
-            self._lends = type(self.pipeline) is AddPipeline and self.spans is None
+            plain = type(self.pipeline) is AddPipeline and self._lac_sent is None
+            if plain and self.spans is None and isinstance(self._encoder, AddEncoder):
+                self._row_encoder = self._encoder
 
     def lose_route(self) -> None:
         """A member is not connected any more."""

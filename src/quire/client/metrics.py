@@ -24,6 +24,11 @@ class ClientCounters:
     add_time: Histogram = field(default_factory=Histogram)
     """From the sending of a batch until an ack quorum had its last entry."""
 
+    def count_adds(self, entries: int, size_bytes: int, batches: int = 1) -> None:
+        self.adds += entries
+        self.add_bytes += size_bytes
+        self.add_batches += batches
+
 
 COUNTED = {
     "adds": "Entries that were sent, each counted once",

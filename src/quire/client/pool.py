@@ -89,7 +89,7 @@ class BookiePool:
         self._controls = _Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
         self.counters = ClientCounters()
-        self.turns = Turns(self.counters.add_time)
+        self.turns = Turns(self.counters)
         self.tracing = tracing or Tracing()
         limits = config.add_timeout_s, config.add_quorum_timeout_s
         self.timeouts = AddTimeouts(min(limit for limit in limits if limit > 0))

@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
+from quire.client.metrics import ClientCounters
 from quire.codec.frames import Buffer
 from quire.core.sheaf import Sheaf
-from quire.metrics import Histogram
 from quire.net.link import Link
 
 SHEAF_ROWS_MIN = 2
@@ -26,14 +26,14 @@ this bookie has several logs."""
 class Route:
     """Connections that get the same frames: those to the members of one ensemble, in any order."""
 
-    __slots__ = ("__weakref__", "_former", "_places", "_rests", "_sheaf", "links", "pieces",
-                 "sheaves")  # fmt: skip
+    __slots__ = ("__weakref__", "_former", "_pieces", "_places", "_rests", "_sheaf", "_sheaves",
+                 "links")  # fmt: skip
 
     def __init__(self, links: tuple[Link, ...]) -> None:
         self.links = links
-        self.pieces: list[Buffer] = []
+        self._pieces: list[Buffer] = []
         """Of this turn. Each writer bounds what it hands over in one (`max_turn_bytes`)."""
-        self.sheaves: list[Sheaf] = []
+        self._sheaves: list[Sheaf] = []
         """Of this turn. What is in one lies together."""
         self._sheaf: Sheaf | None = None
         """That takes the next entry."""
@@ -48,31 +48,45 @@ class Route:
             found = self._places[links] = tuple(self.links.index(link) for link in links)
         return found
 
-    def put(self, pieces: Sequence[Buffer]) -> None:
+    def put(self, turns: Turns, pieces: Sequence[Buffer]) -> None:
         """What no sheaf expects the answers of."""
-        self._sheaf = None
-        self.pieces += pieces
+        self._load(turns)
+        self._pieces += pieces
 
     def sheaf(self, turns: Turns, ack_quorum: int) -> Sheaf | None:
         """The one that takes the next entry, unless answers come in another order."""
         sheaf = self._sheaf
-        if sheaf is not None and sheaf.ack_quorum == ack_quorum and not sheaf.over:
+        if sheaf is not None and sheaf.ack_quorum == ack_quorum and not sheaf.tied:
             return sheaf
         if self._former is not None and self._former.disordered:
             self._former, self._rests = None, TURNS_ALONE
         if self._rests:
             return None
+        self._load(turns)
         self._sheaf = Sheaf(len(self.links), ack_quorum, turns.now(), turns.confirmed)
-        self.sheaves.append(self._sheaf)
+        self._sheaves.append(self._sheaf)
         return self._sheaf
 
-    def send(self) -> None:
+    def _load(self, turns: Turns) -> None:
+        """What comes now stands behind all that is here."""
+        if not self._pieces and self._sheaf is None:
+            turns.loaded.append(self)
+        self._tie()
+
+    def _tie(self) -> None:
+        sheaf, self._sheaf = self._sheaf, None
+        if sheaf is not None:
+            self._pieces += sheaf.tie()
+
+    def send(self, counters: ClientCounters) -> None:
         """What this turn has brought: one buffer, one write for each connection."""
-        data = b"".join(self.pieces)
-        sheaves, self.sheaves = self.sheaves, []
-        self.pieces.clear()
-        self._sheaf = None
+        self._tie()
+        data = b"".join(self._pieces)
+        sheaves, self._sheaves = self._sheaves, []
+        self._pieces.clear()
         self._rests -= self._rests > 0
+        for sheaf in sheaves:
+            counters.count_adds(len(sheaf), sheaf.payload_bytes, batches=len(sheaf))
         for place, link in enumerate(self.links):
             link.send(data)
             for sheaf in sheaves:
@@ -86,11 +100,10 @@ class Route:
 
 
 class Turns:
-    __slots__ = ("_add_time", "_routes", "_waiting", "ending", "loaded")
+    __slots__ = ("_counters", "_routes", "_waiting", "ending", "loaded")
 
-    def __init__(self, add_time: Histogram | None = None) -> None:
-        """`add_time`: what takes the time from the sending of an entry to its acknowledgement."""
-        self._add_time = add_time or Histogram()
+    def __init__(self, counters: ClientCounters) -> None:
+        self._counters = counters
         self._waiting: list[Callable[[], None]] = []
         """Each writer is here once at most: its bound is the number of open writers."""
         self._routes: WeakValueDictionary[tuple[Link, ...], Route] = WeakValueDictionary()
@@ -121,7 +134,7 @@ class Turns:
 
     def confirmed(self, sent_at: float, count: int) -> None:
         """So many entries of one sheaf have come to their quorum."""
-        self._add_time.observe(self.now() - sent_at, count)
+        self._counters.add_time.observe(self.now() - sent_at, count)
 
     def _end(self) -> None:
         waiting, self._waiting = self._waiting, []
@@ -142,4 +155,4 @@ class Turns:
     def _send_loaded(self) -> None:
         loaded, self.loaded = self.loaded, []
         for route in loaded:
-            route.send()
+            route.send(self._counters)

@@ -252,7 +252,8 @@ class WriteHandle:
             self._turn = []
             self._turn_bytes = 0
             try:
-                session.push(turn)
+                if len(turn) > 1 or not session.lend(turn[0]):
+                    session.push(turn)
             except QuireError as error:  # the ledger is full: whoever waits is told
                 session.fail(error)
             except Exception as error:

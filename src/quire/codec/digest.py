@@ -16,7 +16,7 @@ import enum
 import hashlib
 import hmac
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import crc32c as _crc32c
 
@@ -83,6 +83,20 @@ def crcs_of_one_bit(size_bytes: int) -> frozenset[int]:
 
 def _of_crc32c(meta: Buffer, payload: Buffer) -> bytes:
     return crc32c_of(payload, crc32c_of(meta)).to_bytes(4, "big")
+
+
+def digests_of(
+    ofs: Sequence[Callable[[Buffer, Buffer], bytes]],
+    metas: Sequence[bytes],
+    payloads: Sequence[Buffer],
+) -> list[bytes]:
+    """Of entries of several ledgers, each with the digester of its own."""
+    if ofs.count(_of_crc32c) == len(ofs):
+        return [
+            crc32c_of(payload, crc32c_of(meta)).to_bytes(4, "big")
+            for meta, payload in zip(metas, payloads)
+        ]
+    return [of(meta, payload) for of, meta, payload in zip(ofs, metas, payloads)]
 
 
 def _of_crc32(meta: Buffer, payload: Buffer) -> bytes:

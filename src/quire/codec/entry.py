@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from quire.codec.digest import DIGEST_SIZE_BYTES, Buffer, DigestType, crc32c_of, digester
+from quire.codec.digest import (
+    DIGEST_SIZE_BYTES,
+    Buffer,
+    DigestType,
+    crc32c_of,
+    digester,
+    digests_of,
+)
 from quire.codec.frames import (
     ADD_PREFIX,
     FRAME_HEADER_BYTES,
@@ -25,9 +32,13 @@ from quire.codec.frames import (
     Opcode,
     header_word,
 )
+from quire.codec.table import pack_rows, unpack_rows
 
-META = struct.Struct(">qqqq")  # ledger, entry, last add confirmed, ledger length
+_META_ROW = "qqqq"  # ledger, entry, last add confirmed, ledger length
+META = struct.Struct(f">{_META_ROW}")
 META_BYTES = META.size
+PIECES = 4
+"""Of a frame in the making: prefix, metadata, digest, payload."""
 LAC_PACKET = struct.Struct(">qq")  # ledger, last add confirmed; then the digest
 RESPONSE_OVERHEAD_BYTES = FRAME_HEADER_BYTES + META_BYTES  # equal in ADD and READ frames
 MAX_ENTRY_ID = 2**31 - 2
@@ -134,10 +145,10 @@ def _add_prefix(size: int, word: int, key: bytes) -> bytes:
 class AddEncoder:
     """Turns payloads into ADD frames, many at a time: the client's hot path."""
 
-    __slots__ = ("_codec", "_fixed_bytes", "_key", "_prefix", "_prefix_size", "_word")
+    __slots__ = ("_fixed_bytes", "_key", "_prefix", "_prefix_size", "_word", "codec")
 
     def __init__(self, codec: EntryCodec, key: bytes, flags: int = 0) -> None:
-        self._codec = codec
+        self.codec = codec
         self._key = key
         self._word = header_word(Opcode.ADD, flags)
         self._fixed_bytes = FRAME_HEADER_BYTES - LENGTH.size + codec.head_bytes
@@ -159,20 +170,14 @@ class AddEncoder:
         if len(payloads) > 1:
             parts, length = self.parts(first, lac, length, payloads)
             return (b"".join(parts),), length
-        # With thousands of ledgers in turn each call has one.
-        codec, payload = self._codec, payloads[0]
-        size = len(payload)
-        prefix = self._prefix if size == self._prefix_size else self.prefix(size)
-        length += size
-        meta = META.pack(codec.ledger_id, first, lac, length)
-        return (prefix, meta, codec.of(meta, payload), payload), length
+        return self.parts(first, lac, length, payloads)
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]
     ) -> tuple[list[Buffer], int]:
-        """Four pieces a frame, to be joined, for consecutive entries from `first` on; and the
-        ledger length after them. `length` is the ledger length before `first`."""
-        ledger, of, pack = self._codec.ledger_id, self._codec.of, META.pack
+        """`PIECES` a frame, to be joined, for consecutive entries from `first` on; and the ledger
+        length after them. `length` is the ledger length before `first`."""
+        ledger, of, pack = self.codec.ledger_id, self.codec.of, META.pack
         pieces: list[Buffer] = []
         extend = pieces.extend
         entry_id = first
@@ -187,6 +192,31 @@ class AddEncoder:
             extend((prefix, meta, of(meta, payload), payload))
             entry_id += 1
         return pieces, length
+
+    @staticmethod
+    def frames_each(
+        encoders: Sequence[AddEncoder],
+        ledger_ids: Sequence[int],
+        entry_ids: Sequence[int],
+        lacs: Sequence[int],
+        lengths: Sequence[int],
+        payloads: Sequence[Buffer],
+    ) -> list[Buffer]:
+        """The frames of an entry of each of many ledgers, `PIECES` a frame; `lengths` are those
+        with these entries. Column by column: calls for each of them are most of what a frame
+        costs."""
+        columns = {0: ledger_ids, 1: entry_ids, 2: lacs, 3: lengths}
+        packed = pack_rows(">", _META_ROW, (0, 0, 0, 0), columns, len(encoders))
+        [metas] = unpack_rows(">", f"{META_BYTES}s", 1, packed, META_BYTES)
+        pieces: list[Buffer] = [b""] * (PIECES * len(encoders))
+        pieces[0::PIECES] = [
+            one._prefix if one._prefix_size == size else one.prefix(size)
+            for one, size in zip(encoders, map(len, payloads))
+        ]
+        pieces[1::PIECES] = metas
+        pieces[2::PIECES] = digests_of([one.codec.of for one in encoders], metas, payloads)
+        pieces[3::PIECES] = payloads
+        return pieces
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from quire.codec.entry import AddEncoder
 from quire.codec.frames import Buffer, frame_bounds
 from quire.core.quorum import in_write_set
 from quire.core.sheaf import Sheaf
@@ -166,14 +167,20 @@ class AddPipeline:
         return free and self.last_pushed >= self._alone_until
 
     def lend(
-        self, sheaf: Sheaf, places: Sequence[int], ledger_id: int, pieces: Sequence[Buffer]
+        self,
+        sheaf: Sheaf,
+        places: Sequence[int],
+        encoder: AddEncoder,
+        ledger_id: int,
+        payload: Buffer,
     ) -> int:
-        """Push one entry as a row of `sheaf`, in which member i has place `places[i]`; the row.
-        The last one of `pieces` is its payload."""
+        """Push one entry as a row of `sheaf`, in which member i has place `places[i]`; the row."""
         self.last_pushed = entry_id = self.last_pushed + 1
-        self.length += len(pieces[-1])
+        self.length = length = self.length + len(payload)
         self.sheaf, self._places = sheaf, places
-        self.row = row = sheaf.add(self, ledger_id, entry_id, pieces)
+        rows = sheaf.rows
+        self.row = row = len(rows)
+        rows.append((self, encoder, ledger_id, entry_id, self.last_confirmed, length, payload))
         return row
 
     def settle(self) -> None:

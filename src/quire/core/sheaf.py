@@ -6,7 +6,8 @@ connection come in the order of what was sent; so here a member's state is one n
 them, and an entry is confirmed once, when the ack quorum's number passes it. Laws:
 
 1. A pipeline *lends* its newest entry to a sheaf, if nothing else of it is outstanding, and its
-   members are those of the sheaf. Meanwhile its watermarks are in the sheaf.
+   members are those of the sheaf. Meanwhile its watermarks are in the sheaf. Frames are made when
+   the sheaf is tied, of all rows at once.
 2. Whoever asks the pipeline for more than what is confirmed, or tells it more, makes it *settle*
    first: it takes its entry back, with what each member has acknowledged so far. From then on it is
    as if the entry had been pushed alone.
@@ -19,10 +20,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from quire.codec.entry import PIECES, AddEncoder
 from quire.codec.frames import Buffer, add_responses_each
 
 if TYPE_CHECKING:
     from quire.core.add_pipeline import AddPipeline
+
+Row = tuple["AddPipeline", AddEncoder, int, int, int, int, Buffer]
+"""An entry: pipeline, encoder, ledger, entry, LAC, length of the ledger with it, payload."""
 
 
 class Sheaf:
@@ -30,9 +35,9 @@ class Sheaf:
     route, which may be another one than their index in an ensemble."""
 
     __slots__ = (
-        "_answers", "_count", "_lent", "_on_confirmed", "_pipelines", "ack_quorum", "acked_by",
-        "confirmed", "disordered", "entry_ids", "ledger_ids", "over", "pieces", "sent_at",
-        "taken_back", "waiting",
+        "_answers", "_on_confirmed", "_pieces", "_pipelines", "_unsent", "ack_quorum", "acked_by",
+        "confirmed", "disordered", "entry_ids", "ledger_ids", "over", "payload_bytes", "rows",
+        "sent_at", "taken_back", "tied", "waiting",
     )  # fmt: skip
 
     def __init__(
@@ -49,10 +54,11 @@ class Sheaf:
         """How many rows, from the front on, the member in each place has acknowledged."""
         self.confirmed = 0
         """Rows that an ack quorum has acknowledged."""
-        self.ledger_ids: list[int] = []
-        self.entry_ids: list[int] = []
-        self.pieces: list[Buffer] = []
-        """Of the frames, equally many a row."""
+        self.tied = False
+        """It takes no more rows. What stands below is known from then on."""
+        self.ledger_ids: Sequence[int] = ()
+        self.entry_ids: Sequence[int] = ()
+        self.payload_bytes = 0
         self.waiting: dict[int, Callable[[], object]] = {}
         """Row -> whom to call when it is confirmed."""
         self.taken_back: set[int] = set()
@@ -61,32 +67,40 @@ class Sheaf:
         """Nothing is lent any more: all is acknowledged by all, or taken back."""
         self.disordered = False
         self._on_confirmed = on_confirmed
-        self._pipelines: list[AddPipeline] = []
-        self._lent = 0
-        self._count = 0
+        self.rows: list[Row] = []
+        """Until it is tied: pipelines append to it."""
+        self._pipelines: Sequence[AddPipeline] = ()
+        self._pieces: Sequence[Buffer] = ()
+        self._unsent: Sequence[Buffer] = ()
         self._answers = b""
 
     def __len__(self) -> int:
-        return len(self.ledger_ids)
+        return len(self.ledger_ids) or len(self.rows)
 
-    def add(
-        self, pipeline: AddPipeline, ledger_id: int, entry_id: int, pieces: Sequence[Buffer]
-    ) -> int:
-        """A row more; its number."""
-        row = len(self.ledger_ids)
-        self._lent += 1
-        self._pipelines.append(pipeline)
-        self.ledger_ids.append(ledger_id)
-        self.entry_ids.append(entry_id)
-        self.pieces += pieces
-        return row
+    def tie(self) -> Sequence[Buffer]:
+        """There are no more rows: the pieces of their frames, once, for whoever sends them to each
+        member."""
+        self._tie()
+        unsent, self._unsent = self._unsent, ()
+        return unsent
+
+    def _tie(self) -> None:
+        if self.tied:
+            return
+        self.tied = True
+        rows, self.rows = self.rows, []
+        pipelines, encoders, ledger_ids, entry_ids, lacs, lengths, payloads = zip(*rows)
+        self._pipelines, self.ledger_ids, self.entry_ids = pipelines, ledger_ids, entry_ids
+        self.payload_bytes = sum(map(len, payloads))
+        self._pieces = self._unsent = AddEncoder.frames_each(
+            encoders, ledger_ids, entry_ids, lacs, lengths, payloads
+        )
 
     @property
     def answers(self) -> bytes:
-        """What each member answers if it stores all, in this order. There are no more rows then."""
+        """What each member answers if it stores all, in this order. Once it is tied."""
         if not self._answers:
             self._answers = add_responses_each(self.ledger_ids, self.entry_ids)
-            self._count = len(self.ledger_ids)
         return self._answers
 
     def acked(self, place: int, count: int) -> None:
@@ -107,16 +121,15 @@ class Sheaf:
             if self.waiting:
                 for row in [row for row in self.waiting if row < confirmed]:
                     self.waiting.pop(row)()
-        if min(acked_by) == self._count:
+        if min(acked_by) == len(self.ledger_ids):
             self._end()
 
     def take_back(self, row: int) -> Sequence[Buffer]:
         """The pieces of a row whose pipeline settles."""
-        self._lent -= 1
+        self._tie()
         self.taken_back.add(row)
-        width = len(self.pieces) // len(self.ledger_ids)
-        pieces = self.pieces[row * width : (row + 1) * width]
-        if not self._lent:
+        pieces = self._pieces[row * PIECES : (row + 1) * PIECES]
+        if len(self.taken_back) == len(self.ledger_ids):
             self._end()
         return pieces
 
@@ -127,13 +140,13 @@ class Sheaf:
 
     def give_back(self) -> None:
         """From here on each ledger has its entry for itself."""
-        for pipeline in list(self._pipelines):
+        self._tie()
+        for pipeline in self._pipelines:
             if pipeline.sheaf is self:
                 pipeline.settle()
 
     def _end(self) -> None:
         """It holds no payload, and no pipeline, any more."""
         self.over = True
-        self._pipelines.clear()
-        self.pieces.clear()
+        self._pipelines = self._pieces = ()
         self.waiting.clear()
