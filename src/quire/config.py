@@ -206,8 +206,8 @@ class BookieConfig:
     """Tailing readers that wait at once; behind it they are told that there are too many."""
     max_long_poll_ms: int = 60_000
     """A reader that wants to wait longer is answered after this."""
-    segment_bytes: int = 64 * MIB
-    """Of one file of the log, preallocated."""
+    segment_bytes: int = 0
+    """Of one file of the log, preallocated. 0: a 1024th of the disk, from 64 to 256 MB."""
     log_cache_bytes: int = 128 * MIB
     """Of the log's newest bytes, which the system's cache keeps for those who follow their ledgers;
     what is older is read from the device. 0: no bound but the machine's memory."""
@@ -232,8 +232,8 @@ class BookieConfig:
     """Between two major compactions."""
     compact_bytes_per_s: int = 16 * MIB
     """Written by compaction while entries are taken; 0: no bound. On a full disk there is none."""
-    compact_reserve_bytes: int = 64 * MIB
-    """Kept preallocated, so that a compaction can run on a full disk; at most `segment_bytes`."""
+    compact_reserve_bytes: int = 256 * MIB
+    """Kept preallocated, so that a compaction can run on a full disk; at most one segment."""
     scrub_interval_s: float = 604_800.0
     """All that is stored is read and checked so often, in the background; 0: only what reads found
     damaged."""

@@ -80,9 +80,9 @@ def test_nothing_said_is_the_default() -> None:
 
 
 def test_bounds_and_choices_name_keys_that_there_are() -> None:
-    from quire.configuration.fields import CHOICES, LEAST, MOST
+    from quire.configuration.fields import CHOICES, LEAST, MOST, OR_ZERO
 
-    assert {*CHOICES, *LEAST, *MOST} <= set(keys())
+    assert {*CHOICES, *LEAST, *MOST, *OR_ZERO} <= set(keys())
 
 
 def test_numbers_have_a_unit_or_count_something() -> None:
@@ -154,6 +154,7 @@ def test_an_empty_variable_is_not_set() -> None:
         ("[bookie]\nport = 'x'", "'x' is no whole number"),
         ("[bookie]\nseal_idle_ms = 1.5", "1.5 is no whole number (milliseconds)"),
         ("[bookie]\nseal_idle_ms = 0", "0 is not 1 or more"),
+        ("[bookie]\nsegment_bytes = 100", "100 is not 0, or 16384 or more"),
         ("[bookie]\ngc_interval_s = 0", "0 is not 0.001 or more"),
         ("[bookie]\ngc_interval_s = inf", "inf is not 0.001 or more"),
         ("[bookie]\ngc_interval_s = nan", "nan is not 0.001 or more"),

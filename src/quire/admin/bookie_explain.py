@@ -14,7 +14,7 @@ from quire.admin.output import print_json
 from quire.units import counted
 
 if TYPE_CHECKING:
-    from quire.storage.config import StorageConfig
+    from quire.config import BookieConfig
     from quire.storage.space_report import SpaceReport
 
 LEDGERS_SHOWN = 10
@@ -59,10 +59,9 @@ def space(
     others are shown all the same.
     """
     from quire.admin.bookie import bookie_config
-    from quire.bookie.opening import storage_config
     from quire.errors import StorageError
 
-    config = storage_config(bookie_config(settings))
+    config = bookie_config(settings)
     failed = 0
     for number, directory in enumerate(directories):
         try:
@@ -86,7 +85,8 @@ def space(
     return EXIT_ERROR if failed else 0
 
 
-def _look(directory: str, config: StorageConfig) -> SpaceReport:
+def _look(directory: str, config: BookieConfig) -> SpaceReport:
+    from quire.bookie.opening import storage_config
     from quire.errors import StorageError
     from quire.storage.disk import RealDisk
     from quire.storage.space_report import look
@@ -96,7 +96,8 @@ def _look(directory: str, config: StorageConfig) -> SpaceReport:
             f"{directory} holds no data of a Quire bookie", remedy="Name its data directory"
         )
     try:
-        return look(RealDisk(directory, read_only=True), config)
+        disk = RealDisk(directory, read_only=True)
+        return look(disk, storage_config(config, disk))
     except OSError as error:
         raise StorageError(
             f"reading {directory} failed: {error.strerror or error}",

@@ -10,6 +10,7 @@ from quire.codec.frames import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.codec.log_parts import Singles
 from quire.errors import StorageError, UsageError
 from quire.storage.batch import Batch, Run, runs_of
+from quire.storage.config import SEGMENT_BYTES_LEAST
 
 if TYPE_CHECKING:
     from quire.bookie.service import BookieService
@@ -37,7 +38,7 @@ class Intake:
         self._singles: Singles | None = None
         """Instead of runs, as long as all came in turn with others, in frames of one size."""
         self._batch_bytes = 0
-        self._batch_bytes_max = service.config.segment_bytes // BATCH_SHARE
+        self._batch_bytes_max = (service.config.segment_bytes or SEGMENT_BYTES_LEAST) // BATCH_SHARE
         self._urgent = False
         """The batch has high-priority adds, which may use the reserve of a full disk."""
         self._copies = 0

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 from quire.clock import Clock
 from quire.config import BookieConfig
-from quire.storage.config import StorageConfig
+from quire.storage.config import SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
 from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store
+from quire.storage.seams import Disk
 from quire.storage.store import LedgerStore
 from quire.storage.times import StorageTimes
 
@@ -18,29 +19,40 @@ def open_store(
     directories: Sequence[DataDirectory], config: BookieConfig, clock: Clock, times: StorageTimes
 ) -> Store:
     schedule = asyncio.get_running_loop().call_later
-    # What is bounded for the bookie is shared by its directories.
-    each = storage_config(config)
-    share = replace(
-        each,
-        max_queued_bytes=max(1, each.max_queued_bytes // len(directories)),
-        log_cache_bytes=-(-each.log_cache_bytes // len(directories)),  # 0 is no bound, 1 is one
-        footer_cache_bytes=each.footer_cache_bytes // len(directories),
-        max_open_files=max(1, each.max_open_files // len(directories)),
-    )
+    count = len(directories)
     stores = [
         LedgerStore(
-            one.disk, one.log_worker, one.maintenance_worker, share, clock,
+            one.disk, one.log_worker, one.maintenance_worker,
+            _share(storage_config(config, one.disk), count), clock,
             schedule=schedule, reader=one.reader, times=times,
         )
         for one in directories
     ]  # fmt: skip
-    return stores[0] if len(stores) == 1 else LedgerDirectories(stores)
+    return stores[0] if count == 1 else LedgerDirectories(stores)
 
 
-def storage_config(config: BookieConfig) -> StorageConfig:
+def _share(config: StorageConfig, directories: int) -> StorageConfig:
+    """What is bounded for the bookie is shared by its directories."""
+    return replace(
+        config,
+        max_queued_bytes=max(1, config.max_queued_bytes // directories),
+        log_cache_bytes=-(-config.log_cache_bytes // directories),  # 0 is no bound, 1 is one
+        footer_cache_bytes=config.footer_cache_bytes // directories,
+        max_open_files=max(1, config.max_open_files // directories),
+    )
+
+
+def storage_config(config: BookieConfig, disk: Disk) -> StorageConfig:
+    """For a data directory on this disk."""
+    segment_bytes = config.segment_bytes
+    if not segment_bytes:
+        try:
+            segment_bytes = segment_bytes_of(disk.total_bytes())
+        except OSError:  # The start of its log says what is wrong with it.
+            segment_bytes = SEGMENT_BYTES_LEAST
     return replace(
         StorageConfig(),
-        segment_bytes=config.segment_bytes,
+        segment_bytes=segment_bytes,
         max_queued_bytes=config.max_queued_bytes,
         min_free_bytes=config.min_free_bytes,
         log_cache_bytes=config.log_cache_bytes,

@@ -153,6 +153,8 @@ LEAST: Mapping[str, float] = {
     "client.single_reads_in_flight": 1,
 }
 """Of what nothing can be done with 0 of; all other numbers may be 0."""
+OR_ZERO = frozenset({"bookie.segment_bytes"})
+"""Of these 0 means something else, which their meaning says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +184,11 @@ class Key:
     @property
     def least(self) -> float:
         return LEAST.get(self.name, 0)
+
+    @property
+    def or_zero(self) -> bool:
+        """Whether it may be 0 beside that."""
+        return self.name in OR_ZERO
 
     @property
     def most(self) -> float:

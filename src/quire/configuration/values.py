@@ -50,9 +50,11 @@ def _number(key: Key, given: object) -> float | None:
         raise ValueError(f"{_shown(given)} is no {'whole number' if whole else 'number'}")
     if whole and number != int(number if math.isfinite(number) else 0):
         raise ValueError(f"{_shown(given)} is no whole number{_of(key)}")
-    if not key.least <= number <= key.most or not math.isfinite(number):
+    known = key.least <= number <= key.most or (number == 0 and key.or_zero)
+    if not known or not math.isfinite(number):
         most = f" to {key.most:g}" if math.isfinite(key.most) else " or more"
-        raise ValueError(f"{_shown(given)} is not {key.least:g}{most}{_of(key)}")
+        zero = "0, or " if key.or_zero else ""
+        raise ValueError(f"{_shown(given)} is not {zero}{key.least:g}{most}{_of(key)}")
     return int(number) if whole else float(number)
 
 

@@ -9,17 +9,31 @@ from quire.codec.log_parts import BLOCK_BYTES
 KIB = 1024
 MIB = 1024 * 1024
 
+SEGMENT_BYTES_LEAST = 64 * MIB
+SEGMENT_BYTES_MOST = 256 * MIB
+SEGMENTS_OF_DISK = 1024
+"""As many as fill a disk, if that is between these two."""
+
+
+def segment_bytes_of(disk_bytes: int) -> int:
+    """The size of segments on a disk of this size, where nobody has said it. What a ledger costs,
+    it costs in each segment that has entries of it: in memory, in the index, at each seal. Three
+    are preallocated. By the size of the disk, not by what is free: it stays what it is."""
+    share = disk_bytes // SEGMENTS_OF_DISK // MIB * MIB
+    return min(max(share, SEGMENT_BYTES_LEAST), SEGMENT_BYTES_MOST)
+
 
 @dataclass(frozen=True, slots=True)
 class StorageConfig:
-    segment_bytes: int = 64 * MIB
+    segment_bytes: int = SEGMENT_BYTES_LEAST
     """A segment is rolled when it would grow beyond. Preallocated, so that a sync needs not write
     the file's metadata."""
     reserve_bytes: int = 8 * MIB
     """What is kept preallocated beyond the next segment, for fences and recovery adds on a full
     disk; at most `segment_bytes`. At least one frame of the greatest size should fit."""
-    max_runs_per_segment: int = 131_072
-    """Bounds the memory that a segment's index takes until it is sealed."""
+    max_runs_per_segment: int = 262_144
+    """Bounds the memory that a segment's index takes until it is sealed: 170 B a run, 8 where
+    entries come in turn. As many entries of 1 KB fill the largest segment."""
     max_group_bytes: int = 4 * MIB
     """Written and synced at once; one batch may be larger."""
     max_queued_bytes: int = 64 * MIB
@@ -49,7 +63,7 @@ class StorageConfig:
     compact_major_interval_s: float = 86_400.0
     compact_bytes_per_s: int = 16 * MIB
     """Written by compaction while adds are taken; 0: no bound. On a full disk there is none."""
-    compact_reserve_bytes: int = 64 * MIB
+    compact_reserve_bytes: int = SEGMENT_BYTES_MOST
     """Kept preallocated for the output of a compaction, so that one can run on a full disk; at most
     `segment_bytes`; 0: none."""
     scrub_interval_s: float = 604_800.0

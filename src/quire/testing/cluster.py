@@ -43,6 +43,9 @@ START_TIMEOUT_S = 60.0
 ZOOKEEPER_ROOT = "/ledgers"
 DEFAULT_BOOKIES = 3
 BOOKIES_MAX = 1_000
+TEMPORARY_ARGUMENTS = ("--set", f"segment_bytes={64 * 1024 * 1024}")
+"""Of each bookie of a cluster that is removed at the end: it does not preallocate more, however large
+the disk is."""
 
 _STATE_FILE = "cluster.json"
 _LOCK_FILE = "cluster.lock"
@@ -126,7 +129,7 @@ class LocalCluster:
         self._with_zookeeper = zookeeper
         self._base_port = base_port
         self._data_directories = data_directories
-        self._arguments = tuple(bookie_args)
+        self._arguments = (*(TEMPORARY_ARGUMENTS if self.temporary else ()), *bookie_args)
         self._timeout_s = start_timeout_s
         self._stopping = stopping
         self._lock: IO[str] | None = None

@@ -1,0 +1,65 @@
+"""A bookie's stores, as its configuration has them."""
+
+from __future__ import annotations
+
+import errno
+import random
+from dataclasses import replace
+
+import pytest
+
+from quire.bookie.opening import storage_config
+from quire.config import BookieConfig
+from quire.storage.config import (
+    MIB,
+    SEGMENT_BYTES_LEAST,
+    SEGMENT_BYTES_MOST,
+    StorageConfig,
+    segment_bytes_of,
+)
+from quire.testing.disk import SimDisk
+
+GIB = 1 << 30
+
+
+def disk(capacity_bytes: int) -> SimDisk:
+    return SimDisk(random.Random(1), "disk", capacity_bytes=capacity_bytes)
+
+
+@pytest.mark.parametrize(
+    ("disk_bytes", "segment_bytes"),
+    [
+        (0, 64 * MIB),
+        (64 * GIB - 1, 64 * MIB),
+        (100 * GIB + 12_345, 100 * MIB),
+        (256 * GIB, 256 * MIB),
+        (20_000 * GIB, 256 * MIB),
+    ],
+)
+def test_segments_grow_with_the_disk(disk_bytes: int, segment_bytes: int) -> None:
+    assert segment_bytes_of(disk_bytes) == segment_bytes
+
+
+def test_each_directory_has_segments_of_the_size_of_its_disk() -> None:
+    small, large = disk(10 * GIB), disk(1000 * GIB)
+    config = BookieConfig()
+    assert storage_config(config, small).segment_bytes == SEGMENT_BYTES_LEAST
+    assert storage_config(config, large).segment_bytes == SEGMENT_BYTES_MOST
+    said = storage_config(replace(config, segment_bytes=MIB), large)
+    assert said.segment_bytes == MIB
+
+
+def test_a_disk_whose_size_cannot_be_found_out_is_left_to_the_start_of_its_log(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(self: SimDisk) -> int:
+        raise OSError(errno.EIO, "broken")
+
+    monkeypatch.setattr(SimDisk, "total_bytes", broken)
+    assert storage_config(BookieConfig(), disk(GIB)).segment_bytes == SEGMENT_BYTES_LEAST
+
+
+def test_the_largest_segment_holds_the_runs_of_entries_of_1_kb() -> None:
+    """Else it would be rolled before it is full."""
+    frame_bytes = 1024 + 64
+    assert SEGMENT_BYTES_MOST // frame_bytes <= StorageConfig().max_runs_per_segment
