@@ -60,12 +60,7 @@ class Survey:
 
 def survey(disk: Disk) -> Survey:
     """`StorageError` where it is no directory of ours; `OSError`."""
-    found = with_log(disk, lambda recovered, _: _survey(recovered))
-    if not found.problems:
-        return found
-    again = with_log(disk, lambda recovered, _: _survey(recovered))
-    lasting = tuple(one for one in again.problems if one in found.problems)
-    return Survey(again.segments, again.ledgers, again.size_bytes, lasting, again.torn_group)
+    return with_log(disk, lambda recovered, _: _survey(recovered))
 
 
 def _survey(recovered: Recovered) -> Survey:

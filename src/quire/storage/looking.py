@@ -16,7 +16,8 @@ from quire.storage.seams import Disk
 from quire.storage.segment import Segment
 
 LOOKS_MAX = 5
-"""How often a look begins again, because files went or were replaced meanwhile."""
+"""How often a look begins again, because files went or were replaced meanwhile, or something seems
+to be lost: a group that was not there when its place was read, and then lay behind the last."""
 
 T = TypeVar("T")
 
@@ -33,14 +34,21 @@ def identity_of(disk: Disk) -> Identity:
 
 def with_log(disk: Disk, work: Callable[[Recovered, bytes], T]) -> T:
     """`work(what a start would find, the directory's id)`, once more where a file goes meanwhile:
-    of a bookie that runs it is a moment of its log. Files are open while it works.
+    of a bookie that runs it is a moment of its log. Of what is lost only that is told which was so
+    in the look before. Files are open while it works.
 
     `StorageError` where the directory holds no log of ours, or changes too fast; `OSError`."""
     identity = identity_of(disk)
+    before: set[str] = set()
     for left in reversed(range(LOOKS_MAX)):
         catalogue = Catalogue()
         try:
             recovered = Recovery(disk, identity, catalogue).run()
+            now = set(recovered.problems)
+            if left and now - before:
+                before = now
+                continue
+            recovered.problems[:] = [one for one in recovered.problems if one in before]
             _apply_tail(recovered)
             return work(recovered, identity.directory_id)
         except FileNotFoundError:
