@@ -163,9 +163,8 @@ async def bookie(
         for _ in range(SETTLING_TURNS):  # who was accepted just now gets its transport
             await asyncio.sleep(0)
         for each in peers:
-            with contextlib.suppress(
-                AttributeError
-            ):  # asyncio before 3.11.4, where it was closed twice
+            # asyncio before 3.11.4 raises it where one was closed twice.
+            with contextlib.suppress(AttributeError):
                 each.transport.abort()
             await asyncio.gather(*each.tasks, return_exceptions=True)
             await each.lost.wait()
