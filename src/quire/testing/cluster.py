@@ -44,8 +44,7 @@ ZOOKEEPER_ROOT = "/ledgers"
 DEFAULT_BOOKIES = 3
 BOOKIES_MAX = 1_000
 TEMPORARY_ARGUMENTS = ("--set", f"segment_bytes={64 * 1024 * 1024}")
-"""Of each bookie of a cluster that is removed at the end: it does not preallocate more, however large
-the disk is."""
+"""Of each bookie of a cluster that is removed at the end: it preallocates no more, on no disk."""
 
 _STATE_FILE = "cluster.json"
 _LOCK_FILE = "cluster.lock"
