@@ -417,6 +417,8 @@ def main() -> None:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
     collect_on_demand()
+    if given.dir is not None:
+        given.dir.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="quire-disk-", dir=given.dir) as directory:
         divisor = QUICK_DIVISOR if given.quick else 1
         options = Options(Path(directory), max(1, given.rounds), divisor)
