@@ -27,6 +27,7 @@ from quire.storage.seams import File
 from quire.storage.segment import segment_name
 
 SCAN_BYTES = 1024 * 1024
+_ZEROS = bytes(SCAN_BYTES)
 """Read at once where groups are searched."""
 SECTOR_BYTES = 512
 """What a device writes as a whole, or not at all."""
@@ -230,10 +231,16 @@ def _is_used(file: File, at: int, size: int) -> bool:
         data = read(file, at, SCAN_BYTES)
         if not data:
             return False
-        if data.strip(b"\0"):
+        if not _is_blank(data):
             return True
         at += len(data)
     return False
+
+
+def _is_blank(data: bytes) -> bool:
+    """Whether these are zeros, `SCAN_BYTES` at most. As one comparison: what is preallocated is
+    read at each start, and `strip` takes 5 ms a megabyte."""
+    return data == _ZEROS[: len(data)]
 
 
 def _begun_behind(file: File, at: int, size: int) -> int:
@@ -251,7 +258,8 @@ def used_end(file: File, at: int) -> int:
     end = file.size()
     while end > at:
         start = max(at, end - SCAN_BYTES)
-        if left := len(read(file, start, end - start).rstrip(b"\0")):
-            return start + left
+        data = read(file, start, end - start)
+        if not _is_blank(data):
+            return start + len(data.rstrip(b"\0"))
         end = start
     return at
