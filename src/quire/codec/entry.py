@@ -167,10 +167,8 @@ class AddEncoder:
     ) -> tuple[Sequence[Buffer], int]:
         """The frames of consecutive entries from `first` on, as pieces to be joined: many entries
         are one piece. And the ledger length after them; `length` is that before `first`."""
-        if len(payloads) > 1:
-            parts, length = self.parts(first, lac, length, payloads)
-            return (b"".join(parts),), length
-        return self.parts(first, lac, length, payloads)
+        parts, length = self.parts(first, lac, length, payloads)
+        return (parts if len(payloads) == 1 else (b"".join(parts),)), length
 
     def parts(
         self, first: int, lac: int, length: int, payloads: Sequence[Buffer]

@@ -82,7 +82,7 @@ def has_groups(file: File) -> bool:
     Only the start of a file that starts with zeros is looked at: groups follow the header closely,
     and there are always prepared files, which are large."""
     at = 0
-    blank = not read(file, 0, BLOCK_BYTES).strip(b"\0")
+    blank = _is_blank(read(file, 0, BLOCK_BYTES))
     while (at == 0 or not blank) and (data := read(file, at, SCAN_BYTES)):
         if any(data.startswith(GROUP_MAGIC, block) for block in range(0, len(data), BLOCK_BYTES)):
             return True
@@ -188,7 +188,7 @@ def _lacks_sector(data: bytes, at: int, end: int) -> bool:
     """Whether there are only zeros in one of the sectors, as far as they lie between these."""
     while at < end:
         behind = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
-        if not data[at:behind].strip(b"\0"):
+        if _is_blank(data[at:behind]):
             return True
         at = behind
     return False

@@ -6,7 +6,7 @@ and a file that goes while it is looked at makes the whole look begin again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from quire.codec.digest import crc32c
@@ -137,11 +137,10 @@ class _Look:
             self._with_damage(self._segment(one))
             for _, one in sorted(self._catalogue.segments.items())
         ]
-        sizes = self._sizes
-        segments += self._others(sizes)
+        segments += self._others()
         files = [
             FileSpace(name, size, kind_of(name))
-            for name, size in sorted(sizes.items())
+            for name, size in sorted(self._sizes.items())
             if number_of(name) is None
         ]
         ledgers = sorted(
@@ -156,7 +155,7 @@ class _Look:
         )  # fmt: skip
         return SpaceReport(
             self._disk.path, self._disk.total_bytes(), self._disk.free_bytes(),
-            sizes.get(SPARE_NAME, 0), tuple(segments), tuple(files), tuple(ledgers),
+            self._sizes.get(SPARE_NAME, 0), tuple(segments), tuple(files), tuple(ledgers),
             self._problems(), self._catalogue.negatives_unknown,
         )  # fmt: skip
 
@@ -223,10 +222,10 @@ class _Look:
             return "it is compacted at the next minor interval"
         return "it is compacted at the next major interval, or when the disk is full"
 
-    def _others(self, sizes: Mapping[str, int]) -> Iterator[SegmentSpace]:
+    def _others(self) -> Iterator[SegmentSpace]:
         """Files that are prepared for the log, or that the log does not name any more."""
         newest = max(self._catalogue.segments, default=0)
-        for name, size in sorted(sizes.items()):
+        for name, size in sorted(self._sizes.items()):
             number = number_of(name)
             if number is None or number in self._catalogue.segments:
                 continue
