@@ -14,7 +14,8 @@ One line of JSON for each figure, with every sample; everything is removed at th
   process to the first entry served.
 - cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
   alternating rounds: one that was written alone, and ledgers written in turn after compaction,
-  short and long ones; and one of those before it, of entries of one size and of any.
+  short and long ones, in segments as a bookie has them on this disk, and as on a small one; and one
+  of those before it, of entries of one size and of any.
 - beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
   ledger of the same bookie at full speed.
 """
@@ -55,7 +56,7 @@ from quire.admin.bench_core import Load, Shape
 from quire.bookie.main import SWITCH_INTERVAL_S
 from quire.heap import collect_on_demand, keep_heap
 from quire.storage import sealed_rows
-from quire.storage.config import StorageConfig
+from quire.storage.config import MIB, SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
 from quire.storage.index_cache import CACHE_NAME
 from quire.testing.cluster import LocalCluster
 
@@ -66,8 +67,6 @@ READ_BYTES = 4 * 1024 * 1024
 LAST_LOOKUPS = 100_000
 ALONE = Shape(1, 1, 1)
 PACE_PER_S = 5_000.0
-COMPACTED_ENTRIES = 400_000, 2_000_000
-"""Of ten ledgers. Where a ledger begins and ends the device has nothing to do for a while."""
 SCATTERED_LEDGERS = 100, 1_000
 SCATTERED_ENTRIES = 4_000
 """Read of them in a round."""
@@ -79,10 +78,30 @@ SETTLE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
+class Compacted:
+    """Ledgers that took entries in turn, every second one of which is then deleted."""
+
+    ledgers: int
+    each: int
+    """Entries."""
+    segment_bytes: int
+    """0: as a bookie has them on this disk."""
+
+
+@dataclass(frozen=True, slots=True)
 class Options:
     directory: Path
     rounds: int
     divisor: int
+
+
+COMPACTED = (
+    Compacted(50, 40_000, 0),
+    Compacted(10, 200_000, 0),
+    Compacted(10, 40_000, SEGMENT_BYTES_LEAST),
+)
+"""Where a ledger begins and ends the device has nothing to do for a while, and less of it lies
+together the smaller segments are."""
 
 
 def show(row: str, what: str, unit: str, samples: list[float], **more: object) -> None:
@@ -147,8 +166,10 @@ def index(options: Options) -> None:
         show("index", f"last entry of a ledger, {layout}", "us", [one.last_us for one in found])
 
 
-async def _fill(directory: Path, layout: Layout, ledgers: int, each: int) -> float:
-    async with opened(directory) as store:
+async def _fill(
+    directory: Path, layout: Layout, ledgers: int, each: int, config: StorageConfig | None = None
+) -> float:
+    async with opened(directory, config) as store:
         return await fill(store, layout, ledgers, each, SIZE_BYTES)
 
 
@@ -229,8 +250,8 @@ async def _restart(options: Options) -> None:
 
 def cold_read(options: Options) -> None:
     asyncio.run(_cold_read_alone(options))
-    for entries in COMPACTED_ENTRIES:
-        asyncio.run(_cold_read_compacted(options, entries // options.divisor))
+    for layout in COMPACTED:
+        asyncio.run(_cold_read_compacted(options, layout))
     asyncio.run(_cold_read_mixed(options))
     asyncio.run(_cold_read_scattered(options))
 
@@ -242,14 +263,19 @@ async def _cold_read_alone(options: Options) -> None:
     shutil.rmtree(directory)
 
 
-async def _cold_read_compacted(options: Options, entries: int) -> None:
-    """Ten ledgers in turn, one of which is read as it lies; then every second one is deleted."""
-    directory, ledgers = options.directory / "compacted", 10
-    await _fill(directory, "turn", ledgers, entries // ledgers)
-    each = f"{entries // ledgers:,} entries each"
-    await _cold_read_in_turn(options, directory, f"ten ledgers in turn, {each}")
-    eager = StorageConfig(
-        compact_minor_interval_s=0.0, compact_major_interval_s=0.0, compact_bytes_per_s=0
+async def _cold_read_compacted(options: Options, layout: Compacted) -> None:
+    """One of the ledgers is read as it lies; then every second one is deleted."""
+    directory, ledgers = options.directory / "compacted", layout.ledgers
+    entries = layout.each // options.divisor
+    segment_bytes = layout.segment_bytes or segment_bytes_of(
+        shutil.disk_usage(options.directory).total
+    )
+    config = StorageConfig(segment_bytes=segment_bytes)
+    await _fill(directory, "turn", ledgers, entries, config)
+    title = f"{entries:,} entries each, segments of {segment_bytes // MIB} MB"
+    await _cold_read_in_turn(options, directory, f"{ledgers} ledgers in turn, {title}")
+    eager = replace(
+        config, compact_minor_interval_s=0.0, compact_major_interval_s=0.0, compact_bytes_per_s=0
     )
     async with opened(directory, eager) as store:
         store.drop_ledgers(range(1, ledgers + 1, 2))
@@ -267,7 +293,7 @@ async def _cold_read_compacted(options: Options, entries: int) -> None:
         if not store.stats().compactions:
             raise SystemExit("nothing was compacted: fewer entries than a segment takes")
     survivors = list(range(2, ledgers + 1, 2))
-    await _compare(options, directory, survivors, f"after compaction, {each}")
+    await _compare(options, directory, survivors, f"after compaction, {title}")
     shutil.rmtree(directory)
 
 

@@ -613,6 +613,30 @@ def test_single_looks_read_nothing_ahead() -> None:
     assert not recorder.aheads
 
 
+def test_who_takes_much_at_once_is_read_ahead_from_the_first_piece_on() -> None:
+    """Two pieces were waited for first: a sixth of the time that a ledger of 42 MB takes."""
+    box, recorder = sealed(1.0, 240, 50_000)
+    read_on(box, 0, 15)  # 750,000 bytes
+    [(offset, size)] = recorder.aheads
+    assert offset <= box.store._ahead._follows[1].end <= offset + size
+    assert size > read_ahead.THROUGH_BYTES
+
+
+def test_who_takes_little_is_read_ahead_once_he_goes_on() -> None:
+    box, recorder = sealed(1.0, 240, 50_000)
+    at = read_on(box, 0, 8)  # 400,000 bytes
+    assert not recorder.aheads
+    read_on(box, at, 8)
+    assert len(recorder.aheads) == 1
+
+
+def test_single_looks_at_large_entries_read_nothing_ahead() -> None:
+    box, recorder = sealed(1.0, 40, 600_000)
+    for entry_id in (3, 20, 35, 7, 12):
+        read_on(box, entry_id, 1)
+    assert not recorder.aheads
+
+
 def test_ledgers_that_share_a_segment_are_not_read_ahead() -> None:
     """It would bring mostly what belongs to others."""
     box, recorder = sealed(1.0, 240, 50_000, ledgers=4)

@@ -36,18 +36,23 @@ FOLLOWED_MAX = 256
 """Ledgers whose readers are followed; the one that was read least recently is forgotten."""
 STEPS_BEFORE = 2
 """Pieces that must have come one behind the other: a single look at an entry reads nothing else."""
+THROUGH_BYTES = 512 * 1024
+"""Who takes entries of so many bytes at once goes through: that is followed from the first on."""
 
 _Call = Literal["entries", "index"]
 
 
 class _Follow:
     __slots__ = (
-        "end", "known", "next_entry", "piece_bytes", "reaches", "steps", "under_way", "waited_in",
+        "end", "goes_through", "known", "next_entry", "piece_bytes", "reaches", "steps",
+        "under_way", "waited_in",
     )  # fmt: skip
 
     def __init__(self, next_entry: int) -> None:
         self.next_entry = next_entry
         self.steps = 0
+        self.goes_through = False
+        """It is time to read ahead."""
         self.piece_bytes = 0, 0
         """Of the last two: one may be what was left of an answer."""
         self.reaches: deque[Reach] = deque()
@@ -133,6 +138,9 @@ class ReadAhead:
         goes_on = follow.next_entry == entry_id
         follow.steps = follow.steps + 1 if goes_on else 0
         follow.next_entry = entry_id + run.count
+        follow.goes_through = follow.steps >= STEPS_BEFORE or (
+            run.count > 1 and run.frame_bytes >= THROUGH_BYTES
+        )
         follow.piece_bytes = follow.piece_bytes[1], run.frame_bytes
         follow.end = end
         reaches = follow.reaches
@@ -167,7 +175,7 @@ class ReadAhead:
 
     def _may_call(self, follow: _Follow, call: _Call) -> bool:
         return (
-            follow.steps >= STEPS_BEFORE
+            follow.goes_through
             and call not in follow.under_way
             and self.calls < CALLS_MAX
             and not self.closed
