@@ -37,7 +37,7 @@ FOLLOWED_MAX = 256
 STEPS_BEFORE = 2
 """Pieces that must have come one behind the other: a single look at an entry reads nothing else."""
 THROUGH_BYTES = 512 * 1024
-"""Who takes entries of so many bytes at once goes through: that is followed from the first on."""
+"""Who takes several entries of so many bytes at once goes on: one such piece is enough."""
 
 _Call = Literal["entries", "index"]
 
