@@ -13,9 +13,10 @@ One line of JSON for each figure, with every sample; everything is removed at th
 - restart: 5 GB of log in a bookie's process, stopped cleanly or killed, from the start of the
   process to the first entry served.
 - cold-read: a ledger read from the device, beside a plain copy of the same files (as dd does), in
-  alternating rounds: one that was written alone, and ledgers written in turn after compaction,
-  short and long ones, in segments as a bookie has them on this disk, and as on a small one; and one
-  of those before it, of entries of one size and of any.
+  alternating rounds, and what the system brings of them where it is told what comes next: one that
+  was written alone, and ledgers written in turn after compaction, short and long ones, in segments
+  as a bookie has them on this disk, and as on a small one; and one of those before it, of entries
+  of one size and of any.
 - beside: latency of adds at a fixed rate, alone and beside a reader that catches up on a cold
   ledger of the same bookie at full speed.
 """
@@ -50,6 +51,7 @@ from harness.filling import (
     opened,
     read_all,
     segments,
+    told_rate_mb_per_s,
 )
 from quire.admin import bench_core
 from quire.admin.bench_core import Load, Shape
@@ -351,7 +353,12 @@ async def _compare(options: Options, directory: Path, ledger_ids: list[int], tit
                 cold.append(size / 1e6 / seconds)
                 copies.append(copy)
         size, seconds = await read_all(store, ledger_ids, READ_BYTES)
+        told = []
+        for _ in range(options.rounds):  # Behind the others: it slows a copy that comes next.
+            drop_caches(directory)
+            told.append(await asyncio.to_thread(told_rate_mb_per_s, full))
     show("cold-read", f"plain copy, {title}", "MB/s", copies)
+    show("cold-read", f"brought where told, {title}", "MB/s", told)
     show("cold-read", f"cold read, {title}", "MB/s", cold)
     show("cold-read", f"the same once more, cached, {title}", "MB/s", [size / 1e6 / seconds])
     share = [a / b for a, b in zip(cold, copies)]
