@@ -8,6 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -305,6 +306,54 @@ def lost_answer(connection: ZooKeeperConnection, method: str) -> Iterator[None]:
     assert lost
 
 
+async def test_who_watches_hears_of_the_old_list_first(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """Apache's client forgets where a bookie is when its node goes, in whichever list."""
+    registration = await store.register_bookie(ONE)
+    lists = f"{where.root}/available", f"{where.root}/available/readonly"
+    for old, new, readonly in ((*lists, True), (*reversed(lists), False)):
+        heard: list[str] = []
+        gone = await raw.exists(f"{old}/{ONE.bookie_id}", partial(heard.append, "gone"))
+        assert gone is not None
+        await raw.children(new, partial(heard.append, "there"))
+        await registration.set_readonly(readonly)
+        await until(lambda heard=heard: len(heard) == 2)
+        assert heard == ["gone", "there"]
+        assert await raw.exists(f"{old}/{ONE.bookie_id}") is None
+        stat = await raw.exists(f"{new}/{ONE.bookie_id}")
+        assert stat is not None
+        assert stat.owner == store._zk.session_id
+
+
+async def test_a_list_that_is_not_there_yet(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    """As in a cluster of Apache's that never had a bookie that is read-only."""
+    registration = await store.register_bookie(ONE)
+    await raw.delete(f"{where.root}/available/readonly")
+    await registration.set_readonly(True)
+    assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
+
+
+async def test_a_node_that_was_taken_away(
+    where: MetadataURI, raw: ZooKeeperConnection, store: ZooKeeperStore
+) -> None:
+    registration = await store.register_bookie(ONE)
+    exists = store._zk.exists
+
+    async def then_gone(path: str, *rest: Any) -> Any:
+        stat = await exists(path, *rest)
+        if path.endswith(f"available/{ONE.bookie_id}"):
+            await raw.delete(path)
+        return stat
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(store._zk, "exists", then_gone)
+        await registration.set_readonly(True)
+    assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
+
+
 async def test_lost_answers_to_ledger_changes(store: ZooKeeperStore) -> None:
     zk = store._zk
     await store.create_ledger(METADATA, 1)  # parents are there: the first create is the ledger
@@ -344,11 +393,11 @@ async def test_lost_answers_to_other_changes(store: ZooKeeperStore) -> None:
     with lost_answer(zk, "create"):
         registration = await store.register_bookie(ONE)
     assert await store.bookies() == Bookies({ONE.bookie_id: ONE}, {})
-    for method in ("create", "delete"):
-        await registration.set_readonly(False)
-        with lost_answer(zk, method):
-            await registration.set_readonly(True)
-        assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
+    for readonly in (True, False, True):
+        with lost_answer(zk, "commit"):
+            await registration.set_readonly(readonly)
+        assert (ONE.bookie_id in (await store.bookies()).readonly) is readonly
+    assert await store.bookies() == Bookies({}, {ONE.bookie_id: ONE})
     with lost_answer(zk, "set"):
         assert await store.write_cookie("b:1", b"y", 0) == 1
     with lost_answer(zk, "set"):

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import urllib.request
+from contextlib import suppress
 from functools import partial
 
 import pytest
 
-from tests.interop.apache_cluster import Cluster
+from quire.testing.cluster import free_ports
+from tests.interop.apache_cluster import LOOPBACK, Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import check_closed, refused
 from tests.interop.quire_side import QuireClient
-from tests.interop.sides import PLAIN, Client, Code, Shape, payloads
+from tests.interop.sides import PLAIN, Client, ClientError, Code, Shape, Writer, payloads
+from tests.support.waiting import wait_for
 
 pytestmark = [pytest.mark.interop, pytest.mark.slow]
 
@@ -63,3 +68,37 @@ def test_a_member_becomes_read_only(cluster: Cluster, kind: str) -> None:
         assert reader.read(0, 99) == sent
         reader.close()
         client.close()
+
+
+@pytest.mark.parametrize("version", ["v3", "v2"])
+def test_a_bookie_that_takes_adds_again_is_found(cluster: Cluster, version: str) -> None:
+    """By a client that knew it before, and now connects for the first time."""
+    (port,) = free_ports(1)
+    (bookie,) = cluster.add_quire(1, ["--http", f"{LOOPBACK}:{port}"])
+    cluster.wait_ready()
+    client = ApacheClient(cluster.uri, version)
+    alone = Shape(1, 1, 1)
+    for held in (True, False):
+        request = urllib.request.Request(
+            f"http://{LOOPBACK}:{port}/api/v1/bookie/state/readonly",
+            json.dumps({"readOnly": held}).encode(),
+            {"Content-Type": "application/json"},
+            method="PUT",
+        )
+        with urllib.request.urlopen(request, timeout=10):
+            pass
+        was, now = ("available", "available/readonly")[:: 1 if held else -1]
+        wait_for(lambda was=was: bookie.id not in cluster.children(was), f"it leaves {was}")
+        assert bookie.id in cluster.children(now)
+
+    def taken() -> Writer | None:
+        with suppress(ClientError):
+            return client.create(alone)
+        return None
+
+    writer = wait_for(taken, "Apache's client takes it for a new ledger")
+    sent = payloads(10)
+    writer.append_all(sent)
+    writer.close()
+    check_closed([client], writer.ledger_id, sent, alone)
+    client.close()

@@ -83,9 +83,8 @@ class Registration(Protocol):
         ...
 
     async def set_readonly(self, readonly: bool) -> None:
-        """Move between the lists: the new entry is made before the old one is removed. After an
-        error it is tried again in the background, until the next call or `close`.
-        `KeyExistsError` once `lost`."""
+        """Move between the lists, at once. After an error it is tried again in the background,
+        until the next call or `close`. `KeyExistsError` once `lost`."""
         ...
 
     async def close(self) -> None:

@@ -16,6 +16,7 @@ from quire.metadata.kazoo_adapter import (
     NoNodeError,
     Notify,
 )
+from quire.metadata.tree import Create, Delete
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.tasks import TaskSet
 
@@ -220,7 +221,6 @@ class ZooKeeperRegistration:
         return paths if self._readonly else (paths[1], paths[0])
 
     async def _ensure(self, again: bool) -> None:
-        """The new entry is made before the old one is removed, so that readers find one."""
         wanted, other = self._paths()
         if again:
             await self._root.zk.sync(wanted)  # another server may lag behind what was done
@@ -228,12 +228,26 @@ class ZooKeeperRegistration:
         if owner not in (None, self._root.zk.session_id):
             raise _HeldError
         try:
-            await self._root.create(wanted, self._payload, ephemeral=True)
+            if owner is None:
+                await self._root.create(wanted, self._payload, ephemeral=True)
+            else:
+                await self._move(other, wanted)
         except NodeExistsError:
             if await self._owner_of(wanted) != self._root.zk.session_id:
                 raise _HeldError from None
-        if owner is not None:
-            await self._delete(other)
+            if owner is not None:
+                await self._delete(other)
+
+    async def _move(self, old: str, new: str) -> None:
+        """At once, so that the bookie is always in one of the lists, and the deletion first: as
+        watches are told of it in this order, Apache's client knows where the bookie is behind it.
+        What it hears of a deletion it takes for the end of a bookie that it has just found in the
+        other list, and cannot connect to it until a list changes again (4.17.2)."""
+        try:
+            await self._root.zk.commit([Delete(old), Create(new, self._payload, ephemeral=True)])
+        except NoNodeError:  # The list is not there yet, or the old node is gone.
+            await self._root.create(new, self._payload, ephemeral=True)
+            await self._delete(old)
 
     async def _owner_of(self, path: str) -> int | None:
         stat = await self._root.zk.exists(path)
