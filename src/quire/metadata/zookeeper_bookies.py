@@ -227,27 +227,26 @@ class ZooKeeperRegistration:
         owner = await self._owner_of(other)
         if owner not in (None, self._root.zk.session_id):
             raise _HeldError
+        if owner is not None and await self._moved(other, wanted):
+            return
         try:
-            if owner is None:
-                await self._root.create(wanted, self._payload, ephemeral=True)
-            else:
-                await self._move(other, wanted)
+            await self._root.create(wanted, self._payload, ephemeral=True)
         except NodeExistsError:
             if await self._owner_of(wanted) != self._root.zk.session_id:
                 raise _HeldError from None
-            if owner is not None:
-                await self._delete(other)
+        if owner is not None:
+            await self._delete(other)
 
-    async def _move(self, old: str, new: str) -> None:
+    async def _moved(self, old: str, new: str) -> bool:
         """At once, so that the bookie is always in one of the lists, and the deletion first: as
         watches are told of it in this order, Apache's client knows where the bookie is behind it.
         What it hears of a deletion it takes for the end of a bookie that it has just found in the
         other list, and cannot connect to it until a list changes again (4.17.2)."""
         try:
             await self._root.zk.commit([Delete(old), Create(new, self._payload, ephemeral=True)])
-        except NoNodeError:  # The list is not there yet, or the old node is gone.
-            await self._root.create(new, self._payload, ephemeral=True)
-            await self._delete(old)
+        except (NoNodeError, NodeExistsError):  # No such list yet, nothing to delete, or in both.
+            return False
+        return True
 
     async def _owner_of(self, path: str) -> int | None:
         stat = await self._root.zk.exists(path)
