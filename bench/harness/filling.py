@@ -35,6 +35,7 @@ CHUNK_BYTES = 256 * 1024
 CHUNKS_IN_FLIGHT = 16
 MIXED_RUN_MAX = 3
 TOLD_BYTES = 2 * 1024 * 1024
+"""What the system is told of in one call, where nothing is read but the last byte."""
 COPY_BYTES = 1024 * 1024
 """Read at once where a file is only read through, as `dd bs=1M` does."""
 POLL_S = 0.05
@@ -195,7 +196,8 @@ def copy_rate_mb_per_s(paths: list[Path]) -> float:
 
 def told_rate_mb_per_s(paths: list[Path]) -> float:
     """How fast the system brings what it is told of, as a store tells it of what comes next, where
-    nobody looks at it: as far ahead of the last byte of each piece as a store is of its reader."""
+    nobody looks at it: as far ahead of the last byte of each piece as a store is of its reader, but
+    not over the end of a file."""
     size = 0
     one_byte = bytearray(1)
     began = time.perf_counter()
