@@ -6,7 +6,11 @@ import asyncio
 import os
 import random
 
+import pytest
+
 from quire.config import BookieConfig
+from quire.errors import ReadError
+from quire.storage.segment import segment_name
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World
 from tests.support.rot import bits_of
@@ -20,6 +24,8 @@ CONFIG = BookieConfig(
     seal_idle_ms=50,
 )
 ENTRIES = 120
+ROTTEN_AT = 30_000
+"""In a segment in which entries lie there."""
 RESTARTS = 4
 """One flip of so many is read behind a start of its bookie."""
 
@@ -82,3 +88,53 @@ def test_readers_get_the_right_bytes_from_another_replica() -> None:
     flips, damaged = world.loop.run(read_while_it_rots(world))
     assert flips > 20
     assert damaged > flips // 8, "the replica that rots was hardly asked"
+
+
+async def read_around_the_rot(
+    world: World, ensemble: int, quorum: int, rotten: int, liars: int
+) -> tuple[int, list[int]]:
+    """(entries that were read, those that cannot be)."""
+    for name in BOOKIES[:ensemble]:
+        await world.start(name, CONFIG)
+    client = world.client("writer")
+    writer = await client.create_ledger(
+        ensemble_size=ensemble, write_quorum=quorum, ack_quorum=quorum
+    )
+    for first in range(0, ENTRIES, 10):
+        await writer.append_many([payload(entry) for entry in range(first, first + 10)])
+    await writer.close()
+    await asyncio.sleep(1)
+    for name in BOOKIES[:rotten]:
+        disk = world.disks[name]
+        disk.flip_bit(segment_name(1), ROTTEN_AT, 3)
+    reader = await client.open_ledger(writer.ledger_id, assume_liars=liars)
+    found, lost, refused = 0, list[int](), list[int]()
+    while found + len(lost) < ENTRIES:
+        try:
+            async for entry in reader.read(found + len(lost), ENTRIES - 1):
+                assert (entry.entry_id, entry.payload) == (
+                    found + len(lost),
+                    payload(entry.entry_id),
+                )
+                found += 1
+        except ReadError as error:
+            lost.append(-1 if error.entry_id is None else error.entry_id)
+            # All before it was given.
+            refused.append(found + len(lost) - 1)
+    assert lost == refused
+    await client.close()
+    for name in BOOKIES[:ensemble]:
+        await world.stop(name)
+    return found, lost
+
+
+@pytest.mark.parametrize(
+    ("ensemble", "quorum", "rotten", "liars"),
+    [(1, 1, 1, 0), (3, 1, 3, 0), (3, 3, 2, 1)],
+    ids=["batches", "striped", "copies that are compared"],
+)
+def test_all_that_is_whole_is_read(ensemble: int, quorum: int, rotten: int, liars: int) -> None:
+    world = World.make(SEED)
+    found, lost = world.loop.run(read_around_the_rot(world, ensemble, quorum, rotten, liars))
+    assert 0 < len(lost) < 20
+    assert found == ENTRIES - len(lost)

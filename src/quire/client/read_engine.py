@@ -40,6 +40,9 @@ FIRST_SINGLE_READS = 32
 """The same, where nothing but their number bounds what comes."""
 MAX_WINDOW_ENTRIES = 16_384
 
+_Window = tuple[list[EntryRun], QuireError | None]
+"""What was read of it, and why no more was."""
+
 
 class ReadEngine:
     """Reads entries of one ledger; `metadata` gives its newest known metadata, `refresh` reads it
@@ -70,8 +73,9 @@ class ReadEngine:
         self, first: int, last: int, near: str | None = None
     ) -> AsyncGenerator[EntryRun, None]:
         """Verified entries first..last, in order, as runs. The caller knows that they exist.
-        `near`: the bookie to ask first, where batches are read; else they take turns."""
-        windows: deque[asyncio.Task[list[EntryRun]]] = deque()
+        `near`: the bookie to ask first, where batches are read; else they take turns. What lies
+        before an entry that cannot be read is given before the error."""
+        windows: deque[asyncio.Task[_Window]] = deque()
         upcoming = first
         try:
             while upcoming <= last or windows:
@@ -81,8 +85,11 @@ class ReadEngine:
                     end = self._window_end(upcoming, last)
                     windows.append(asyncio.ensure_future(self._window(upcoming, end, near)))
                     upcoming = end + 1
-                for run in await windows[0]:
+                found, error = await windows[0]
+                for run in found:
                     yield run
+                if error is not None:
+                    raise error
                 windows.popleft()
         finally:
             for task in windows:
@@ -93,17 +100,12 @@ class ReadEngine:
         """As `runs`, of entries that may not exist: NoSuchEntryError at the first that every
         replica denies, behind all before it."""
         while first <= last:
-            end = self._window_end(first, last)
-            try:
-                [run, *more] = await self._window(first, end, None)
-            except NoSuchEntryError as error:
-                missing = first if error.entry_id is None else error.entry_id
-                if missing == first:
-                    raise
-                [run, *more] = await self._window(first, missing - 1, None)
-            for one in (run, *more):
-                yield one
-                first = one.last + 1
+            found, error = await self._window(first, self._window_end(first, last), None)
+            for run in found:
+                yield run
+                first = run.last + 1
+            if error is not None:
+                raise error
 
     @property
     def batches(self) -> bool:
@@ -128,7 +130,7 @@ class ReadEngine:
         striped = metadata.ensemble_size != metadata.write_quorum
         return striped or self._no_batches or self.doubt.votes
 
-    async def _window(self, first: int, last: int, near: str | None) -> list[EntryRun]:
+    async def _window(self, first: int, last: int, near: str | None) -> _Window:
         with self._span("read", first, last):
             return await self._read_window(first, last, near)
 
@@ -139,23 +141,29 @@ class ReadEngine:
             name, ledger_id=self._codec.ledger_id, first_entry=first, last_entry=last, **more
         )
 
-    async def _read_window(self, first: int, last: int, near: str | None) -> list[EntryRun]:
+    async def _read_window(self, first: int, last: int, near: str | None) -> _Window:
         turn, self._turn = self._turn, self._turn + 1
         runs: list[EntryRun] = []
         while first <= last:
             try:
-                run = await self._fetch(first, last, turn, near)
-            except ReadError:
-                # Replicas may have moved since the metadata was read.
-                if not await self._refresh():
-                    raise
-                run = await self._fetch(first, last, turn, near)
+                run = await self._fetch_moved(first, last, turn, near)
+            except QuireError as error:
+                return runs, error
             runs.append(run)
             size = (run.ends[-1] - run.offsets[0]) / len(run)
             mean = self._entry_bytes
             self._entry_bytes = max(size if not mean else mean + (size - mean) / 4, 1.0)
             first = run.last + 1
-        return runs
+        return runs, None
+
+    async def _fetch_moved(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
+        """As `_fetch`, where replicas may have moved since the metadata was read."""
+        try:
+            return await self._fetch(first, last, turn, near)
+        except ReadError:
+            if not await self._refresh():
+                raise
+        return await self._fetch(first, last, turn, near)
 
     async def _fetch(self, first: int, last: int, turn: int, near: str | None) -> EntryRun:
         """At least the first entry of first..last."""
@@ -268,8 +276,9 @@ class ReadEngine:
     # -- single reads -------------------------------------------------------------------------
 
     async def _singles(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """All of first..last. What has one write set is asked for together, in one write, of one
-        replica after the other. What is left then is asked for alone."""
+        """Of first..last what comes before an entry that cannot be read. What has one write set is
+        asked for together, in one write, of one replica after the other. What is left then is asked
+        for alone."""
         found: dict[int, bytes] = {}
         denied: dict[int, dict[str, QuireError]] = {}
         ensemble = metadata.segment_of(first).ensemble
@@ -281,10 +290,17 @@ class ReadEngine:
                 group.create_task(self._striped(replicas, entries, found, denied))
         for entry in range(first, last + 1):
             if entry not in found:
-                run = await self._from_replicas(metadata, entry, entry, 1, self._one)
+                try:
+                    run = await self._from_replicas(metadata, entry, entry, 1, self._one)
+                except ReadError:
+                    if entry == first:
+                        raise
+                    last = entry - 1  # Whoever asks for the next one is told.
+                    break
                 found[entry] = memoryview(run.data)[:].tobytes()
         for entry, errors in denied.items():
-            self._note(metadata, entry, errors, True)
+            if entry in found:
+                self._note(metadata, entry, errors, True)
         return self.run_of(first, [found[entry] for entry in range(first, last + 1)])
 
     async def _striped(
@@ -339,7 +355,7 @@ class ReadEngine:
     # -- copies that are compared -------------------------------------------------------------
 
     async def _agreed(self, metadata: LedgerMetadata, first: int, last: int) -> EntryRun:
-        """All of first..last, each as `copies_needed` of its write set have it."""
+        """Of first..last what `copies_needed` of its write set have, up to what they have not."""
         ensemble = metadata.segment_of(first).ensemble
         size, quorum = metadata.ensemble_size, metadata.write_quorum
         copies: dict[int, dict[int, bytes]] = {entry: {} for entry in range(first, last + 1)}
@@ -364,10 +380,10 @@ class ReadEngine:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-        for entry in range(first, last + 1):
-            if entry not in agreed:
-                raise self._disagree(entry, len(copies[entry]), errors)
-        return self.run_of(first, [agreed[entry] for entry in range(first, last + 1)])
+        if first not in agreed:
+            raise self._disagree(first, len(copies[first]), errors)
+        end = next((entry for entry in copies if entry not in agreed), last + 1)
+        return self.run_of(first, [agreed[entry] for entry in range(first, end)])
 
     async def _copies(
         self,

@@ -112,7 +112,8 @@ class LedgerReader:
         """Entries first..last (default: up to `last_add_confirmed`), in order.
 
         Raises UsageError for a bad range, NoSuchEntryError beyond the end, ReadError (outcome
-        unknown) when no replica of an entry could be read, DigestError when all were damaged.
+        unknown) when no replica of an entry could be read, DigestError when all were damaged; all
+        entries before that one are given first, and `error.entry_id` says which it is.
         """
         async with aclosing(self.read_runs(first, last)) as runs:
             async for run in runs:
