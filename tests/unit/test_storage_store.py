@@ -296,6 +296,20 @@ def use_up_the_reserve(box: StoreOnDisk) -> tuple[int, str]:
         number += 10
 
 
+def test_a_reserve_is_never_larger_than_a_segment() -> None:
+    """Nor is the share of it that recovery adds leave to state records."""
+    taken = []
+    for reserve_bytes in (SMALL.segment_bytes, 100 * SMALL.segment_bytes):
+        box = opened(replace(SMALL, reserve_bytes=reserve_bytes))
+        disk = disk_of(box)
+        disk.capacity_bytes -= disk.free_bytes()
+        while box.store.writable:
+            box.append(entries(1, 10 * len(box.acknowledged), 10, 200))
+            box.pump()
+        taken.append(use_up_the_reserve(box)[0])
+    assert taken[0] == taken[1] > 0
+
+
 def test_little_free_space_is_enough_reason() -> None:
     box = opened(replace(SMALL, min_free_bytes=100_000))
     disk = disk_of(box)

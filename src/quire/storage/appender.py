@@ -141,7 +141,7 @@ class Appender:
     def _check_share(self, segment: Segment, cost: int) -> None:
         """On a full disk recovery adds leave a share of the reserve to state records: a fence, or
         the deletions that give space back, must not lack the room that an add has taken."""
-        share = self._config.reserve_bytes // STATE_SHARE
+        share = self._spares.reserve_bytes // STATE_SHARE
         if not self._spares.capacity() and not segment.fits(cost + share):
             raise DiskFullError(f"the log is full: {self._spares.error}")
 

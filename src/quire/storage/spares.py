@@ -77,7 +77,8 @@ class Spares:
         self._disk = disk
         self._maintenance = maintenance
         self._segment_bytes = segment_bytes
-        self._reserve_bytes = min(reserve_bytes, segment_bytes)
+        self.reserve_bytes = min(reserve_bytes, segment_bytes)
+        """Of a reserve, not of what is left of it."""
         self._min_free_bytes = min_free_bytes
         self._changed = changed
         self._broken = broken
@@ -124,7 +125,7 @@ class Spares:
             self._maintenance.run(work, self._on_prepared, urgent=True)
         elif len(self._ready) < 2:
             self._busy = True
-            work = partial(prepare, self._disk, self.next_number, self._reserve_bytes)
+            work = partial(prepare, self._disk, self.next_number, self.reserve_bytes)
             self._maintenance.run(work, self._on_prepared, urgent=True)
 
     def look(self) -> None:
