@@ -223,7 +223,11 @@ def test_a_killed_writer_is_recovered(quire: Quire) -> None:
     with quire.start("ledger", "write") as writer:
         ledger_id = writer.line()
         type_until_seen(quire, writer, ledger_id, b"one\n" + b"two\n" * 10_000)
-        acknowledged = quire("ledger", "read", ledger_id).ok()
+        read = quire("ledger", "read", ledger_id)
+        acknowledged, last = read.ok(), len(read.out.splitlines()) - 1
+        assert f"ledger {ledger_id} is open: entry {last} is the last that is known" in read.err
+        bounded = quire("ledger", "read", ledger_id, "--last", "0")
+        assert (bounded.ok(), bounded.err) == (b"one\n", "")
         writer.process.kill()
         writer.process.wait(TIMEOUT_S)
     out = quire("ledger", "recover", ledger_id, "--json").ok()
@@ -303,6 +307,11 @@ def test_list_and_delete(quire: Quire) -> None:
     assert (deleted.ok(), deleted.err) == (b"", f"ledger {ids[1]} deleted\n")
     assert ids[1] not in quire("ledger", "list").ok().decode().splitlines()
     quire("ledger", "read", ids[1]).fails(1, f"ledger {ids[1]}")
+    quire("ledger", "delete", ids[0], ids[1], ids[2]).fails(1, f"ledger {ids[1]}")
+    assert {ids[0], ids[2]} <= set(quire("ledger", "list").ok().decode().splitlines())
+    both = quire("ledger", "delete", ids[0], ids[2], ids[0], "--yes")
+    assert (both.ok(), both.err) == (b"", f"ledger {ids[0]} deleted\nledger {ids[2]} deleted\n")
+    assert not set(ids) & set(quire("ledger", "list").ok().decode().splitlines())
 
 
 def test_the_bookies_of_the_cluster(quire: Quire, cluster: LocalCluster) -> None:

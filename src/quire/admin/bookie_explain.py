@@ -81,7 +81,7 @@ def space(
             click.echo("\n" * (number > 0) + "\n".join(_lines(report, count)))
             if report.free_bytes < config.min_free_bytes:
                 least = _mb(config.min_free_bytes)
-                click.echo(f"It takes no adds: less than {least} MB are free (min_free_bytes)")
+                click.echo(f"With min_free_bytes at {least} MB it takes no adds: less is free")
     return EXIT_ERROR if failed else 0
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire.admin.groups import say
 from quire.admin.options import (
     ENTRY_ID_MAX,
     json_option,
@@ -26,6 +27,7 @@ from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
     from quire.codec.entry import EntryRun
+    from quire.codec.ledger_metadata import LedgerState
 
 
 @click.command()
@@ -106,6 +108,8 @@ async def _read(
                     async for run in runs:
                         await output.write(as_text(run))
                         progress.advance(len(run), sum(run.ends) - sum(run.offsets))
+            if last is None and not reader.ledger_closed:
+                say(_where_it_ends(reader.metadata.state, ledger_id, end))
     finally:
         output.close()
 
@@ -135,6 +139,16 @@ async def _follow(
                     break
     finally:
         output.close()
+
+
+def _where_it_ends(state: LedgerState, ledger_id: int, end: int) -> str:
+    """Else what a writer has left open is taken for all there is."""
+    if state.name == "OPEN":
+        what, more = "open", "--follow waits for more, --recover fences its writer and closes it"
+    else:
+        what, more = "in recovery", f"`quire ledger recover {ledger_id}` goes on with it"
+    known = f"entry {end} is the last that is" if end >= 0 else "no entry is"
+    return f"ledger {ledger_id} is {what}: {known} known to be acknowledged; {more}"
 
 
 def _as_lines(run: EntryRun) -> bytes:
