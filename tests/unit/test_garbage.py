@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,9 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.base import LedgerRange
+from quire.storage.segment import segment_name
+from tests.support.bookie import SMALL, free_port, memory_metadata, running_bookie
+from tests.support.waiting import until
 
 LAST = 2**63 - 1
 
@@ -165,7 +171,8 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
     def log(event: str, **fields: object) -> None:
         events.append(event)
 
-    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts()
+    now_s = 1000.0
+    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(60.0, lambda: now_s)
     metadata = Metadata([LedgerRange(0, LAST, [])], alive=set(range(10)))
 
     async def one_pass() -> list[int]:
@@ -174,13 +181,62 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
     assert await one_pass() == []
     assert events == ["garbage_waits"]
     metadata.alive = {5}  # some are there again, some have gone since
+    for _ in range(3):
+        assert await one_pass() == []  # an operator asks for passes, or the disk is full
+        now_s += 19.9
+    assert events == ["garbage_waits"]
+    now_s += 0.4
     assert await one_pass() == list(range(10, 2 * MASS_LEDGERS_MIN))
     store.ledgers = {5, *range(10)}
     assert await one_pass() == [0, 1, 2, 3, 4, 6, 7, 8, 9]  # a few go at once
 
 
+async def test_mass_that_was_back_meanwhile_waits_anew() -> None:
+    now_s = 0.0
+    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(60.0, lambda: now_s)
+    metadata = Metadata([LedgerRange(0, LAST, [])])
+
+    async def one_pass() -> list[int]:
+        return await collect_garbage(store, metadata, "A", quiet, doubts)  # type: ignore[arg-type]
+
+    assert await one_pass() == []
+    now_s = 30.0
+    metadata.alive = {*range(100)}
+    assert await one_pass() == []
+    metadata.alive = set()
+    now_s = 61.0
+    assert await one_pass() == list(range(100, 2 * MASS_LEDGERS_MIN))
+
+
+async def test_two_passes_side_by_side_are_not_two(tmp_path: Path) -> None:
+    events: list[str] = []
+    async with running_bookie(tmp_path, log=lambda event, **fields: events.append(event)) as bookie:
+        for ledger_id in range(2 * MASS_LEDGERS_MIN):
+            bookie.store.create_ledger(ledger_id, b"k" * 20)
+        await asyncio.gather(*(bookie.collect_garbage() for _ in range(3)))
+        assert events.count("garbage_waits") == 1
+        assert len(bookie.store.ledger_ids()) == 2 * MASS_LEDGERS_MIN
+
+
+async def test_a_bookie_that_was_read_only_before_its_disk_filled_looks_more_often(
+    tmp_path: Path,
+) -> None:
+    """For a loss, say: nobody is told then that it takes no adds."""
+    config = replace(SMALL, min_free_bytes=1, check_space_s=0.01, gc_full_interval_s=0.01)
+    assert config.gc_interval_s >= 600
+    metadata = memory_metadata()
+    async with running_bookie(tmp_path, config, metadata, free_port(), "one"):
+        pass
+    (tmp_path / segment_name(1)).unlink()
+    async with running_bookie(tmp_path, config, metadata, free_port(), "one") as bookie:
+        assert not bookie.writable
+        bookie.store.create_ledger(5, b"k" * 20)
+        bookie._disks[0].free_bytes = lambda: 0  # type: ignore[method-assign]
+        await until(lambda: 5 not in bookie.store.ledgers)
+
+
 async def test_mass_that_is_back_with_the_next_pass_stays() -> None:
-    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts()
+    store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(0.0, lambda: 0.0)
     metadata = Metadata([LedgerRange(0, LAST, [])])
     assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
     metadata.alive = set(store.ledgers)

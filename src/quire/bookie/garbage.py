@@ -4,14 +4,14 @@ An empty, foreign or unreachable store never means "delete everything". A pass n
 are here before it lists any; matches the cluster's identity, before and after (the list itself
 fails where its root or its layout is missing); wants a list without a gap; asks once more for every
 ledger that lacks in it; and aborts on any error, with nothing dropped. Where most of a bookie is to
-go at once, the pass after must find the same: an operator who sees "garbage_waits" in the log has
-one interval to stop the bookie.
+go at once, a pass one interval later must find the same: an operator who sees "garbage_waits" in
+the log has that long to stop the bookie, whoever asks for passes meanwhile.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
@@ -23,12 +23,35 @@ MASS_SHARE = 0.5
 """More ledgers than this, and more of a bookie than this, go only when two passes found it."""
 
 
-@dataclass(slots=True)
 class Doubts:
-    """What one pass leaves to the next."""
+    """What one pass leaves to the next: ledgers that are too many at once to be dropped when they
+    are first missed."""
 
-    gone: frozenset[int] = field(default_factory=frozenset)
-    """Too many at once to be dropped when they were first missed."""
+    def __init__(self, interval_s: float, monotonic: Callable[[], float]) -> None:
+        """`interval_s`: so far apart two passes must find it."""
+        self._interval_s = interval_s
+        self._monotonic = monotonic
+        self._gone: frozenset[int] = frozenset()
+        self._since_s = 0.0
+
+    def forget(self) -> None:
+        self._gone = frozenset()
+
+    def confirmed(self, dead: list[int], local: int, log: EventLog) -> list[int]:
+        """Those that may go now. `local`: of so many."""
+        before, now_s = self._gone, self._monotonic()
+        if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
+            self.forget()
+            return dead
+        still = before.intersection(dead)
+        if still and now_s < self._since_s + self._interval_s:
+            self._gone = still  # Too early to tell, and what is new waits for its own first pass.
+            return []
+        self._gone, self._since_s = frozenset(dead), now_s
+        waiting = len(dead) - len(still)
+        if waiting:
+            log("garbage_waits", count=waiting, of=local, first=dead[0], last=dead[-1])
+        return [ledger_id for ledger_id in dead if ledger_id in still]
 
 
 async def collect_garbage(
@@ -40,7 +63,7 @@ async def collect_garbage(
 ) -> list[int]:
     """One pass. Returns the ledgers that were dropped. Raises MetadataError or CookieError when the
     store cannot be trusted; nothing is dropped then. With `doubts`, kept from pass to pass, many at
-    once are dropped by the second only. Cancel-safe."""
+    once are dropped by the second only; one pass at a time. Cancel-safe."""
     # Before looking at the metadata: a ledger created after this is not in the list.
     local = sorted(store.ledger_ids())
     if not local:
@@ -61,12 +84,12 @@ async def collect_garbage(
     dead = [ledger for ledger in gone if await _is_gone(metadata, ledger)]
     if not dead:
         if doubts is not None:
-            doubts.gone = frozenset()
+            doubts.forget()
         return []
     # It may have been replaced while it was listed.
     await _match(metadata, instance_id)
     if doubts is not None:
-        dead = _confirmed(dead, len(local), doubts, log)
+        dead = doubts.confirmed(dead, len(local), log)
     if dead:
         store.drop_ledgers(dead)
         log("ledgers_dropped", count=len(dead), first=dead[0], last=dead[-1])
@@ -81,18 +104,6 @@ async def _match(metadata: MetadataStore, instance_id: str) -> None:
             f"{instance_id or '(none)'}: nothing was deleted",
             remedy="Check the metadata URI",
         )
-
-
-def _confirmed(dead: list[int], local: int, doubts: Doubts, log: EventLog) -> list[int]:
-    """Those that may go now."""
-    before, doubts.gone = doubts.gone, frozenset()
-    if len(dead) < MASS_LEDGERS_MIN or len(dead) <= MASS_SHARE * local:
-        return dead
-    doubts.gone = frozenset(dead)
-    waiting = len(doubts.gone - before)
-    if waiting:
-        log("garbage_waits", count=waiting, of=local, first=dead[0], last=dead[-1])
-    return [ledger_id for ledger_id in dead if ledger_id in before]
 
 
 async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:

@@ -112,7 +112,8 @@ class Bookie:
         self.others: tuple[Endpoint, ...] = ()
         """What its process serves besides, told when it registers."""
         self._clearing = False
-        self._doubts = Doubts()
+        self._doubts = Doubts(config.gc_interval_s, clock.monotonic)
+        self._collecting = asyncio.Lock()
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
         self.damage_reports: DamageReports | None = None
@@ -334,9 +335,10 @@ class Bookie:
     async def collect_garbage(self) -> None:
         """One pass now; an error is logged and changes nothing."""
         try:
-            await collect_garbage(
-                self.store, self.metadata, self._instance_id, self._log, self._doubts
-            )
+            async with self._collecting:
+                await collect_garbage(
+                    self.store, self.metadata, self._instance_id, self._log, self._doubts
+                )
             self._release_long_polls()
         except (QuireError, CookieError) as error:
             self._log("garbage_collection_skipped", error=str(error))
@@ -402,6 +404,7 @@ class Bookie:
 
     async def _check_space(self) -> None:
         self.store.check_space()
+        self._clear_if_full()  # Nothing tells of it where the bookie was read-only before.
 
     def _on_directory_changed(self, one: DirectoryState) -> None:
         """One of several."""
@@ -432,9 +435,7 @@ class Bookie:
         why = {} if writable else {"why": self._why_read_only()}
         self._log("writable" if writable else "read_only", bookie=self.bookie_id, **why)
         self._announcement.soon()
-        if self.store.disk_full and not self._clearing:
-            self._clearing = True
-            self._tasks.start(self._clear())
+        self._clear_if_full()
 
     def _tell_service(self) -> bool:
         """Whether the bookie takes new ledgers."""
@@ -446,6 +447,11 @@ class Bookie:
     def _why_read_only(self) -> str:
         found = [f"{one.path}: {one.reason}" for one in self.store.directories() if one.reason]
         return "; ".join(["an operator has said so"] * self._held_back + found)
+
+    def _clear_if_full(self) -> None:
+        if self.store.disk_full and not self._clearing:
+            self._clearing = True
+            self._tasks.start(self._clear())
 
     async def _clear(self) -> None:
         """Without room, deletions are looked for more often: they are what makes room."""
