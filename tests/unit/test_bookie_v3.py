@@ -244,6 +244,20 @@ async def test_negative_entry_ids_are_refused(peer: Peer) -> None:
     assert code(answer) == Code.BAD_REQUEST
 
 
+async def test_negative_ledger_ids_are_refused(bookie: Bookie, peer: Peer) -> None:
+    """No list of ledgers holds one: it would never be collected."""
+    for ledger_id in (-1, -5, -(2**63)):
+        packet = EntryCodec(ledger_id, DigestType.CRC32C, b"").pack_lac(0)
+        for request in (
+            v3.add_request(1, KEY, entry(ledger_id, 0), ledger_id, 0),
+            v3.read_request(2, ledger_id, -1, fence_with=KEY),
+            v3.write_lac_request(3, ledger_id, 0, KEY, packet),
+        ):
+            assert code(await ask(peer, request)) == Code.BAD_REQUEST
+    await bookie.collect_garbage()
+    assert bookie.store.ledger_ids() == []
+
+
 # -- last add confirmed -----------------------------------------------------------------------
 
 

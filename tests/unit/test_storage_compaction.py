@@ -24,6 +24,8 @@ from tests.support.storage import (
     check,
     compact,
     disk_of,
+    entries,
+    fill_segments,
     mixed,
     run,
     sealed,
@@ -650,3 +652,16 @@ def test_a_note_that_makes_no_sense_stops_nothing() -> None:
         file.close()
         assert read_note(box.disk) is None
         box.disk.remove(NOTE_NAME)
+
+
+def test_a_ledger_with_the_id_minus_one_is_compacted_as_any_other() -> None:
+    """Bookies took them once."""
+    box = opened(EAGER)
+    box.append(entries(-1, 0, 3))
+    fill_segments(box, 1, 2)
+    box.drop([1])
+    box.idle()
+    compact(box)
+    assert box.store.stats().compactions > 0
+    assert box.store.failed is None
+    check(box)

@@ -215,6 +215,8 @@ class BookieService:
             code = Code.IO_ERROR
         elif not flags & HIGH_PRIORITY and not self._takes(ledger_id):
             code = Code.READ_ONLY
+        elif not flags & RECOVERY_ADD and store.absence_unknown(ledger_id):
+            code = Code.READ_ONLY  # Its fence may be lost.
         else:
             # A copy that is brought here is of a ledger that exists: what was dropped may have been
             # one copy too many. Only whoever wrote it before must not go on.
@@ -237,6 +239,8 @@ class BookieService:
         """0, with the ledger known to the store under this key: one that is unknown is created. Or
         the code of the refusal; `deleted` is that of a ledger that was fenced and then deleted,
         unless it is to be created `again`."""
+        if ledger_id < 0:
+            return Code.BAD_REQUEST  # No list has it: it would never be collected.
         if len(key) != KEY_BYTES:
             return Code.UNAUTHORIZED  # it is a SHA-1: another length is the key of no ledger
         info = self.store.ledgers.get(ledger_id)
@@ -245,8 +249,13 @@ class BookieService:
                 return deleted
             self.store.create_ledger(ledger_id, key, again=again)
         elif info.master_key != key:
-            # A key that was lost to damage is not known; that does not make theirs wrong.
-            return Code.UNAUTHORIZED if info.master_key else key_lost
+            if info.master_key:
+                return Code.UNAUTHORIZED
+            # It was lost to damage, which does not make theirs wrong. Who brings copies gives it,
+            # as for a ledger of which nothing was left.
+            if not again:
+                return key_lost
+            self.store.adopt_key(ledger_id, key)
         return Code.OK
 
     def count_adds(self, batch: Batch) -> None:
@@ -363,8 +372,9 @@ class BookieService:
         try:
             entry_id = self._entry_id(request)
             if entry_id < 0:
-                asked_for_last = request.entry_id == LAST_ENTRY
-                return request.failed(Code.NO_ENTRY if asked_for_last else Code.BAD_REQUEST)
+                if request.entry_id != LAST_ENTRY:
+                    return request.failed(Code.BAD_REQUEST)
+                return request.failed(self.code_of_missing(NoEntry(), request.ledger_id))
             entries = self.store.read(
                 request.ledger_id, entry_id, request.max_count, self._budget(request)
             )

@@ -289,6 +289,9 @@ class LedgerDirectories(StoreEvents):
             )
         return self._place_for(ledger_id).store.create_ledger(ledger_id, master_key, again=again)
 
+    def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
+        self._home_of(ledger_id).adopt_key(ledger_id, master_key)
+
     def is_refused(self, ledger_id: int) -> bool:
         return any(place.store.is_refused(ledger_id) for place in self._serving)
 

@@ -292,7 +292,8 @@ class Rewrite:
 
     def _without_copies(self) -> Iterator[_Piece]:
         """The pieces, but for those whose entries others before them have; notes how they lie."""
-        ledger_id, low, high, most, before = -1, 0, -1, -1, None
+        ledger_id: int | None = None  # -1 is one that an earlier version took
+        low, high, most, before = 0, -1, -1, None
         for piece in self._pieces:
             if piece.ledger_id != ledger_id:
                 ledger_id, low, high, most, before = piece.ledger_id, 0, -1, -1, None

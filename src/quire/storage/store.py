@@ -266,6 +266,11 @@ class LedgerStore(StoreEvents, StoreFacts):
             self._appender.add_pending(StateRecord(RecordKind.FENCE, ledger_id))
         return info
 
+    def adopt_key(self, ledger_id: int, master_key: bytes) -> None:
+        """Of a ledger whose key was lost. `NoLedger`."""
+        self._info(ledger_id).master_key = master_key
+        self._appender.add_pending(StateRecord(RecordKind.MASTER_KEY, ledger_id, master_key))
+
     def is_refused(self, ledger_id: int) -> bool:
         """Whether the ledger was fenced and then deleted, less than `TOMBSTONE_TTL_MS` ago: adds
         to it must be refused as fenced."""

@@ -1,0 +1,128 @@
+"""What a bookie answers of which a segment is lost: what was there is not known, nor who was
+fenced."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from quire.bookie.service import BookieService
+from quire.bookie.whole import is_whole
+from quire.codec.frames import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.config import BookieConfig
+from quire.net.network import AsyncioNetwork
+from quire.storage.segment import segment_name
+from tests.support.storage import (
+    StoreOnDisk,
+    disk_of,
+    entries,
+    fill_segments,
+    key_of,
+    opened,
+)
+
+LEDGER = 7
+
+
+def quiet(event: str, **fields: object) -> None:
+    pass
+
+
+def with_a_loss(box: StoreOnDisk) -> BookieService:
+    """The first segment is gone."""
+    box.append(entries(1, 10_000, 1))
+    box.idle()
+    box.close()
+    disk_of(box).remove(segment_name(1))
+    assert box.open().negatives_unknown
+    store: Any = box.store
+    service = BookieService(store, BookieConfig(), box.clock, AsyncioNetwork(), quiet)
+    service.writable = store.all_writable
+    return service
+
+
+class Asked:
+    """For one entry."""
+
+    max_count, max_bytes, connection = 1, 0, None
+
+    def __init__(self, entry_id: int) -> None:
+        self.ledger_id, self.entry_id = LEDGER, entry_id
+
+    def failed(self, code: int) -> int:
+        return code
+
+    def found(self, found: object) -> int:
+        return int(Code.OK)
+
+
+@pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
+async def test_it_does_not_say_that_there_is_no_last_entry(how: str) -> None:
+    box = opened()
+    box.append(entries(LEDGER, 0, 3))
+    box.pump()
+    fill_segments(box, 1, 1)
+    if how == "its fence is there":
+        box.fence(LEDGER)
+    service = with_a_loss(box)
+    if how == "fenced by a recovery":
+        answers: list[int] = []
+        assert service.fence(LEDGER, key_of(LEDGER), answers.append) == Code.OK
+        box.idle()
+        assert answers == [Code.OK]
+    for entry_id in (0, LAST_ENTRY):
+        asked: Any = Asked(entry_id)
+        answer: Any = service.answer(asked)
+        assert answer == Code.UNKNOWN_LEDGER_STATE
+
+
+async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:
+    box = opened()
+    box.append(entries(LEDGER, 0, 3))
+    box.fence(LEDGER)
+    box.pump()
+    fill_segments(box, 1, 1)
+    service = with_a_loss(box)
+    for flags in (0, HIGH_PRIORITY):
+        assert service.may_add(LEDGER, key_of(LEDGER), flags) == Code.READ_ONLY
+    for flags in (RECOVERY_ADD, RECOVERY_ADD | HIGH_PRIORITY):
+        expected = Code.OK if flags & HIGH_PRIORITY else Code.READ_ONLY
+        assert service.may_add(LEDGER, key_of(LEDGER), flags) == expected
+
+
+@pytest.mark.parametrize("left", ["nothing", "its fence", "its explicit LAC"])
+async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
+    """Its key stood in what is lost."""
+    box = opened()
+    box.append(entries(LEDGER, 0, 3))
+    box.pump()
+    fill_segments(box, 1, 1)
+    if left == "its fence":
+        box.fence(LEDGER)
+    elif left == "its explicit LAC":
+        box.store.write_explicit_lac(LEDGER, bytes(40), lambda error: None)
+    service = with_a_loss(box)
+    # What a worker of autorecovery does.
+    code = service.may_add(LEDGER, key_of(LEDGER), RECOVERY_ADD | HIGH_PRIORITY)
+    assert code == Code.OK
+    box.append(entries(LEDGER, 0, 3), reserve=True)
+    box.idle()
+    metadata = LedgerMetadata(
+        1, 1, 1, (Segment(0, ("me",)),), state=LedgerState.CLOSED, last_entry_id=2, length=300,
+        password=b"",
+    )  # fmt: skip
+    looking = asyncio.ensure_future(is_whole(box.store, LEDGER, metadata, "me"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+        box.idle()
+    assert looking.done()
+    assert looking.result()
+    assert service.may_add(LEDGER, b"another key".ljust(20), RECOVERY_ADD | HIGH_PRIORITY) == (
+        Code.UNAUTHORIZED
+    )
+    disk_of(box).kill()
+    box.open()
+    assert box.store.ledgers[LEDGER].master_key == key_of(LEDGER)
