@@ -665,3 +665,57 @@ def test_a_ledger_with_the_id_minus_one_is_compacted_as_any_other() -> None:
     assert box.store.stats().compactions > 0
     assert box.store.failed is None
     check(box)
+
+
+def test_nothing_is_compacted_any_more_once_the_log_has_failed() -> None:
+    """A sync that fails is final for the directory; it may go on for long beside others."""
+    box = opened(replace(EAGER, compact_bytes_per_s=1))
+    mixed(box, segments=4)
+    box.drop([1, 2, 3, 4])
+    box.pump()
+    box.store.check_space()
+    box.pump()  # It has copied a group, and pauses.
+    disk = disk_of(box)
+    before = {name: disk.open(f"{LOG_DIRECTORY}/{name}").size() for name in disk.list("log")}
+    assert SPARE_NAME.removeprefix(f"{LOG_DIRECTORY}/") in before
+    disk.fail_sync_once(segment_name(max(one.number for one in box.store.usage())))
+    box.append(entries(99, 0, 1))
+    box.pump()
+    assert box.store.failed is not None
+    for _ in range(20):
+        box.idle()
+        box.store.check_space()
+    assert before == {
+        name: disk.open(f"{LOG_DIRECTORY}/{name}").size() for name in disk.list("log")
+    }
+    check(box)
+
+
+def test_room_for_a_compaction_is_held_only_where_one_may_come() -> None:
+    """All ledgers are deleted, and something else fills the disk: what is free then counts."""
+    least, free = 1_000_000, 10_000_000
+    box = opened(replace(EAGER, min_free_bytes=least))
+    mixed(box, segments=2)
+    disk_of(box).free_bytes = lambda: free  # type: ignore[method-assign]
+
+    def fill(one: object) -> None:
+        nonlocal free
+        free = 30_000
+
+    box.store.on_compaction = fill
+    box.drop([1, 2, 3])
+    for _ in range(10):
+        box.store.check_space()
+        box.idle()
+    assert free == 30_000
+    assert box.store.disk_full
+    box.drop([4, 5, 6])
+    for _ in range(10):
+        box.store.check_space()
+        box.idle()
+    assert not sealed(box)
+    free = least + 50_000
+    for _ in range(20):
+        box.store.check_space()
+        box.idle()
+    assert box.store.writable

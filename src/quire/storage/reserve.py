@@ -28,7 +28,10 @@ class Reserve(Chore):
         """Make it, in the background, where it lacks and there is room."""
         if self._spares.space:
             self._given = False
-        if not wanted or self._busy or self._given or self.size_bytes >= self._wanted_bytes:
+        if self._busy or self._given or self.size_bytes >= self._wanted_bytes:
+            return
+        if not wanted:
+            self._spares.held_bytes = 0
             return
         self._spares.held_bytes = self._wanted_bytes
         self._busy = True

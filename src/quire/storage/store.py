@@ -155,7 +155,7 @@ class LedgerStore(StoreEvents, StoreFacts):
             self._catalogue, self._config, self._spares, writer, self._schedule,
             upkeep.sealer.seal, self._times,
         )  # fmt: skip
-        self._appender.on_failure = self.tell_failure
+        self._appender.on_failure = self._log_failed
         self._appender.on_drained = self.tell_drained
         upkeep.compactor.on_done = self.tell_compaction
         upkeep.quarantine.on_change = partial(self.tell_damage, self._disk.path)
@@ -397,7 +397,7 @@ class LedgerStore(StoreEvents, StoreFacts):
     def check_space(self) -> None:
         """Look at the free space, in the background, and begin a compaction where one is due; call
         it every few seconds."""
-        if self._started:
+        if self._started and self.failed is None:
             self._spares.check()
             self._upkeep.tick()
 
@@ -419,6 +419,12 @@ class LedgerStore(StoreEvents, StoreFacts):
                 remedy="Check the disk and restart the bookie",
             )
         )
+
+    def _log_failed(self, error: StorageError) -> None:
+        """Nothing more is begun there: see `docs/disk.md` on a sync that fails."""
+        self._spares.closed = True
+        self._upkeep.cancel()
+        self.tell_failure(error)
 
     def _space_changed(self) -> None:
         self._appender.on_prepared()
