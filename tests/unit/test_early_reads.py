@@ -25,10 +25,12 @@ from quire.storage.blocking import InlineReader
 from quire.storage.disk import RealDisk
 from quire.storage.early_reads import EarlyReads
 from quire.storage.index_cache import CACHE_NAME
+from quire.storage.inspect import open_segment
 from quire.storage.loading import LoadProgress, LoadStopped
 from quire.storage.recovery import RecoveryReport
 from quire.storage.segment import segment_name
 from quire.storage.store import LedgerStore
+from quire.testing.disk import SimFile
 from tests.support.bookie import SMALL as BOOKIE
 from tests.support.bookie import memory_metadata, peer_of, running_bookie
 from tests.support.crash_sweep import contents_of
@@ -88,6 +90,41 @@ def early(store: LedgerStore, ledger_id: int, entry_id: int, count: int = 1) -> 
     [one] = store.early
     found = run(one.read(ledger_id, entry_id, count, 1 << 30, 4))
     return None if found is None else [bytes(entry) for entry in found]
+
+
+@pytest.mark.parametrize("damaged", [False, True], ids=["", "begun anew"])
+def test_early_reads_leave_no_file_open(
+    damaged: bool,
+    at_each_step: list[Callable[[LedgerStore], None]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where a footer does not check, and the start begins anew without it."""
+    box = filled()
+    disk = disk_of(box)
+    if damaged:
+        with open_segment(disk, 3) as one:
+            assert one.facts.trailer is not None
+            at = one.facts.trailer.summary_at + 5
+        disk.flip_bit(segment_name(3), at)
+    files: list[SimFile] = []
+    open_file = disk.open
+
+    def opening(name: str) -> SimFile:
+        files.append(open_file(name))
+        return files[-1]
+
+    monkeypatch.setattr(disk, "open", opening)
+
+    def look(store: LedgerStore) -> None:
+        early(store, 1, 0)
+
+    at_each_step.append(look)
+    box.open()
+    box.store.end_early()
+    box.idle()
+    box.close()
+    assert files
+    assert [file for file in files if not file._closed] == []
 
 
 def test_what_is_loaded_is_read_and_of_all_else_nothing_is_known(

@@ -25,7 +25,7 @@ from tests.support.segments import (
     sealed_numbers,
     spoilt,
 )
-from tests.support.storage import StoreOnDisk, sim_disk
+from tests.support.storage import StoreOnDisk, entries, sim_disk
 
 CRASH_SEEDS = 4
 """How often each operation is the last: what was not synced is kept in other parts each time."""
@@ -102,6 +102,30 @@ def test_what_was_dropped_while_its_segment_waited_to_be_sealed_stays_out(
     with open_segment(disk, number) as one:
         assert one.summary is not None
         assert list(one.summary.ledger_ids) == [1, 2, 4]
+
+
+def test_it_still_speaks_of_what_was_dropped_before_its_segment_was_sealed() -> None:
+    """Else the record of that deletion may be let go, with runs of the ledger in the groups."""
+    disk = sim_disk()
+    box = StoreOnDisk(disk)
+    box.open()
+    entry_id = 0
+    for segments in (1, 2):
+        box.append(entries(7, 3 * segments, 3))
+        box.pump()
+        while len(box.store.usage()) == segments:
+            box.append(entries(1, entry_id, 10, 200))
+            entry_id += 10
+    box.drop([7])
+    box.idle()
+    box.close()
+    number = sealed_numbers(disk)[1]
+    before = contents(disk)[segment_name(number)]
+    spoilt(disk, number, "checksums")
+    assert rebuilt(disk)[number].outcome is Outcome.REBUILT
+    assert contents(disk)[segment_name(number)] == before
+    with open_segment(disk, number) as one:
+        assert [record.ledger_id for record in one.records] == [7]
 
 
 def test_what_is_left_of_an_index_is_kept_where_groups_are_lost() -> None:

@@ -35,6 +35,9 @@ class LoadProgress:
 
     def index(self, number: int, trailer: Trailer) -> None:
         """Ahead of the ledgers' rows that name the segment."""
+        known = self.sealed.get(number)
+        if known is not None and known.trailer == trailer:
+            return  # The start begins anew: reads may have its file open.
         segment = Segment(number, None, trailer.file_bytes)
         segment.seal(trailer, LedgerIds())
         self.sealed[number] = segment

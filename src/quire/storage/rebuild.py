@@ -23,6 +23,7 @@ from quire.storage.recovery import Recovered
 from quire.storage.replay import Replayer, Unsealed
 from quire.storage.scan import Scan, scan_groups
 from quire.storage.scrub import Target
+from quire.storage.sealer import mentions_of
 from quire.storage.sealing import SealInput, write_footer
 from quire.storage.seams import Disk, File
 from quire.storage.segment import Segment, SegmentState, segment_name
@@ -160,13 +161,15 @@ def _write(
         confirmed = replayed.ledgers[ledger_id].last_add_confirmed
         if summary is not None:
             known = summary.find(ledger_id)
-            if known is None:
-                continue  # It was deleted before the segment was sealed.
+            if known is None:  # It was deleted before the segment was sealed.
+                segment.forgotten.add(ledger_id)
+                continue
             confirmed = known.last_add_confirmed
         ledgers.append((ledger_id, part, confirmed))
     found.file.truncate(segment.end)
     found.file.sync()
-    write_footer(SealInput(own_id, segment, ledgers, segment.records))
+    records = [*segment.records, *mentions_of(segment)]
+    write_footer(SealInput(own_id, segment, ledgers, records))
 
 
 def _replay(found: Unsealed) -> tuple[Segment, Catalogue]:

@@ -41,7 +41,7 @@ class Sealer(Chore):
         if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
             return
         described = _described(list(segment.parts.items()), self._catalogue.ledgers)
-        records = [*segment.records, *_mentions(segment)]
+        records = [*segment.records, *mentions_of(segment)]
         job = SealInput(self._directory_id, segment, described, records)
         self.waiting += 1
         self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
@@ -116,7 +116,7 @@ class Sealer(Chore):
         self._sealed()
 
 
-def _mentions(segment: Segment) -> Iterator[StateRecord]:
+def mentions_of(segment: Segment) -> Iterator[StateRecord]:
     """Of ledgers that were dropped when the segment took no more, so that no record of it tells of
     them. Should its index be lost, a start finds their runs in its groups: with these it speaks of
     them, and the records of their deletion are kept. They say nothing else: whether that deletion
