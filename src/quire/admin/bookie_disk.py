@@ -260,7 +260,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
     """A master key is told by its length alone: whoever has it may write."""
-    from quire.codec.log_parts import Deleted, RecordKind, decode_segment_value
+    from quire.codec.log_parts import Deleted, Merged, RecordKind, decode_segment_value
 
     described: dict[str, Any] = {
         "record": record.kind.name.lower(),
@@ -272,7 +272,9 @@ def _record_as_json(record: StateRecord) -> dict[str, Any]:
             "time": time_text(deleted.time_ms), "fenced": deleted.fenced,
             "before_segment": deleted.before_segment or None,
         }  # fmt: skip
-    elif record.kind in (RecordKind.DROPPED, RecordKind.REPAIRED, RecordKind.MERGED):
+    elif record.kind is RecordKind.MERGED:
+        described["segment"] = Merged.decode(record.value).segment
+    elif record.kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
         described["segment"] = decode_segment_value(record.value)
     elif record.value:
         described["bytes"] = len(record.value)

@@ -377,6 +377,11 @@ class Trailer:
     def file_bytes(self) -> int:
         return self.trailer_at + TRAILER_BYTES
 
+    @property
+    def crc(self) -> int:
+        """The trailer's own checksum: another file of the same number has another."""
+        return int.from_bytes(self.encode()[-_U32.size :], "little")
+
     def encode(self) -> bytes:
         body = _TRAILER.pack(
             TRAILER_MAGIC, self.directory_id, self.segment, self.first_group, self.end_group,

@@ -71,7 +71,7 @@ class RecordKind(enum.IntEnum):
     REPAIRED = 6
     """value: a segment number; what was lost in segments before it is not missed any more."""
     MERGED = 7
-    """value: number of a segment whose live entries a compaction has copied to this one."""
+    """value: see `Merged`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +111,31 @@ class Deleted:
         return cls(time_ms, bool(fenced), before_segment)
 
 
+class Merged(NamedTuple):
+    """What a MERGED record says: the live entries of that segment are copies of what is here.
+
+    It names the file, not the number: a segment whose removal a crash has prevented may live again,
+    where its index was lost, and then be the place of a later compaction, of which nothing is here.
+    """
+
+    segment: int
+    trailer_crc: int | None
+    """None: of a log that was written before there was one; it names no file."""
+
+    def encode(self) -> bytes:
+        assert self.trailer_crc is not None
+        return segment_value(self.segment) + self.trailer_crc.to_bytes(4, "little")
+
+    @classmethod
+    def decode(cls, value: Buffer) -> Merged:
+        if len(value) not in (8, 12):
+            raise FormatError(f"a MERGED record of {len(value)} bytes")
+        crc = int.from_bytes(value[8:], "little") if len(value) == 12 else None
+        return cls(decode_segment_value(value[:8]), crc)
+
+
 def segment_value(number: int) -> bytes:
-    """The value of DROPPED, REPAIRED and MERGED records."""
+    """The value of DROPPED and REPAIRED records."""
     return number.to_bytes(8, "little")
 
 

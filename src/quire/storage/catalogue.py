@@ -11,7 +11,13 @@ from itertools import pairwise
 
 from quire.codec.index_cache_format import CachedLedger
 from quire.codec.log_footer import Summary
-from quire.codec.log_parts import Deleted, RecordKind, StateRecord, decode_segment_value
+from quire.codec.log_parts import (
+    Deleted,
+    Merged,
+    RecordKind,
+    StateRecord,
+    decode_segment_value,
+)
 from quire.storage import sealed_rows
 from quire.storage.batch import Batch, Run
 from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
@@ -177,15 +183,16 @@ class Catalogue:
             segment.live_ledgers -= 1
             segment.live_bytes -= info.remove_sealed(number)
 
-    def _apply_merged(self, number: int) -> None:
-        """A crash came between a compaction and the removal of what it had copied."""
-        segment = self.segments.get(number)
-        if segment is None or segment.state is not SegmentState.SEALED:
+    def _apply_merged(self, merged: Merged) -> None:
+        """A crash came between a compaction and the removal of what it had copied. Where it is not
+        known whether this is the file that it had copied, its entries are there twice."""
+        segment = self.segments.get(merged.segment)
+        if segment is None or segment.trailer is None or segment.trailer.crc != merged.trailer_crc:
             return
         for ledger_id in segment.mentions:
             info = self.ledgers.get(ledger_id)
             if info is not None:
-                self.unindex(info, number)
+                self.unindex(info, merged.segment)
 
     # -- state records ----------------------------------------------------------------------------
 
@@ -199,7 +206,7 @@ class Catalogue:
             self.repaired_before = max(self.repaired_before, decode_segment_value(record.value))
             return
         if kind is RecordKind.MERGED:
-            self._apply_merged(decode_segment_value(record.value))
+            self._apply_merged(Merged.decode(record.value))
             return
         if kind is RecordKind.DROPPED:
             return  # The start has looked at these before.

@@ -21,10 +21,9 @@ from functools import partial
 
 from quire.codec.log_parts import (
     Deleted,
+    Merged,
     RecordKind,
     StateRecord,
-    decode_segment_value,
-    segment_value,
 )
 from quire.core.compaction import Choice, SegmentFacts, alone, choose, why_not
 from quire.storage.catalogue import TOMBSTONE_TTL_MS
@@ -379,6 +378,7 @@ class Compactor(PacedChore):
                 self._quarantine.doubt(bad.number)
             self.tick()
         elif not may_pass(error):
+            self.cancel()  # What is on the disk may not be what is known of it.
             self._broken(error)
 
     def _release(self, work: _Work) -> None:
@@ -421,7 +421,7 @@ class Compactor(PacedChore):
             if kind is RecordKind.DELETED:
                 needed = self._is_deletion_needed(work, record)
             elif kind is RecordKind.MERGED:
-                needed = decode_segment_value(record.value) in self._catalogue.segments
+                needed = Merged.decode(record.value).segment in self._catalogue.segments
             elif kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
                 needed = True
             else:
@@ -437,7 +437,10 @@ class Compactor(PacedChore):
             if lives and info.master_key and ledger_id not in known:
                 kept.append(StateRecord(RecordKind.MASTER_KEY, ledger_id, info.master_key))
         for number in work.choice.numbers[:-1]:
-            kept.append(StateRecord(RecordKind.MERGED, value=segment_value(number)))
+            trailer = self._catalogue.segments[number].trailer
+            assert trailer is not None
+            value = Merged(number, trailer.crc).encode()
+            kept.append(StateRecord(RecordKind.MERGED, value=value))
         return kept
 
     def _is_deletion_needed(self, work: _Work, record: StateRecord) -> bool:

@@ -39,7 +39,7 @@ from quire.codec.log_group import (
     GroupEncoder,
 )
 from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError, StateRecord
-from quire.errors import DamagedError
+from quire.errors import DamagedError, StorageError
 from quire.storage.batch import Batch, Run
 from quire.storage.copies import Footers
 from quire.storage.extents import Extent, of_rows
@@ -220,7 +220,8 @@ class Rewrite:
         return written
 
     def finish(self, last_add_confirmed: Mapping[int, int]) -> Result:
-        """The footer, and the rename; on return the output is durable in its place. `OSError`."""
+        """The footer, and the rename; on return the output is durable in its place. `OSError`: the
+        old file has it; `StorageError`: either may have it after a crash."""
         output, file = self._output, self._file
         assert file is not None
         ledgers = []
@@ -230,7 +231,13 @@ class Rewrite:
         sealed = write_footer(SealInput(self._directory_id, output, ledgers, self._records))
         self.close()
         self._disk.rename(SPARE_NAME, output.name)
-        self._disk.sync_directory(LOG_DIRECTORY)
+        try:
+            self._disk.sync_directory(LOG_DIRECTORY)
+        except OSError as error:
+            # Not one that passes, whatever it is: the segment is not what it was.
+            raise StorageError(
+                f"{output.name} was rewritten, and its directory could not be synced: {error}"
+            ) from error
         return Result(sealed, output.groups_at, output.end, self._copied, self._duplicates)
 
     def close(self) -> None:

@@ -204,7 +204,7 @@ def a_start_forgets_fences(patch: pytest.MonkeyPatch) -> None:
     rule="rule 34",
 )
 def a_footer_forgets_the_records(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Sealer, "seal", ("[*segment.records, *_mentions(segment)]", "[]"))
+    edit(patch, Sealer, "seal", ("[*segment.records, *mentions_of(segment)]", "[]"))
 
 
 @mutant(
