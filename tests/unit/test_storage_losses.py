@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import errno
+import struct
+
 import pytest
 
+from quire.codec.frames import add_request
 from quire.codec.log_group import GROUP_MAGIC
+from quire.storage import sealer
+from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import VOUCHES
+from quire.storage.scan import scan_groups
+from quire.storage.sealing import Sealed, SealInput
 from quire.storage.segment import segment_name
 from quire.storage.space_report import look
 from tests.support.storage import (
@@ -15,6 +23,7 @@ from tests.support.storage import (
     disk_of,
     entries,
     fill_segments,
+    key_of,
     opened,
 )
 
@@ -100,3 +109,71 @@ def test_groups_that_do_not_check_are_lost_whatever_the_segments_behind_tell() -
     disk_of(box).remove(segment_name(VOUCHER))
     problems = box.open().problems
     assert any("1 group of" in problem for problem in problems)
+
+
+def lose_group(box: StoreOnDisk, number: int, at: int) -> None:
+    disk = disk_of(box)
+    found = scan_groups(disk.open(segment_name(number)), box.store._directory_id, number, 4096)
+    assert len(found.groups) > at + 1
+    disk.flip_bit(segment_name(number), found.groups[at].header.offset + 100)
+
+
+def append_alone(box: StoreOnDisk, ledger_id: int, first: int, count: int) -> None:
+    """Each in a group of its own."""
+    for entry_id in range(first, first + count):
+        box.append([(ledger_id, entry_id, bytes(300))])
+        box.pump()
+
+
+def test_what_waited_for_room_for_its_index_is_sealed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second loss is repaired meanwhile, which seals all that have lost something."""
+    box = opened()
+    append_alone(box, 1, 0, 8)
+    disk_of(box).kill()
+    lose_group(box, 1, 4)
+    box.open()
+    write_footer, full = sealer.write_footer, True
+
+    def writing(job: SealInput) -> Sealed:
+        if full:
+            raise OSError(errno.ENOSPC, "no room")
+        return write_footer(job)
+
+    monkeypatch.setattr(sealer, "write_footer", writing)
+    repaired: list[object] = []
+    box.store.mark_repaired(repaired.append)
+    box.idle()
+    append_alone(box, 2, 20, 10)
+    disk_of(box).kill()
+    lose_group(box, 2, 6)
+    assert box.open().negatives_unknown
+    box.idle()
+    whole = {entry_id: box.read(1, entry_id) for entry_id in range(3)}
+    box.store.check_space()
+    box.idle()
+    box.store.mark_repaired(repaired.append)
+    full = False
+    box.idle()
+    assert repaired == [None, None]
+    box.store.check_space()
+    box.idle()
+    assert {entry_id: box.read(1, entry_id) for entry_id in range(3)} == whole
+    disk_of(box).kill()
+    assert not box.open().negatives_unknown
+    assert {entry_id: box.read(1, entry_id) for entry_id in range(3)} == whole
+
+
+def test_no_lac_is_taken_from_a_block_that_does_not_check() -> None:
+    box = opened()
+    head = struct.pack(">qqqq", 7, 100, 0, 50)
+    frame = add_request(key_of(7), head + bytes(50))
+    box.store.create_ledger(7, key_of(7))
+    box.store.append(Batch([frame], [Run(7, 100, 1, 0, len(frame))]), lambda batch, error: None)
+    box.pump()
+    append_alone(box, 8, 0, 2)
+    disk, name = disk_of(box), segment_name(1)
+    disk.kill()
+    data = bytes(disk.open(name).read(0, 1 << 20) or b"")
+    disk.flip_bit(name, data.index(head) + 23, 6)  # 0 becomes 64
+    assert box.open().damaged_blocks == 1
+    assert box.store.ledgers[7].last_add_confirmed <= 0

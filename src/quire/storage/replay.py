@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from quire.codec.log_footer import Trailer
 from quire.codec.log_format import SegmentHeader
 from quire.codec.log_group import GROUP_COMPACTED, GROUP_LAST
-from quire.codec.log_parts import BLOCK_BYTES, StateRecord
+from quire.codec.log_parts import BLOCK_BYTES, StateRecord, aligned, block_checksums
 from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import Catalogue
 from quire.storage.scan import Scan, ScannedGroup
@@ -297,7 +297,7 @@ class Replayer:
             run = max(part.runs, key=lambda run: run.last)
             size = run.frame_size or (run.sizes[-1] if run.sizes else 0)
             at = run.batch.file_offset + run.offset + run.size_bytes - size
-            data = read(file, at, segment.head_bytes + _ENTRY_HEAD.size)
+            data = _checked(segment, file, at, segment.head_bytes + _ENTRY_HEAD.size)
             if len(data) < segment.head_bytes + _ENTRY_HEAD.size:
                 continue
             (length,) = _LENGTH.unpack_from(data)
@@ -305,6 +305,17 @@ class Replayer:
             if (length, ledger, entry) == (size - 4, ledger_id, run.last) and lac <= entry:
                 info = self.catalogue.ledgers[ledger_id]
                 info.last_add_confirmed = max(info.last_add_confirmed, lac)
+
+
+def _checked(segment: Segment, file: File, at: int, size: int) -> bytes:
+    """None, where a block of it does not match its checksum."""
+    low = at - at % BLOCK_BYTES
+    data = read(file, low, aligned(at + size) - low)
+    first = (low - segment.groups_at) // BLOCK_BYTES
+    found = block_checksums((data,))
+    if found != segment.checksums[first : first + len(found)]:
+        return b""
+    return bytes(data[at - low : at - low + size])
 
 
 def runs_of(group: ScannedGroup) -> list[Run]:

@@ -32,6 +32,8 @@ class Sealer(Chore):
         self.waiting = 0
         """Closed segments that wait for their footer."""
         self.closed = False
+        self._under_way: set[int] = set()
+        """Segments that wait, by their numbers."""
         self.error: str | None = None
         """Why the last seal failed. A segment that is not sealed stays readable."""
 
@@ -40,6 +42,9 @@ class Sealer(Chore):
         nothing is written over what may be left of them, as long as they are missed."""
         if segment.lost_groups and segment.number >= self._catalogue.repaired_before:
             return
+        if segment.state is not SegmentState.CLOSED or segment.number in self._under_way:
+            return
+        self._under_way.add(segment.number)
         described = _described(list(segment.parts.items()), self._catalogue.ledgers)
         records = [*segment.records, *mentions_of(segment)]
         job = SealInput(self._directory_id, segment, described, records)
@@ -61,6 +66,7 @@ class Sealer(Chore):
     def _on_written(self, job: SealInput, sealed: Sealed | None, error: Exception | None) -> None:
         if sealed is None:
             self.waiting -= 1
+            self._under_way.discard(job.segment.number)
             assert error is not None
             self.error = str(error)
             if is_full(error):
@@ -100,6 +106,7 @@ class Sealer(Chore):
 
     def _on_taken_over(self, segment: Segment) -> None:
         self.waiting -= 1
+        self._under_way.discard(segment.number)
         infos = self._catalogue.ledgers
         for ledger_id, empty in segment.parts.items():
             infos[ledger_id].drop_part(empty)
