@@ -15,6 +15,7 @@ from quire.testing.disk import SimDisk
 from tests.support.storage import (
     SMALL,
     StoreOnDisk,
+    check,
     disk_of,
     entries,
     fill_segments,
@@ -344,3 +345,31 @@ def test_a_log_of_a_later_version_is_refused_untouched() -> None:
     with pytest.raises(StorageError, match="log format 9"):
         box.open()
     assert disk.open(name).read(0, 1 << 20) == before
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "current/SCRUB", "log/0000000000000001.damaged", "log/INDEX", "log/CLEAN", "log/SUSPENDED",
+        "log/compaction.spare",
+    ],
+)  # fmt: skip
+def test_no_small_file_that_cannot_be_read_keeps_a_bookie_from_starting(name: str) -> None:
+    """A bad sector, say. What each of them says is a help, or is found out again."""
+    box = opened()
+    fill_segments(box, 1, 2)
+    box.store.suspend_compaction(minor=True, major=True, by="me")
+    box.idle()
+    box.close()
+    disk = disk_of(box)
+    if not disk.exists(name):
+        file = disk.create(name)
+        file.write([b"x" * 100], 0)
+        file.sync()
+    disk.fail_reads(name)
+    box.open()
+    for _ in range(3):
+        box.store.check_space()
+        box.idle()
+    check(box)
+    assert box.store.failed is None

@@ -35,7 +35,7 @@ from quire.storage.rewrite import BadSegmentError, Result, Rewrite, Source
 from quire.storage.salvage import Salvage, is_original_deletion
 from quire.storage.segment import LedgerInfo, Segment, SegmentState
 from quire.storage.spares import may_pass
-from quire.storage.suspension import Suspension, read_note, resumed, suspended, write_note
+from quire.storage.suspension import Suspension, resumed, suspended, write_note
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +92,7 @@ class Compactor(PacedChore):
 
     def load(self) -> None:
         """A suspension ends with the process that it was told to. `OSError`."""
-        if read_note(self._disk) is not None:
-            write_note(self._disk, None)
+        write_note(self._disk, None)
 
     def suspend(self, *, minor: bool, major: bool, by: str) -> None:
         """Begin none of these kinds from now on, not on a full disk either. Where there is no room

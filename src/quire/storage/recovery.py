@@ -297,12 +297,12 @@ class Recovery:
         return sorted(numbers)
 
     def _read_mark(self) -> CleanMark | None:
-        data = read_small_file(self._disk, CLEAN_NAME)
-        if data is None:
-            return None
         try:
+            data = read_small_file(self._disk, CLEAN_NAME)
+            if data is None:
+                return None
             mark = CleanMark.decode(data)
-        except FormatError as error:
+        except (FormatError, OSError) as error:  # Then it is looked closer.
             self._problems.append(f"{CLEAN_NAME}: {error}")
             return None
         return mark if mark.directory_id == self._id else None
