@@ -47,6 +47,7 @@ from quire.storage.sealing import (
 )
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.tolerant import Tolerant
 from quire.units import counted
 
 CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
@@ -312,7 +313,8 @@ class Recovery:
         self._progress.advance()
         file = self._disk.open(segment_name(number))
         try:
-            self._headers[number] = header = read_segment_header(file, self._id, number)
+            readable = Tolerant(file)
+            self._headers[number] = header = read_segment_header(readable, self._id, number)
             known = None if self._cache is None else self._cache.trailer_of(number, file)
             if known is not None:
                 self._trailers[number] = known
@@ -320,23 +322,26 @@ class Recovery:
                 return True
             try:
                 if self._whole_footers:
-                    self._trailers[number] = load_footer(file, self._id, number).trailer
+                    self._trailers[number] = load_footer(readable, self._id, number).trailer
                 else:
-                    self._trailers[number] = load_trailer(file, self._id, number)
+                    self._trailers[number] = load_trailer(readable, self._id, number)
             except FormatError:
                 pass
             else:
                 file.close()
                 return True
-            if header is None and not has_groups(file):
+            if header is None and not has_groups(readable):
                 file.close()
                 return False
             start = 0 if header is None else header.size_bytes
-            scan = scan_groups(file, self._id, number, start)
+            scan = scan_groups(readable, self._id, number, start)
             self._unsealed[number] = Unsealed(number, header, scan, file)
         except BaseException:
             file.close()
             raise
+        if readable.unreadable:
+            what = f"{counted(len(readable.unreadable), 'block')} of {segment_name(number)}"
+            self._problems.append(f"{what} cannot be read")
         if header is None:
             self._problems.append(f"the header of {segment_name(number)} is damaged")
         return True
@@ -374,12 +379,13 @@ class Recovery:
         if found is not None:
             return found
         file = self._disk.open(segment_name(number))
+        readable = Tolerant(file)
         try:
             try:
-                return load_behind(file, self._trailers[number])
+                return load_behind(readable, self._trailers[number])
             except FormatError:
                 # Beside a bookie that runs a compaction may have put another file in its place.
-                return load_footer(file, self._id, number)
+                return load_footer(readable, self._id, number)
         except FormatError as error:
             if not self._whole_footers:
                 raise _BadFooterError from None
@@ -393,7 +399,7 @@ class Recovery:
             file = self._disk.open(segment_name(number))
             try:
                 # A footer that does not check is none to start from, with or without the cache.
-                return load_records(file, self._trailers[number])
+                return load_records(Tolerant(file), self._trailers[number])
             finally:
                 file.close()
         if number in self._trailers:

@@ -308,9 +308,12 @@ class Replayer:
 
 
 def _checked(segment: Segment, file: File, at: int, size: int) -> bytes:
-    """None, where a block of it does not match its checksum."""
+    """None, where a block of it does not match its checksum, or cannot be read."""
     low = at - at % BLOCK_BYTES
-    data = read(file, low, aligned(at + size) - low)
+    try:
+        data = read(file, low, aligned(at + size) - low)
+    except OSError:
+        return b""  # Whoever reads the entry is told.
     first = (low - segment.groups_at) // BLOCK_BYTES
     found = block_checksums((data,))
     if found != segment.checksums[first : first + len(found)]:

@@ -23,8 +23,9 @@ from quire.codec.log_group import (
 from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError, aligned
 from quire.errors import StorageError
 from quire.storage.sealing import read
-from quire.storage.seams import File
+from quire.storage.seams import Readable
 from quire.storage.segment import segment_name
+from quire.storage.tolerant import Tolerant
 
 SCAN_BYTES = 1024 * 1024
 _ZEROS = bytes(SCAN_BYTES)
@@ -58,7 +59,7 @@ class Scan:
     for each is synced before the next; or one that is last, where no sector of its front lacks."""
 
 
-def read_segment_header(file: File, directory_id: bytes, number: int) -> SegmentHeader | None:
+def read_segment_header(file: Readable, directory_id: bytes, number: int) -> SegmentHeader | None:
     """None where it does not check. `StorageError` where a later version wrote it."""
     head = read(file, 0, BLOCK_BYTES)
     try:
@@ -76,7 +77,7 @@ def read_segment_header(file: File, directory_id: bytes, number: int) -> Segment
     return header
 
 
-def has_groups(file: File) -> bool:
+def has_groups(file: Readable) -> bool:
     """Whether anything in the file looks like the start of a group, checked or not.
 
     Only the start of a file that starts with zeros is looked at: groups follow the header closely,
@@ -86,11 +87,13 @@ def has_groups(file: File) -> bool:
     while (at == 0 or not blank) and (data := read(file, at, SCAN_BYTES)):
         if any(data.startswith(GROUP_MAGIC, block) for block in range(0, len(data), BLOCK_BYTES)):
             return True
+        if _unreadable_from(file, 0):
+            return True  # It may be one.
         at += len(data)
     return False
 
 
-def scan_groups(file: File, directory_id: bytes, number: int, start: int) -> Scan:
+def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> Scan:
     """All groups whose tables check, in the order of the file."""
     scan = Scan(end=start)
     size = file.size()
@@ -101,12 +104,18 @@ def scan_groups(file: File, directory_id: bytes, number: int, start: int) -> Sca
     if scan.tail_used:
         scan.lost_behind = _begun_behind(file, scan.end, size) or int(
             _has_damaged_front(file, directory_id, number, scan.end)
+            or _unreadable_from(file, scan.end)
         )
     return scan
 
 
+def _unreadable_from(file: Readable, at: int) -> bool:
+    """Whether something from `at` on was read that could not be."""
+    return isinstance(file, Tolerant) and max(file.unreadable, default=-1) >= at
+
+
 def each_group(
-    file: File, directory_id: bytes, number: int, start: int, end: int
+    file: Readable, directory_id: bytes, number: int, start: int, end: int
 ) -> Iterator[ScannedGroup]:
     """The groups between `start` and `end` whose tables check.
 
@@ -123,7 +132,7 @@ def each_group(
 
 
 def _header_at(
-    file: File, directory_id: bytes, number: int, at: int, size: int
+    file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> tuple[GroupHeader, bytes] | None:
     """A header whose table checks, and the bytes of both."""
     head = read(file, at, BLOCK_BYTES)
@@ -139,7 +148,7 @@ def _header_at(
 
 
 def read_group_header(
-    file: File, directory_id: bytes, number: int, at: int, size: int
+    file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> GroupHeader | None:
     """The header of the group that starts at `at`, if it and its table check. `OSError`."""
     found = _header_at(file, directory_id, number, at, size)
@@ -147,7 +156,7 @@ def read_group_header(
 
 
 def _group_at(
-    file: File, directory_id: bytes, number: int, at: int, size: int
+    file: Readable, directory_id: bytes, number: int, at: int, size: int
 ) -> ScannedGroup | None:
     found = _header_at(file, directory_id, number, at, size)
     if found is None:
@@ -194,7 +203,7 @@ def _lacks_sector(data: bytes, at: int, end: int) -> bool:
     return False
 
 
-def _has_damaged_front(file: File, directory_id: bytes, number: int, at: int) -> bool:
+def _has_damaged_front(file: Readable, directory_id: bytes, number: int, at: int) -> bool:
     """Whether a group was begun at `at` whose header and table, which do not check, were written
     whole: neither can have a sector of zeros. (A sealed segment has its index there.)"""
     head = read(file, at, BLOCK_BYTES)
@@ -210,7 +219,7 @@ def _has_damaged_front(file: File, directory_id: bytes, number: int, at: int) ->
     return turned_table_length(front, directory_id, number, at)
 
 
-def _next_group(file: File, directory_id: bytes, number: int, at: int, size: int) -> int | None:
+def _next_group(file: Readable, directory_id: bytes, number: int, at: int, size: int) -> int | None:
     while at < size:
         data = read(file, at, SCAN_BYTES)
         if not data:
@@ -226,7 +235,7 @@ def _next_group(file: File, directory_id: bytes, number: int, at: int, size: int
     return None
 
 
-def _is_used(file: File, at: int, size: int) -> bool:
+def _is_used(file: Readable, at: int, size: int) -> bool:
     while at < size:
         data = read(file, at, SCAN_BYTES)
         if not data:
@@ -243,7 +252,7 @@ def _is_blank(data: bytes) -> bool:
     return data == _ZEROS[: len(data)]
 
 
-def _begun_behind(file: File, at: int, size: int) -> int:
+def _begun_behind(file: Readable, at: int, size: int) -> int:
     """How many groups have begun behind what lies at `at`, as their first bytes say."""
     count, at = 0, at + BLOCK_BYTES
     while at < size and (data := read(file, at, SCAN_BYTES)):
@@ -253,7 +262,7 @@ def _begun_behind(file: File, at: int, size: int) -> int:
     return count
 
 
-def used_end(file: File, at: int) -> int:
+def used_end(file: Readable, at: int) -> int:
     """Behind the last byte from `at` on that is not zero; `at` where there is none."""
     end = file.size()
     while end > at:

@@ -19,7 +19,7 @@ from quire.codec.log_group import BARE_HEAD_BYTES
 from quire.codec.log_parts import StateRecord
 from quire.storage.footer_rows import Described, FooterRows
 from quire.storage.ledger_ids import LedgerIds
-from quire.storage.seams import File
+from quire.storage.seams import Readable
 from quire.storage.segment import Segment
 
 
@@ -77,12 +77,12 @@ class Loaded:
     records: Sequence[StateRecord]
 
 
-def load_footer(file: File, directory_id: bytes, number: int) -> Loaded:
+def load_footer(file: Readable, directory_id: bytes, number: int) -> Loaded:
     """`FormatError` where it does not check: the groups are then to be scanned. `OSError`."""
     return load_behind(file, load_trailer(file, directory_id, number))
 
 
-def load_trailer(file: File, directory_id: bytes, number: int) -> Trailer:
+def load_trailer(file: Readable, directory_id: bytes, number: int) -> Trailer:
     """`FormatError` where it does not check, as it does not of a segment without a footer.
     `OSError`."""
     size = file.size()
@@ -90,19 +90,19 @@ def load_trailer(file: File, directory_id: bytes, number: int) -> Trailer:
     return decode_trailer(data, directory_id, number, size)
 
 
-def load_behind(file: File, trailer: Trailer) -> Loaded:
+def load_behind(file: Readable, trailer: Trailer) -> Loaded:
     """What the trailer, which checks, says is there. `FormatError` where that does not check.
     `OSError`."""
     summary = decode_footer_summary(read(file, trailer.summary_at, trailer.summary_bytes), trailer)
     return Loaded(trailer, summary, load_records(file, trailer))
 
 
-def load_records(file: File, trailer: Trailer) -> list[StateRecord]:
+def load_records(file: Readable, trailer: Trailer) -> list[StateRecord]:
     """`FormatError` where they do not check."""
     return decode_footer_records(read(file, trailer.records_at, trailer.records_bytes), trailer)
 
 
-def read(file: File, offset: int, size: int) -> bytes:
+def read(file: Readable, offset: int, size: int) -> bytes:
     data = file.read(offset, size)
     return b"" if data is None else bytes(data)
 

@@ -12,6 +12,14 @@ from typing import Protocol
 Buffer = bytes | bytearray | memoryview
 
 
+class Readable(Protocol):
+    """As much of a `File` as reading it takes."""
+
+    def read(self, offset: int, size: int, *, wait: bool = True) -> Buffer | None: ...
+
+    def size(self) -> int: ...
+
+
 class File(Protocol):
     """One open file. All calls block; only `sync` makes anything durable. I/O errors are `OSError`
     as the operating system raises them (ENOSPC, EIO, ...): storage translates them."""

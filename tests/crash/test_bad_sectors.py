@@ -1,0 +1,92 @@
+"""One block of a segment after the other that the device cannot read: a bookie starts all the same,
+and never says of an acknowledged entry, or of a fence, that there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from quire.codec.log_parts import BLOCK_BYTES
+from quire.errors import DamagedError, StorageError
+from quire.storage.index_cache import CACHE_NAME
+from quire.storage.segment import segment_name
+from quire.storage.signals import NoEntry, NoLedger
+from quire.storage.tolerant import UNREADABLE_BLOCKS_MAX
+from tests.support.storage import EAGER, SMALL, StoreOnDisk, compact, disk_of, mixed, opened
+
+FENCED = 90
+
+
+def written(stop: str) -> StoreOnDisk:
+    """Sealed and compacted segments, and one that is open."""
+    box = opened(EAGER)
+    mixed(box, segments=3)
+    box.drop([1, 2])
+    box.idle()
+    compact(box)
+    for entry_id in range(6):
+        box.append([(FENCED, entry_id, bytes([entry_id]) * 1500)])
+        box.pump()
+    box.fence(FENCED)
+    box.idle()
+    box.append([(91, 0, b"last" * 500)])
+    box.pump()
+    if stop == "stopped":
+        box.close()
+    else:
+        disk_of(box).kill()
+    return box
+
+
+def looked_at(box: StoreOnDisk) -> tuple[int, int]:
+    """(entries that are right, entries of which it is not known)."""
+    right = unknown = 0
+    for (ledger_id, entry_id), entry in box.acknowledged.items():
+        try:
+            assert box.read(ledger_id, entry_id) == [entry]
+            right += 1
+        except DamagedError:
+            unknown += 1
+        except (NoEntry, NoLedger):
+            assert box.store.negatives_unknown
+            unknown += 1
+    fenced = FENCED in box.store.ledgers and box.store.ledgers[FENCED].fenced
+    assert fenced or box.store.negatives_unknown
+    return right, unknown
+
+
+@pytest.mark.parametrize("cache", [True, False], ids=["cache", "no cache"])
+@pytest.mark.parametrize("stop", ["stopped", "killed"])
+def test_each_block_in_turn(stop: str, *, cache: bool) -> None:
+    base = written(stop)
+    starts = right = unknown = 0
+    disk = disk_of(base)
+    if not cache and disk.exists(CACHE_NAME):
+        disk.remove(CACHE_NAME)
+    for name in [f"log/{name}" for name in disk.list("log") if name.endswith(".seg")]:
+        for at in range(0, disk.open(name).size(), BLOCK_BYTES):
+            box = StoreOnDisk(disk.copy(), EAGER)
+            box.clock.ms = base.clock.ms
+            box.acknowledged = base.acknowledged
+            disk_of(box).fail_reads(name, at, BLOCK_BYTES)
+            box.open()
+            for _ in range(2):
+                found = looked_at(box)
+                right, unknown = right + found[0], unknown + found[1]
+                box.idle()
+            assert box.store.failed is None
+            starts += 1
+    print(f"\nbad sectors, {stop}: {starts} starts; {right} entries right, {unknown} not known")
+    assert starts > 20
+    assert right > 10 * unknown > 0
+
+
+def test_a_disk_that_reads_nothing_is_not_started_from() -> None:
+    box = opened(replace(SMALL, segment_bytes=2 * UNREADABLE_BLOCKS_MAX * BLOCK_BYTES))
+    mixed(box, segments=2)
+    disk = disk_of(box)
+    disk.kill()
+    disk.fail_reads(segment_name(1))
+    with pytest.raises(StorageError, match="Check the disk"):
+        box.open()
