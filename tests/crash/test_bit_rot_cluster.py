@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from quire.client.client import Client
 from quire.config import BookieConfig
 from quire.errors import ReadError
 from quire.storage.segment import segment_name
@@ -47,16 +48,24 @@ def byte_of(disk: SimDisk, name: str, at: int) -> bytes:
         file.close()
 
 
-async def read_while_it_rots(world: World) -> tuple[int, int]:
-    """(flips, reads of a bookie that found damage)."""
-    for name in BOOKIES:
+async def written(world: World, ensemble: int, quorum: int) -> tuple[Client, int]:
+    """A closed ledger on so many bookies, and who wrote it."""
+    for name in BOOKIES[:ensemble]:
         await world.start(name, CONFIG)
     client = world.client("writer")
-    writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)
+    writer = await client.create_ledger(
+        ensemble_size=ensemble, write_quorum=quorum, ack_quorum=quorum
+    )
     for first in range(0, ENTRIES, 10):
         await writer.append_many([payload(entry) for entry in range(first, first + 10)])
     await writer.close()
     await asyncio.sleep(1)  # The mark of the end, and footers.
+    return client, writer.ledger_id
+
+
+async def read_while_it_rots(world: World) -> tuple[int, int]:
+    """(flips, reads of a bookie that found damage)."""
+    client, ledger_id = await written(world, 3, 3)
     rng = random.Random(SEED)
     flips = damaged = 0
     for name in BOOKIES:
@@ -71,7 +80,7 @@ async def read_while_it_rots(world: World) -> tuple[int, int]:
                 await world.stop(name)
                 await world.start(name, CONFIG)
             before = world.bookies[name].store.stats().damaged_reads
-            reader = await client.open_ledger(writer.ledger_id)
+            reader = await client.open_ledger(ledger_id)
             found = [entry.payload async for entry in reader.read()]
             assert found == [payload(entry) for entry in range(ENTRIES)], (name, segment, at)
             damaged += world.bookies[name].store.stats().damaged_reads > before
@@ -94,20 +103,11 @@ async def read_around_the_rot(
     world: World, ensemble: int, quorum: int, rotten: int, liars: int
 ) -> tuple[int, list[int]]:
     """(entries that were read, those that cannot be)."""
-    for name in BOOKIES[:ensemble]:
-        await world.start(name, CONFIG)
-    client = world.client("writer")
-    writer = await client.create_ledger(
-        ensemble_size=ensemble, write_quorum=quorum, ack_quorum=quorum
-    )
-    for first in range(0, ENTRIES, 10):
-        await writer.append_many([payload(entry) for entry in range(first, first + 10)])
-    await writer.close()
-    await asyncio.sleep(1)
+    client, ledger_id = await written(world, ensemble, quorum)
     for name in BOOKIES[:rotten]:
         disk = world.disks[name]
         disk.flip_bit(segment_name(1), ROTTEN_AT, 3)
-    reader = await client.open_ledger(writer.ledger_id, assume_liars=liars)
+    reader = await client.open_ledger(ledger_id, assume_liars=liars)
     found, lost, refused = 0, list[int](), list[int]()
     while found + len(lost) < ENTRIES:
         try:

@@ -31,6 +31,15 @@ def quiet(event: str, **fields: object) -> None:
     pass
 
 
+def with_a_ledger() -> StoreOnDisk:
+    """Its key and its entries stand in the first segment, which is full."""
+    box = opened()
+    box.append(entries(LEDGER, 0, 3))
+    box.pump()
+    fill_segments(box, 1, 1)
+    return box
+
+
 def with_a_loss(box: StoreOnDisk) -> BookieService:
     """The first segment is gone."""
     box.append(entries(1, 10_000, 1))
@@ -61,10 +70,7 @@ class Asked:
 
 @pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
 async def test_it_does_not_say_that_there_is_no_last_entry(how: str) -> None:
-    box = opened()
-    box.append(entries(LEDGER, 0, 3))
-    box.pump()
-    fill_segments(box, 1, 1)
+    box = with_a_ledger()
     if how == "its fence is there":
         box.fence(LEDGER)
     service = with_a_loss(box)
@@ -96,10 +102,7 @@ async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:
 @pytest.mark.parametrize("left", ["nothing", "its fence", "its explicit LAC"])
 async def test_a_ledger_comes_back_whatever_was_left_of_it(left: str) -> None:
     """Its key stood in what is lost."""
-    box = opened()
-    box.append(entries(LEDGER, 0, 3))
-    box.pump()
-    fill_segments(box, 1, 1)
+    box = with_a_ledger()
     if left == "its fence":
         box.fence(LEDGER)
     elif left == "its explicit LAC":

@@ -8,12 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
-from quire.admin.options import (
-    LEDGER_ID_MAX,
-    dry_run_option,
-    metadata_option,
-    run_async,
-)
+from quire.admin.options import LEDGER_ID_MAX, dry_run_option, metadata_option, run_async
 from quire.units import counted
 
 if TYPE_CHECKING:

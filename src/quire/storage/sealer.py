@@ -29,13 +29,16 @@ class Sealer(Chore):
         self._sealed = sealed
         self._postponed: list[Segment] = []
         """For lack of space."""
-        self.waiting = 0
-        """Closed segments that wait for their footer."""
         self.closed = False
         self._under_way: set[int] = set()
-        """Segments that wait, by their numbers."""
+        """Closed segments that wait for their footer, by their numbers."""
         self.error: str | None = None
         """Why the last seal failed. A segment that is not sealed stays readable."""
+
+    @property
+    def waiting(self) -> int:
+        """How many segments wait for their footer, and have room for it."""
+        return len(self._under_way)
 
     def seal(self, segment: Segment) -> None:
         """All groups of the segment are synced, and it takes no more. Where groups of it were lost
@@ -48,7 +51,6 @@ class Sealer(Chore):
         described = _described(list(segment.parts.items()), self._catalogue.ledgers)
         records = [*segment.records, *mentions_of(segment)]
         job = SealInput(self._directory_id, segment, described, records)
-        self.waiting += 1
         self._maintenance.run(partial(write_footer, job), partial(self._on_written, job))
 
     def seal_repaired(self) -> None:
@@ -65,7 +67,6 @@ class Sealer(Chore):
 
     def _on_written(self, job: SealInput, sealed: Sealed | None, error: Exception | None) -> None:
         if sealed is None:
-            self.waiting -= 1
             self._under_way.discard(job.segment.number)
             assert error is not None
             self.error = str(error)
@@ -105,7 +106,6 @@ class Sealer(Chore):
             self._on_taken_over(segment)
 
     def _on_taken_over(self, segment: Segment) -> None:
-        self.waiting -= 1
         self._under_way.discard(segment.number)
         infos = self._catalogue.ledgers
         for ledger_id, empty in segment.parts.items():
