@@ -85,7 +85,10 @@ class MetadataURIError(MetadataError):
 class ClusterNotInitialisedError(MetadataError):
     """The store answers but holds no cluster."""
 
-    remedy = "Run `quire cluster init --metadata URI` first"
+    remedy = (
+        "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
+        "correct the URI, or restore the store (docs/disaster-recovery.md)"
+    )
 
 
 class MetadataWentBackError(MetadataError):
