@@ -11,10 +11,12 @@ from quire.client import Client
 from quire.http.background import LOOK_WAIT_S
 from quire.http.bookie_list import bookie_facts
 from quire.http.mark_counts import MarkCounts
-from quire.http.problems import ALONE, Problem, lost_groups, problems
+from quire.http.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.http.rates import Fetch, Rates, together
 from quire.http.risks import Risks
 from quire.http.spaces import Spaces
+from quire.metadata.base import MetadataStore
+from quire.metadata.collection import read_switch, refusals
 from quire.metrics import Metric, gauge, labelled
 from quire.replication.at_risk import AtRisk
 from quire.replication.running import RunningJob, running_jobs
@@ -35,6 +37,8 @@ class View:
     space_age_s: float | None
     running: list[RunningJob] = field(default_factory=list)
     """Jobs, in whichever process."""
+    collection: Collection = field(default_factory=Collection)
+    """Whether garbage is collected."""
 
     def count(self) -> dict[str, int]:
         """Bookies by state."""
@@ -57,6 +61,7 @@ class View:
             "at_risk": self.risk.as_json() if self.risk is not None else None,
             "problems": [one.as_json() for one in self.problems],
             "running": [one.as_json() for one in self.running],
+            "garbage_collection": self.collection.as_json(),
         }
 
 
@@ -79,15 +84,17 @@ class ClusterView:
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
         risk = await self.risks.of(client, registered, lost_groups(bookies))
+        collection = await _collection(client.metadata)
         return View(
             client.metadata.uri,
             await client.metadata.instance_id(),
             bookies,
             recovery,
             risk,
-            problems(bookies, recovery, risk, now_ms=client.clock.now_ms()),
+            problems(bookies, recovery, risk, now_ms=client.clock.now_ms(), collection=collection),
             self.spaces.age_s,
             await running_jobs(client.metadata),
+            collection,
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:
@@ -98,6 +105,12 @@ class ClusterView:
     async def close(self) -> None:
         for one in (self.spaces, self.rates, self.risks, self.marks):
             await one.close()
+
+
+async def _collection(store: MetadataStore) -> Collection:
+    switch = await read_switch(store)
+    off = "" if switch is None else switch.sentence()
+    return Collection(off, tuple(sorted(await refusals(store))))
 
 
 def cluster_metrics(view: View) -> Iterable[Metric]:
@@ -123,5 +136,11 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
         ("unreadable", "Those of them with entries of which none is left", risk.unreadable),
     ):
         yield gauge(f"quire_cluster_ledgers_{name}", f"{text}; counted so far.", value)
+    yield gauge("quire_cluster_garbage_collection_off",
+                "1: an operator has switched garbage collection off for the cluster.",
+                float(bool(view.collection.off)))  # fmt: skip
+    yield gauge("quire_cluster_garbage_collection_refusing",
+                "Bookies that collect nothing because the metadata store went back in time.",
+                len(view.collection.refusing))  # fmt: skip
     yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

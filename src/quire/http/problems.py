@@ -50,15 +50,30 @@ def problems(
     risk: AtRisk | None = None,
     *,
     now_ms: int = 0,
+    collection: Collection | None = None,
 ) -> list[Problem]:
     """The worst first. `autorecovery`: as `Overview.as_json` gives it. `risk`: of the groups that
     `lost_groups` tells; None: it was not counted. `now_ms`: by the calendar."""
     found = [
         *_of_data(risk),
+        *_of_collection(collection or Collection()),
         *_of_bookies(bookies, autorecovery, risk, now_ms),
         *_of_autorecovery(autorecovery),
     ]
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """How garbage collection stands."""
+
+    off: str = ""
+    """Who has switched it off for the cluster, as a sentence; '': nobody."""
+    refusing: tuple[str, ...] = ()
+    """Bookies that found the metadata store older than it was."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"off": self.off, "refusing": list(self.refusing)}
 
 
 def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
@@ -89,6 +104,28 @@ def _of_data(risk: AtRisk | None) -> Iterator[Problem]:
             f"Of {_count(risk.unreadable, risk)} no bookie that is registered has a copy of all "
             "entries: these cannot be read",
             "Start the bookies again that are not registered, with the directories they had",
+        )
+
+
+def _of_collection(found: Collection) -> Iterator[Problem]:
+    if found.refusing:
+        yield Problem(
+            "bad",
+            f"The metadata store went back in time, as {_named(found.refusing)} found out: a "
+            "backup was restored, or its newest writes are lost",
+            "quire cluster gc status; docs/disaster-recovery.md says how to look at what is "
+            "missing",
+            "Ledgers that were created or moved since that state are not named any more, and "
+            "cannot be read",
+            "These bookies delete nothing until an operator accepts the store "
+            "(quire cluster gc accept)",
+        )
+    if found.off:
+        yield Problem(
+            "warn",
+            f"{found.off[:1].upper()}{found.off[1:]}",
+            "quire cluster gc on",
+            "Space of deleted ledgers does not come back",
         )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError
 from quire.metadata.base import MetadataStore
+from quire.metadata.collection import check_not_back
 from quire.tasks import each, pages
 
 LEDGERS_PER_LOOK = 256
@@ -38,7 +39,9 @@ async def pages_naming(
     metadata: MetadataStore, bookie_id: str, looked_at: Callable[[int], object]
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """The ledgers of the cluster whose metadata names the bookie, so many of them as are among
-    `LEDGERS_PER_LOOK` at a time; `looked_at(count)` is called behind each page. MetadataError."""
+    `LEDGERS_PER_LOOK` at a time; `looked_at(count)` is called behind each page. MetadataError;
+    MetadataWentBackError where the store is older than it was."""
+    await check_not_back(metadata)
 
     async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
         try:
@@ -49,7 +52,8 @@ async def pages_naming(
         return (ledger_id, found) if named else None
 
     async def ids() -> AsyncIterator[int]:
-        async for found in metadata.list_ledgers():
+        # Whoever asks gives up copies, or the bookie's id, where nothing names it.
+        async for found in metadata.list_ledgers(complete=True):
             for ledger_id in found.ledger_ids:
                 yield ledger_id
 
