@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -18,8 +20,10 @@ from quire.bookie.collection_guard import (
     encode_mark,
     read_remembered,
 )
+from quire.bookie.over_replicated import OverReplicated
+from quire.client.datasets import Datasets
 from quire.clock import SystemClock
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig
 from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError
 from quire.metadata.collection import (
@@ -40,8 +44,12 @@ from quire.metadata.collection import (
     write_mark,
 )
 from quire.metadata.memory import MemoryStore
+from quire.metadata.naming import pages_naming
 from quire.storage.disk import RealDisk
+from quire.streams.objects import Objects
+from quire.streams.orphans import delete_orphans
 from tests.support.bookie import SMALL, free_port, memory_metadata, running_bookie
+from tests.support.storage import StoreOnDisk, sim_disk
 from tests.support.waiting import until
 
 ME = "127.0.0.1:3181"
@@ -342,3 +350,60 @@ async def test_a_bookie_remembers_its_mark_in_each_directory(tmp_path: Path) -> 
     assert read.mark.count >= 2
     (disks[2] / MARK_NAME).write_bytes(b"rotten")
     assert "METADATA" in read_remembered([RealDisk(str(one)) for one in disks]).damaged
+
+
+async def test_superfluous_copies_stay_while_the_store_is_older(scene: Scene) -> None:
+    """An older store names the bookies that have given their copies up since."""
+    metadata = scene.metadata
+    closed = LedgerMetadata(
+        1, 1, 1, (Segment(0, ("other:1",)),), state=LedgerState.CLOSED, last_entry_id=0, length=1
+    )
+    ledger_id, _ = await metadata.create_ledger(closed)
+    box = StoreOnDisk(sim_disk(3))
+    box.open()
+    box.append([(ledger_id, 0, b"x")])
+    guard = scene.start()
+    await guard.raise_mark()
+    backup = scene.backup()
+    await guard.raise_mark()
+    scene.restore(backup)
+    instance_id = await metadata.instance_id()
+    copies = OverReplicated(box.store, metadata, box.clock, ME, instance_id, guard)
+    for _ in range(2):
+        with pytest.raises(MetadataWentBackError):
+            await copies.collect(scene.log)
+    assert await accept(metadata, ME)
+    assert await switch_off(metadata, Switch())
+    with pytest.raises(CollectionOffError):
+        await copies.collect(scene.log)
+    assert box.store.ledger_ids() == [ledger_id]
+    assert await switch_on(metadata)
+    assert await copies.collect(scene.log) == []
+    assert await copies.collect(scene.log) == [ledger_id]
+
+
+async def test_sweeps_refuse_while_the_store_is_older(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+    scene.restore(deepcopy(memory_metadata().cluster.tree._nodes))
+    with pytest.raises(MetadataWentBackError):
+        await guard.check()
+    client = SimpleNamespace(metadata=scene.metadata, clock=SystemClock())
+    datasets = Datasets(scene.metadata)
+    objects = Objects(client, "bucket")  # type: ignore[arg-type]
+    sweeps: tuple[Coroutine[Any, Any, object], ...] = (
+        datasets.sweep_orphans(0.0),
+        objects.sweep(0.0),
+        delete_orphans(client, ()),  # type: ignore[arg-type]
+        one_page(scene.metadata),
+    )
+    for sweep in sweeps:
+        with pytest.raises(MetadataWentBackError):
+            await sweep
+    assert await datasets.sweep_orphans(0.0, job="j") == []  # it runs behind a job that is done
+
+
+async def one_page(metadata: MemoryStore) -> None:
+    """What decommission and the removal of cookies rest on."""
+    async for _ in pages_naming(metadata, ME, lambda count: None):
+        pass

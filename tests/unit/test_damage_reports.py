@@ -18,6 +18,7 @@ from quire.errors import (
     CookieError,
     MetadataError,
     MetadataUnavailableError,
+    MetadataWentBackError,
     StorageError,
     UnreadableMetadataError,
 )
@@ -453,3 +454,34 @@ async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() ->
     box.acknowledged = {key: one for key, one in box.acknowledged.items() if key[0] not in lost}
     assert box.unreadable() == {}
     assert box.acknowledged
+
+
+async def test_a_store_that_went_back_ends_no_loss(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does not name may have been here: absence does not count again by its list. Nor by
+    one that may not be complete."""
+    there = Scene()
+    reports = await there.begin()
+    there.store.negatives_unknown = True
+
+    async def went_back() -> None:
+        raise MetadataWentBackError("older")
+
+    monkeypatch.setattr(reports._guard, "check_store", went_back)
+    with pytest.raises(MetadataWentBackError):
+        await reports.report(there.log)
+    monkeypatch.undo()
+    listed = there.metadata.list_ledgers
+
+    async def strange(first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
+        if complete:
+            raise MetadataError("L12 is not understood")
+        async for span in listed(first):
+            yield span
+
+    monkeypatch.setattr(there.metadata, "list_ledgers", strange)
+    with pytest.raises(MetadataError, match="not understood"):
+        await reports.report(there.log)
+    assert reports.healed == 0
+    monkeypatch.undo()
+    assert await reports.report(there.log) == 0
+    assert reports.healed == 1
