@@ -76,6 +76,15 @@ class UnreadableMetadataError(MetadataError):
     It says nothing of the store."""
 
 
+class MetadataTooLargeError(MetadataError):
+    """A change of a ledger's metadata does not fit into the store. Nothing was written."""
+
+    remedy = (
+        "The ledger can still be recovered, closed, read and deleted. Close it and write to a new "
+        "ledger"
+    )
+
+
 class MetadataURIError(MetadataError):
     """The metadata URI cannot be used."""
 

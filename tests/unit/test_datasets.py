@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import random
 from collections.abc import Iterable
 
@@ -369,9 +370,33 @@ async def test_a_changed_piece_is_damage(bench: Bench) -> None:
 
 def test_a_head_has_a_limit() -> None:
     chunks = tuple(Chunk(f"{i}-{'0' * 32}", 700) for i in range(20_000))
-    with pytest.raises(UsageError, match="too many ledgers") as caught:
-        dataset_format.encode_head("d", Head(exists=True, chunks=chunks))
-    assert str(VALUE_BYTES_MAX) in str(caught.value)
+    with pytest.raises(UsageError, match="too large") as caught:
+        dataset_format.encode_head("d", Head(exists=True, chunks=chunks), VALUE_BYTES_MAX)
+    assert f"{VALUE_BYTES_MAX:,} bytes" in str(caught.value)
+
+
+async def test_a_dataset_whose_head_is_full_is_still_swept_and_dropped(bench: Bench) -> None:
+    head = Head(exists=True, sequence=1, ledgers=(part(await bench.ledger()),))
+    keys = iter(range(10**6))
+    while True:
+        more = {**head.transactions, f"{next(keys):0900}": 1}
+        larger = dataclasses.replace(head, transactions=more)
+        if len(dataset_format.encode_head("d", larger)) > VALUE_BYTES_MAX:
+            break
+        head = larger
+    await bench.store.write_value(("datasets", "d"), dataset_format.encode_head("d", head), None)
+    orphans = [await bench.ledger() for _ in range(2 * dataset_format.CONDEMNED_MAX)]
+    with pytest.raises(UsageError, match="Nothing was changed"):
+        await bench.datasets.publish("d", [part(orphans[0])], txn="t" * 256)
+    bench.clock.ms += 10**6
+    assert await bench.datasets.sweep_orphans(1.0) == orphans
+    assert await bench.datasets.drop("d")
+
+
+def test_a_transaction_key_that_grows_when_it_is_stored_is_refused() -> None:
+    dataset_format.check_transaction_key('"' * 64 + "x" * 192)
+    with pytest.raises(UsageError, match="control character"):
+        dataset_format.check_transaction_key("\x01" * 256)
 
 
 def test_every_head_within_the_limits_fits_beside_its_chunks() -> None:

@@ -37,6 +37,7 @@ from quire.errors import (
     EntryTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
+    MetadataTooLargeError,
     QuireError,
     UnauthorizedError,
     WriteError,
@@ -64,7 +65,7 @@ class AddSession:
         "_replacement", "_room", "_route", "_row_encoder", "_stopped", "_striped", "_turns",
         "_waiters", "_write_quorum", "ack_quorum", "away", "causes", "config", "ensemble",
         "failure", "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met",
-        "pipeline", "pool", "spans", "tasks",
+        "no_room", "pipeline", "pool", "spans", "tasks",
     )  # fmt: skip
 
     always_hears = False
@@ -128,6 +129,8 @@ class AddSession:
         self.away: Away | None = None
         self.met = False
         """Some member was connected to: those that cannot be had now may come back."""
+        self.no_room: MetadataTooLargeError | None = None
+        """An ensemble change did not fit into the ledger's metadata: there will be no other one."""
         self.spans = pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 
 from quire.client.dataset_format import (
     CONDEMNED_MAX,
+    VALUE_BYTES_MAX,
     Chunk,
     DatasetLedger,
     Head,
@@ -376,7 +377,7 @@ class Datasets:
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)
         new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
-        encode_head(name, new)  # too large shows before anything is stored
+        encode_head(name, new, VALUE_BYTES_MAX)  # refused before anything is stored
 
         async def store(part: tuple[Chunk, bytes]) -> None:
             try:

@@ -20,6 +20,7 @@ class ClientCounters:
     add_bytes: int = 0
     add_batches: int = 0
     ensemble_changes: int = 0
+    ensemble_changes_without_room: int = 0
     bookie_failures: int = 0
     add_time: Histogram = field(default_factory=Histogram)
     """From the sending of a batch until an ack quorum had its last entry."""
@@ -35,6 +36,8 @@ COUNTED = {
     "add_bytes": "Bytes of their payloads",
     "add_batches": "Batches they were sent in",
     "ensemble_changes": "Times bookies of an ensemble were replaced",
+    "ensemble_changes_without_room": "Times an ensemble could not be changed, because the ledger's "
+    "metadata had no room for it",
     "bookie_failures": "Times a bookie failed a request, or was lost",
 }
 

@@ -30,6 +30,7 @@ from quire.core.quorum import stripe
 from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.ledger_size import check_close
 from quire.metadata.update import update_ledger
 from quire.net.answer_codes import NoEntryAnswer
 from quire.tasks import TaskSet
@@ -384,9 +385,10 @@ class Recovery:
         ensemble = list(before)
         for index, bookie in replacements.items():
             ensemble[index] = bookie
-        if self._segments and self._segments[-1][0] == first:
-            self._segments.pop()
-        self._segments.append((first, tuple(ensemble)))
+        kept = [segment for segment in self._segments if segment[0] != first]
+        segments = [*kept, (first, tuple(ensemble))]
+        check_close(_with(self._current.value, segments))  # the close must fit in the end
+        self._segments = segments
         return tuple(ensemble)
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
@@ -411,9 +413,7 @@ class Recovery:
         def close(now: LedgerMetadata) -> LedgerMetadata | None:
             if now.state is not LedgerState.IN_RECOVERY:
                 return None
-            for first, ensemble in self._segments:
-                now = now.with_ensemble_from(first, ensemble)
-            return now.with_close(last, length)
+            return _with(now, self._segments).with_close(last, length)
 
         closed = await update_ledger(self._store, self.ledger_id, self._current, close)
         if not closed.value.closed:
@@ -438,3 +438,10 @@ class Recovery:
             causes={who: str(why) or type(why).__name__ for who, why in errors.items()},
             remedy=f"{remedy}; nothing is lost",
         )
+
+
+def _with(now: LedgerMetadata, segments: Sequence[tuple[int, tuple[str, ...]]]) -> LedgerMetadata:
+    """Return the metadata with these segments (first entry, ensemble) added, in order."""
+    for first, ensemble in segments:
+        now = now.with_ensemble_from(first, ensemble)
+    return now

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from quire.client.logs import log_event
 from quire.client.tracing import note
-from quire.errors import QuireError, WriteError
+from quire.errors import MetadataTooLargeError, QuireError, WriteError
 
 if TYPE_CHECKING:
     from quire.client.add_member import Member
@@ -84,16 +84,20 @@ class Replacement:
                 ledger_id=session.ledger_id,
                 causes=session.causes,
             )
-        if session.bearable(failed):
+        if session.no_room is not None:
+            replacements = {}
+        elif session.bearable(failed):
             replacements = session.pool.pick_now(session.wanted(failed), rested=True)
         else:
             replacements = await session.pool.pick(session.wanted(failed), rested=True)
         ensemble = session.ensemble
         if replacements:
             gone = {index: failed[index] for index in replacements}
-            ensemble = await self._change_ensemble(
-                gone, replacements, session.pipeline.last_confirmed + 1
-            )
+            first = session.pipeline.last_confirmed + 1
+            try:
+                ensemble = await self._change_ensemble(gone, replacements, first)
+            except MetadataTooLargeError as error:
+                self._no_room(error, first)
         # Every index that failed starts again, also where the bookie is the same in the end
         # (A replaced by B, B by A: rule 43).
         unreplaced = {index for index, bookie in failed.items() if ensemble[index] == bookie}
@@ -101,3 +105,14 @@ class Replacement:
         if unreplaced:
             session.go_on_without(unreplaced)
         session.begin_again(changed | (set(failed) - unreplaced))
+
+    def _no_room(self, error: MetadataTooLargeError, first: int) -> None:
+        """Keep the ensemble for the rest of the session: the metadata cannot name another one.
+        Members that fail are tried again, and entries go to those that are left."""
+        session = self._session
+        session.no_room = error
+        session.pool.counters.ensemble_changes_without_room += 1
+        log_event(
+            logging.WARNING, "ensemble_change_does_not_fit", ledger=session.ledger_id, entry=first,
+            error=str(error),
+        )  # fmt: skip

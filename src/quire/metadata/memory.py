@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import encode
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.codec.registration import check_bookie_id
 from quire.errors import (
@@ -51,6 +50,7 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
+from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.memory_cluster import (
     BookieWatch,
     ClusterWatch,
@@ -180,7 +180,7 @@ class MemoryStore:
     ) -> tuple[int, Versioned[LedgerMetadata]]:
         if ledger_id is not None:
             check_ledger_id(ledger_id)
-        data = check_size(encode(stamped(metadata, self.cluster.clock)), "ledger metadata")
+        data = encode_new(stamped(metadata, self.cluster.clock))
 
         def work() -> tuple[int, Versioned[LedgerMetadata]]:
             cluster = self.cluster
@@ -216,7 +216,7 @@ class MemoryStore:
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
-        data = check_size(encode(stamped(metadata, self.cluster.clock)), "ledger metadata")
+        data = encode_change(stamped(metadata, self.cluster.clock))
 
         def work() -> Versioned[LedgerMetadata]:
             cluster = self.cluster

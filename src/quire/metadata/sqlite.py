@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode, encode
+from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.codec.registration import check_bookie_id
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError, NoSuchKeyError
@@ -48,6 +48,7 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
+from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.sqlite_file import BUSY_TIMEOUT_MS, SqliteFile, Work
 from quire.metadata.sqlite_lease import Machine, ThisMachine
 from quire.metadata.sqlite_session import Presence, Session
@@ -167,7 +168,7 @@ class SqliteStore:
     ) -> tuple[int, Versioned[LedgerMetadata]]:
         if ledger_id is not None:
             check_ledger_id(ledger_id)
-        data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
+        data = encode_new(stamped(metadata, self._clock))
         now_ms = self._clock.now_ms()
 
         def work(connection: sqlite3.Connection) -> tuple[int, Versioned[LedgerMetadata]]:
@@ -194,7 +195,7 @@ class SqliteStore:
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
-        data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
+        data = encode_change(stamped(metadata, self._clock))
 
         def work(connection: sqlite3.Connection) -> Versioned[LedgerMetadata]:
             row = connection.execute(

@@ -23,6 +23,7 @@ from quire.core.fragments import Fragment, entry_bytes, stored_by, with_members
 from quire.core.placement import Wanted
 from quire.core.replicas import Copies
 from quire.errors import UsageError, VersionConflictError
+from quire.metadata.ledger_size import encode_change
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
 from quire.replication.recovery_adds import RecoveryAdds
@@ -83,8 +84,9 @@ async def replicate_fragment(
 
     DONE: the metadata names the new bookies, and all that they should hold is durable on them.
     Raises UsageError for a fragment that is still written (rule 24), ReadError where an entry has
-    no good replica left, what a new bookie answers, NoSuchLedgerError, MetadataUnavailableError
-    (then the swap may have been done: look again). Cancel-safe in the same sense: nothing is lost,
+    no good replica left, what a new bookie answers, NoSuchLedgerError, MetadataTooLargeError (the
+    names of the new bookies do not fit; nothing was copied), MetadataUnavailableError (then the
+    swap may have been done: look again). Cancel-safe in the same sense: nothing is lost,
     whenever it ends.
     """
     if not fragment.closed:
@@ -97,6 +99,7 @@ async def replicate_fragment(
     wanted = _with(stored.value, fragment, replacements)
     if wanted is None:
         return Copied(Outcome.CONFLICT)
+    encode_change(wanted)  # refused before anything is copied
     source = Source(client, ledger, last=() if living else tuple(old.values()))
     entries = size_bytes = 0
     if not fragment.empty:
