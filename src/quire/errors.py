@@ -169,6 +169,15 @@ class UnauthorizedError(LedgerError):
     code = -102
 
 
+class LedgerRecreatedError(LedgerError):
+    """The ledger was deleted, and another client created a new ledger under its id. The handle is
+    over: its ledger does not exist any more. An append that was in flight, or was acknowledged
+    after the deletion, may have reached bookies that now keep it as an entry of the new ledger."""
+
+    code = -25
+    remedy = "Open the ledger anew to work with the new one"
+
+
 class NotEnoughBookiesError(LedgerError):
     """Too few writable bookies for the ensemble."""
 

@@ -25,6 +25,7 @@ from quire.codec.underreplication import Holder, lock_path
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    LedgerRecreatedError,
     NoSuchKeyError,
     NoSuchLedgerError,
     UnreadableMetadataError,
@@ -154,8 +155,8 @@ class OverReplicated:
             stored = await self._metadata.read_ledger(ledger_id)
             if stored.version != version:
                 return False
-            await self._metadata.write_ledger(ledger_id, stored.value, version)
-        except (NoSuchLedgerError, VersionConflictError):
+            await self._metadata.write_ledger(ledger_id, stored.value, version, stored)
+        except (NoSuchLedgerError, VersionConflictError, LedgerRecreatedError):
             return False
         return True
 

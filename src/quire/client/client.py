@@ -190,6 +190,7 @@ class Client:
         password: bytes = b"",
         recover: bool = False,
         assume_liars: int | None = None,
+        unverified_password: bool = False,
     ) -> LedgerReader:
         """Open a ledger for reading.
 
@@ -201,18 +202,31 @@ class Client:
         what they acknowledged, or make up entries and digests. Then nothing acknowledged is lost by
         it, and nothing made up is read; more bookies have to answer, and agree.
 
-        Raises NoSuchLedgerError, UnauthorizedError (wrong password), RecoveryError or ReadError
-        (too few bookies answer; nothing is lost, open again), UsageError where the ack quorum is
-        too small for so many liars. Cancel-safe.
+        `unverified_password`: recover also where nobody can check the password. That is so for an
+        empty ledger whose metadata stores no password (format 1): the bookies know the password of
+        a ledger from its entries. Recovery closes such a ledger as empty.
+
+        Raises NoSuchLedgerError, UnauthorizedError (wrong password, or one that nobody can check),
+        RecoveryError or ReadError (too few bookies answer; nothing is lost, open again),
+        LedgerRecreatedError (it was deleted meanwhile, and its id was used again), UsageError where
+        the ack quorum is too small for so many liars. Without `recover`, no bookie checks the
+        password of a ledger whose metadata stores none. Cancel-safe.
         """
         self._check_open()
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
-            reader = await self._open(ledger_id, password, recover, assume_liars)
+            reader = await self._open(
+                ledger_id, password, recover, assume_liars, unverified_password
+            )
             note(span, last_entry=reader.last_add_confirmed)
             return reader
 
     async def _open(
-        self, ledger_id: int, password: bytes, recover: bool, assume_liars: int | None
+        self,
+        ledger_id: int,
+        password: bytes,
+        recover: bool,
+        assume_liars: int | None,
+        unverified_password: bool,
     ) -> LedgerReader:
         stored = await self.metadata.read_ledger(ledger_id)
         value = stored.value
@@ -239,6 +253,7 @@ class Client:
                 self.config,
                 self._tasks,
                 doubt,
+                unverified_password=unverified_password,
             )
             stored = await recovery.run()
             lac = stored.value.last_entry_id

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.client.add_session import AddSession
+from quire.client.key_check import check_key
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.logs import log_event
 from quire.client.pool import BookiePool
@@ -67,8 +68,11 @@ class Recovery:
         config: ClientConfig,
         tasks: TaskSet,
         doubt: Doubt = NO_DOUBT,
+        *,
+        unverified_password: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
+        self._unverified_password = unverified_password
         self._doubt = doubt
         self._current = metadata
         self._key = master_key(password)
@@ -125,6 +129,10 @@ class Recovery:
             ) from error
 
     async def _run(self) -> Versioned[LedgerMetadata]:
+        before = self._current.value
+        if before.password is None and not before.closed and not self._unverified_password:
+            timeout_s = self._config.read_timeout_s
+            await check_key(self.ledger_id, before, self._key, self._pool, timeout_s)
         self._current = await update_ledger(
             self._store,
             self.ledger_id,

@@ -50,6 +50,7 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
+from quire.metadata.creation import check_same_creation
 from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.memory_cluster import (
     BookieWatch,
@@ -212,7 +213,11 @@ class MemoryStore:
         return await self.call("read_ledger", work)
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
@@ -224,6 +229,8 @@ class MemoryStore:
             node = cluster.ledgers.get(ledger_id)
             if node is None:
                 raise no_such_ledger(ledger_id)
+            if known is not None:
+                check_same_creation(ledger_id, known, cluster.ledger(ledger_id))
             if node.version != version:
                 raise conflict(f"ledger {ledger_id}", version, node.version)
             node.data, node.version = data, version + 1

@@ -75,7 +75,7 @@ class MemoryCluster:
         node = self.ledgers.get(ledger_id)
         if node is None:
             raise no_such_ledger(ledger_id)
-        return Versioned(decode(node.data, node.ctime_ms), node.version)
+        return Versioned(decode(node.data, node.ctime_ms), node.version, node.ctime_ms)
 
     def bookies(self) -> Bookies:
         writable: dict[str, BookieAddress] = {}
@@ -149,7 +149,7 @@ class LedgerWatch(ClusterWatch):
         super().__init__(cluster, alive)
         self._ledger_id = ledger_id
         self._changed = changed
-        self._seen = -1
+        self._seen: tuple[Node | None, int] = (None, -1)
         cluster.ledger_watches.setdefault(ledger_id, []).append(self)
         self.notify()
 
@@ -158,8 +158,8 @@ class LedgerWatch(ClusterWatch):
         if node is None:
             self.close()
             self._changed(None)
-        elif node.version > self._seen:
-            self._seen = node.version
+        elif self._seen[0] is not node or node.version > self._seen[1]:
+            self._seen = (node, node.version)
             self._changed(self._cluster.ledger(self._ledger_id))
 
     def _forget(self) -> None:

@@ -48,6 +48,7 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
+from quire.metadata.creation import check_same_creation
 from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.sqlite_file import BUSY_TIMEOUT_MS, SqliteFile, Work
 from quire.metadata.sqlite_lease import Machine, ThisMachine
@@ -179,7 +180,7 @@ class SqliteStore:
                     return found, there
                 raise ledger_exists(found)
             connection.execute("INSERT INTO ledgers VALUES (?, 0, ?, ?)", (found, now_ms, data))
-            return found, Versioned(decode(data, now_ms), 0)
+            return found, Versioned(decode(data, now_ms), 0, now_ms)
 
         return await self._write(work)
 
@@ -191,7 +192,11 @@ class SqliteStore:
         return found
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
@@ -203,13 +208,17 @@ class SqliteStore:
             ).fetchone()
             if row is None:
                 raise no_such_ledger(ledger_id)
+            if known is not None:
+                stored = _ledger(connection, ledger_id)
+                assert stored is not None
+                check_same_creation(ledger_id, known, stored)
             if row[0] != version:
                 raise conflict(f"ledger {ledger_id}", version, row[0])
             connection.execute(
                 "UPDATE ledgers SET version = ?, metadata = ? WHERE ledger_id = ?",
                 (version + 1, data, ledger_id),
             )
-            return Versioned(decode(data, row[1]), version + 1)
+            return Versioned(decode(data, row[1]), version + 1, row[1])
 
         return await self._write(work)
 
@@ -475,7 +484,7 @@ def _ledger(connection: sqlite3.Connection, ledger_id: int) -> Versioned[LedgerM
     row = connection.execute(
         "SELECT metadata, ctime_ms, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
     ).fetchone()
-    return None if row is None else Versioned(decode(row[0], row[1]), row[2])
+    return None if row is None else Versioned(decode(row[0], row[1]), row[2], row[1])
 
 
 def _next_ledger_id(connection: sqlite3.Connection) -> int:

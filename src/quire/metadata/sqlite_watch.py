@@ -54,7 +54,7 @@ class LedgerWatch(Handle):
         super().__init__(closed)
         self.ledger_id = ledger_id
         self._changed = changed
-        self._seen = -1
+        self._seen: tuple[int, int, bytes] | None = None
 
     def deliver(self, found: tuple[int, int, bytes] | None) -> None:
         if self.closed:
@@ -62,10 +62,9 @@ class LedgerWatch(Handle):
         if found is None:
             self.close()
             self._changed(None)
-        elif found[0] != self._seen:
-            version, ctime_ms, data = found
-            self._seen = version
-            self._changed(Versioned(decode(data, ctime_ms), version))
+        elif found != self._seen:
+            version, ctime_ms, data = self._seen = found
+            self._changed(Versioned(decode(data, ctime_ms), version, ctime_ms))
 
 
 class BookieWatch(Handle):

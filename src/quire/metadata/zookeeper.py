@@ -252,13 +252,17 @@ class ZooKeeperStore:
         return await self._ledgers.read(ledger_id)
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         self._check_open()
         check_ledger_id(ledger_id)
         check_version(version)
         data = encode_change(stamped(metadata, self._clock))
-        return await self._ledgers.write(ledger_id, data, version)
+        return await self._ledgers.write(ledger_id, data, version, known)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         self._check_open()

@@ -15,6 +15,7 @@ from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import parents_of
 from quire.errors import (
     LedgerExistsError,
+    LedgerRecreatedError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
@@ -26,13 +27,15 @@ from quire.metadata._common import (
     logger,
     no_such_ledger,
 )
-from quire.metadata.base import Versioned, Watch
+from quire.metadata.base import UNKNOWN_CREATION, Versioned, Watch
+from quire.metadata.creation import check_same_creation
 from quire.metadata.kazoo_adapter import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     Notify,
+    Stat,
 )
 from quire.metadata.zookeeper_ids import LedgerIds
 from quire.metadata.zookeeper_root import ZooKeeperRoot
@@ -87,7 +90,7 @@ class Ledgers:
             path = self._root.ledger_path(ledger_id)
             try:
                 stat = await self._root.create(path, data)
-                return Versioned(decode(data, stat.ctime_ms), stat.version)
+                return _versioned(data, stat)
             except NodeExistsError:
                 pass
             try:
@@ -96,7 +99,7 @@ class Ledgers:
                 raise ledger_exists(ledger_id) from None  # it did, a moment ago
             value = decode(there, stat.ctime_ms)
             if ctoken and value.ctoken == ctoken:
-                return Versioned(value, stat.version)
+                return Versioned(value, stat.version, stat.created_zxid)
             if again and not ctoken:
                 raise _AmbiguousError
             raise ledger_exists(ledger_id)
@@ -109,14 +112,31 @@ class Ledgers:
                 data, stat = await self._root.zk.get_or_sync(self._root.ledger_path(ledger_id))
             except NoNodeError:
                 raise await self._missing(ledger_id) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            return _versioned(data, stat)
 
         return await self._root.do(f"read the metadata of ledger {ledger_id}", work)
 
-    async def write(self, ledger_id: int, data: bytes, version: int) -> Versioned[LedgerMetadata]:
+    async def write(
+        self,
+        ledger_id: int,
+        data: bytes,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        """Compare-and-set, and with `known` only where its creation of the ledger is still there.
+
+        ZooKeeper compares versions alone, so that the creation is looked at just before. A deletion
+        and a creation between the two are noticed afterwards, by the node that was written.
+        """
+
         async def work(again: bool) -> Versioned[LedgerMetadata]:
             path = self._root.ledger_path(ledger_id)
+            created = UNKNOWN_CREATION
             try:
+                if known is not None:
+                    before = _versioned(*await self._root.zk.get_or_sync(path))
+                    check_same_creation(ledger_id, known, before)
+                    created = before.created
                 stat = await self._root.zk.set(path, data, version)
             except NoNodeError:
                 raise await self._missing(ledger_id) from None
@@ -130,7 +150,9 @@ class Ledgers:
                     raise conflict(
                         f"ledger {ledger_id}", version, stat.version, unknown=own_write_possible
                     ) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            if created not in (UNKNOWN_CREATION, stat.created_zxid):
+                raise _overwritten(ledger_id)
+            return _versioned(data, stat)
 
         return await self._root.do(f"write the metadata of ledger {ledger_id}", work)
 
@@ -152,7 +174,7 @@ class Ledgers:
     def watch(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
-        seen = -1
+        seen = (UNKNOWN_CREATION, -1)
 
         async def look(notify: Notify) -> Versioned[LedgerMetadata] | None:
             await self._root.know_layout()
@@ -161,14 +183,14 @@ class Ledgers:
             except NoNodeError:
                 await self._root.check_layout()
                 return None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            return _versioned(data, stat)
 
         def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
             nonlocal seen
             if found is None:
                 changed(None)
-            elif found.version != seen:
-                seen = found.version
+            elif (found.created, found.version) != seen:
+                seen = (found.created, found.version)
                 changed(found)
             return found is not None
 
@@ -178,3 +200,18 @@ class Ledgers:
         """Only a cluster that is there can lack a ledger: without it that would be a guess."""
         await self._root.check_layout()
         return no_such_ledger(ledger_id)
+
+
+def _versioned(data: bytes, stat: Stat) -> Versioned[LedgerMetadata]:
+    return Versioned(decode(data, stat.ctime_ms), stat.version, stat.created_zxid)
+
+
+def _overwritten(ledger_id: int) -> LedgerRecreatedError:
+    error = LedgerRecreatedError(
+        f"ledger {ledger_id} was deleted and created anew while its metadata was written: the "
+        "metadata of the new ledger now says what this change of the former one says",
+        ledger_id=ledger_id,
+        remedy="Tell the owner of the new ledger, and compare `quire ledger show` with its bookies",
+    )
+    error.outcome_known = False
+    return error

@@ -22,7 +22,9 @@ from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, entry_bytes, stored_by, with_members
 from quire.core.placement import Wanted
 from quire.core.replicas import Copies
-from quire.errors import UsageError, VersionConflictError
+from quire.errors import LedgerRecreatedError, UsageError, VersionConflictError
+from quire.metadata.base import Versioned
+from quire.metadata.creation import same_creation
 from quire.metadata.ledger_size import encode_change
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
@@ -38,7 +40,8 @@ COPY_WINDOW_ENTRIES = 256
 class Outcome(enum.StrEnum):
     DONE = "done"
     CONFLICT = "conflict"
-    """Somebody else changed the ledger: look again. What was copied is garbage."""
+    """Somebody else changed the ledger, or created it anew: look again. What was copied is
+    garbage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ async def replicate_fragment(
         )
     old = {index: fragment.ensemble[index] for index in replacements}
     stored = await client.metadata.read_ledger(ledger.ledger_id)
+    if not same_creation(ledger.stored, stored):
+        return Copied(Outcome.CONFLICT)
     wanted = _with(stored.value, fragment, replacements)
     if wanted is None:
         return Copied(Outcome.CONFLICT)
@@ -111,7 +116,7 @@ async def replicate_fragment(
             await _copy(ledger, fragment, source, adds, window_entries(ledger.metadata, budget))
         entries = sum(one.entries for one in adds.values())
         size_bytes = sum(one.size_bytes for one in adds.values())
-    done = await _name(client, ledger.ledger_id, stored.version, wanted)
+    done = await _name(client, ledger.ledger_id, stored, wanted)
     return Copied(Outcome.DONE if done else Outcome.CONFLICT, entries, size_bytes)
 
 
@@ -169,11 +174,21 @@ def _with(
     return with_members(now, first, changes)
 
 
-async def _name(client: Client, ledger_id: int, version: int, wanted: LedgerMetadata) -> bool:
-    """Whether this stands in the metadata now."""
+async def _name(
+    client: Client,
+    ledger_id: int,
+    known: Versioned[LedgerMetadata],
+    wanted: LedgerMetadata,
+) -> bool:
+    """Return whether the metadata store has `wanted` now."""
     try:
-        await client.metadata.write_ledger(ledger_id, wanted, version)
+        await client.metadata.write_ledger(ledger_id, wanted, known.version, known)
     except VersionConflictError:
         # Our own write may be in the way, if its answer was lost.
-        return (await client.metadata.read_ledger(ledger_id)).value == wanted
+        stored = await client.metadata.read_ledger(ledger_id)
+        return same_creation(known, stored) and stored.value == wanted
+    except LedgerRecreatedError as error:
+        if not error.outcome_known:
+            raise
+        return False
     return True

@@ -29,6 +29,7 @@ from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
 from quire.errors import LedgerError, MetadataError, NoSuchLedgerError, QuireError
 from quire.metadata.base import Bookies, Versioned
+from quire.metadata.creation import same_creation
 from quire.net.answer_codes import NoEntryAnswer
 from quire.replication.auditor import Log
 from quire.replication.budget import Budget
@@ -315,7 +316,7 @@ class Worker:
                 if result.work is not Work.DONE:
                     return result
                 if await self._cannot_tell(ledger, looked_at):
-                    now_seen = Seen(ledger.stored.version, ledger.last_add_confirmed)
+                    now_seen = Seen.of(ledger)
                     if seen != now_seen:
                         return replace(result, work=Work.OPEN, seen=now_seen)
                     await fence_and_close(self._client, ledger)
@@ -324,7 +325,7 @@ class Worker:
                 if why := await self._make_durable(ledger, looked_at):
                     return replace(result, work=Work.FAILED, reason=why)
                 now = await self._store.read_ledger(lock.ledger_id)
-                if now.version == ledger.stored.version:
+                if now.version == ledger.stored.version and same_creation(ledger.stored, now):
                     await self._locks.replicated(lock)
                     return result
                 # What a writer or a recovery has completed meanwhile was not looked at.
