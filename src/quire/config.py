@@ -218,6 +218,13 @@ class BookieConfig:
     """Less free space than this makes the bookie read-only."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end of the log as synced."""
+    gc_enabled: bool = True
+    """Whether this bookie deletes ledgers and copies that the metadata store does not name. false:
+    never, whatever else is configured, and however full the disk is. For the whole cluster it is
+    `quire cluster gc off`."""
+    metadata_mark_interval_s: float = 10.0
+    """Between two marks that the bookie raises in the metadata store. A store that went back to a
+    state before the newest mark is noticed, and nothing is deleted by it."""
     gc_interval_s: float = 600.0
     """Between two looks for ledgers that were deleted in the metadata store."""
     gc_full_interval_s: float = 30.0

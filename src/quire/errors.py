@@ -94,7 +94,28 @@ class MetadataURIError(MetadataError):
 class ClusterNotInitialisedError(MetadataError):
     """The store answers but holds no cluster."""
 
-    remedy = "Run `quire cluster init --metadata URI` first"
+    remedy = (
+        "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
+        "correct the URI, or restore the store (docs/disaster-recovery.md)"
+    )
+
+
+class MetadataWentBackError(MetadataError):
+    """The metadata store is older than it was: it lacks something that it has confirmed before. A
+    backup was restored, or a disk lost its newest writes. What it does not name may exist all the
+    same, so nothing is deleted by it."""
+
+    remedy = (
+        "`quire cluster gc status` names the bookies that refuse. Restore the newest backup there "
+        "is, look at what is missing (docs/disaster-recovery.md), and only then let the bookies go "
+        "on with `quire cluster gc accept`"
+    )
+
+
+class CollectionOffError(QuireError):
+    """Garbage collection is switched off. Nothing was deleted."""
+
+    remedy = "`quire cluster gc status` says by whom; `quire cluster gc on` switches it on again"
 
 
 class VersionConflictError(MetadataError):

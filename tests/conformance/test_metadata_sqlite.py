@@ -26,6 +26,7 @@ from quire.errors import (
     LedgerExistsError,
     MetadataError,
     MetadataUnavailableError,
+    MetadataWentBackError,
 )
 from quire.metadata import open_metadata
 from quire.metadata.base import BookieAddress, Bookies
@@ -631,3 +632,154 @@ async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> Non
     for _ in range(QUEUED_CALLS_MAX + 1):
         with pytest.raises(ClientClosedError, match="the process ends"):
             await file.write(lambda connection: None)
+
+
+# -- a file that is not there any more ------------------------------------------------------------
+
+GONE = "deleted or moved away|replaced by another file"
+
+
+async def refuses_everything(store: SqliteStore, known: int, match: str = GONE) -> None:
+    """Neither reads nor writes are answered, and absence least of all."""
+    for call in (
+        lambda: store.read_ledger(known),
+        lambda: store.read_ledger(10**6),
+        lambda: store.create_ledger(METADATA),
+        lambda: store.delete_ledger(known),
+        lambda: ids_of(store),
+        lambda: store.tree.read("/none"),
+    ):
+        with pytest.raises(MetadataUnavailableError, match=match) as raised:
+            await call()  # type: ignore[operator]
+        assert raised.value.outcome_known
+
+
+def _delete(path: Path) -> None:
+    path.unlink()
+
+
+def _replace_by_a_copy(path: Path) -> None:
+    copy = path.with_name("copy.db")
+    with sqlite3.connect(path) as source, sqlite3.connect(copy) as target:
+        source.backup(target)
+    copy.replace(path)
+
+
+def _replace_by_nothing(path: Path) -> None:
+    path.with_name("empty.db").touch()
+    path.with_name("empty.db").replace(path)
+
+
+def _remove_the_log(path: Path) -> None:
+    Path(f"{path}-wal").unlink()
+
+
+def _remove_the_index_of_the_log(path: Path) -> None:
+    Path(f"{path}-shm").unlink()
+
+
+@pytest.mark.parametrize(
+    "harm",
+    [
+        _delete,
+        _replace_by_a_copy,
+        _replace_by_nothing,
+        _remove_the_log,
+        _remove_the_index_of_the_log,
+    ],
+)
+async def test_a_file_that_loses_its_name_while_it_is_open(
+    sqlite: Backend, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """SQLite writes on into it, and what it writes vanishes with the last process."""
+    store = await open_store(sqlite)
+    try:
+        known, _ = await store.create_ledger(METADATA)
+        harm(path_of(sqlite))
+        await refuses_everything(store, known)
+        errors = [one for one in caplog.records if one.levelname == "ERROR"]
+        assert len(errors) == 1  # the alarm, once
+    finally:
+        await store.close()
+
+
+async def test_a_file_that_comes_back_is_used_again(
+    sqlite: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = await open_store(sqlite)
+    try:
+        known, _ = await store.create_ledger(METADATA)
+        path = path_of(sqlite)
+        kept = path.with_name("kept.db")
+        kept.hardlink_to(path)  # the same file, which has another name left
+        path.unlink()
+        await refuses_everything(store, known)
+        kept.replace(path)
+        assert await ids_of(store) == [known]
+        newer, _ = await store.create_ledger(METADATA)
+        assert "is back" in caplog.text
+    finally:
+        await store.close()
+    again = await open_store(sqlite)
+    try:
+        assert await ids_of(again) == [known, newer]
+    finally:
+        await again.close()
+
+
+async def test_a_file_that_is_deleted_during_a_commit_leaves_the_outcome_unknown(
+    sqlite: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = await open_store(sqlite)
+    try:
+        await store.create_ledger(METADATA)
+        run = store._file._run
+
+        def late(connection: sqlite3.Connection, writes: list[object]) -> None:
+            run(connection, writes)  # type: ignore[arg-type]
+            path_of(sqlite).unlink()
+
+        monkeypatch.setattr(store._file, "_run", late)
+        with pytest.raises(MetadataUnavailableError, match="outcome is unknown") as raised:
+            await store.create_ledger(METADATA)
+        assert not raised.value.outcome_known
+    finally:
+        await store.close()
+
+
+async def test_watches_tell_that_the_file_is_gone(
+    sqlite: Backend, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A process that only watches hears of it as well, within a moment."""
+    store = await open_store(sqlite)
+    watch = store.watch_bookies(lambda bookies: None)
+    try:
+        await asyncio.sleep(0)
+        await store.bookies()
+        path_of(sqlite).unlink()
+        await until(lambda: "watches of the metadata store wait" in caplog.text)
+    finally:
+        watch.close()
+        await store.close()
+
+
+async def test_another_cluster_in_the_same_file_is_not_taken_for_it(sqlite: Backend) -> None:
+    """As after a copy over the file, which keeps its inode."""
+    store = await open_store(sqlite)
+    try:
+        known, _ = await store.create_ledger(METADATA)
+        await store.read_ledger(known)
+        with sqlite3.connect(path_of(sqlite)) as other:
+            other.execute("UPDATE cluster SET instance_id = 'another'")
+        other.close()
+        for call in (lambda: store.read_ledger(7), lambda: store.create_ledger(METADATA)):
+            with pytest.raises(MetadataError, match="holds another cluster than before"):
+                await call()
+        with sqlite3.connect(path_of(sqlite)) as other:
+            own = store._file._instance_id
+            other.execute("UPDATE cluster SET instance_id = ?, next_ledger_id = 0", (own,))
+        other.close()
+        with pytest.raises(MetadataWentBackError, match="its next ledger id is 0, and was"):
+            await store.read_ledger(known)
+    finally:
+        await store.close()

@@ -66,6 +66,76 @@ async def test_ledgers_where_none_can_be(
         await store.close()
 
 
+async def _make(raw: ZooKeeperConnection, root: str, path: str) -> None:
+    parts = path.split("/")[1:]
+    for end in range(1, len(parts) + 1):
+        node = root + "/" + "/".join(parts[:end])
+        if await raw.exists(node) is None:
+            await raw.create(node)
+
+
+@pytest.mark.parametrize(
+    "small",
+    ["/000/0000/0000/0000/L0007", "/000/0000/0000/0001/L2345", "/000/0000/0021/4748/L3646"],
+)
+async def test_small_ids_in_the_tree_of_the_long_ids(
+    where: MetadataURI, raw: ZooKeeperConnection, small: str
+) -> None:
+    """A LAYOUT that was lost, and restored with the wrong manager (apache/bookkeeper 870, 1014):
+    ledgers that were written before it lie where this manager looks for none."""
+    await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(layout.HIERARCHICAL)), 0)
+    store = await connect(replace(where, factory=None))
+    try:
+        for ledger_id in (7, 12_345, 2**31 - 1, 2**40):
+            await store.create_ledger(METADATA, ledger_id)
+        assert await ids_of(store) == [7, 12_345, 2**31 - 1, 2**40]
+        await _make(raw, where.root, small)
+        for complete in (False, True):
+            with pytest.raises(MetadataError, match="cannot be listed"):
+                await _listed(store, complete=complete)
+    finally:
+        await store.close()
+
+
+async def _listed(store: ZooKeeperStore, *, complete: bool) -> list[int]:
+    ranges = [one async for one in store.list_ledgers(complete=complete)]
+    return [ledger_id for one in ranges for ledger_id in one.ledger_ids]
+
+
+@pytest.mark.parametrize(
+    ("factory", "path"),
+    [
+        (layout.HIERARCHICAL, "/00/0000/l0008"),
+        (layout.HIERARCHICAL, "/00/0000/L00008"),
+        (layout.HIERARCHICAL, "/00/00001/L0008"),
+        (layout.HIERARCHICAL, "/00/L0008"),
+        (layout.HIERARCHICAL, "/0/0000/L0008"),
+        (layout.HIERARCHICAL, "/L8"),
+        (layout.LONG_HIERARCHICAL, "/000/0000/0000/0000/L8"),
+        (layout.LONG_HIERARCHICAL, "/000/0000/backup/0000/L0008"),
+        (layout.LEGACY_HIERARCHICAL, "/00/0000/L8"),
+        (layout.FLAT, "/L8"),
+        (layout.FLAT, "/0000"),
+    ],
+)
+async def test_names_among_the_ledgers_that_are_not_understood(
+    where: MetadataURI, raw: ZooKeeperConnection, factory: str, path: str
+) -> None:
+    """Nobody deletes by such a list. Whoever only looks sees the others."""
+    await raw.set(f"{where.root}/LAYOUT", layout.encode(layout.Layout(factory)), 0)
+    store = await connect(replace(where, factory=None))
+    try:
+        for ledger_id in (7, 12_345):
+            await store.create_ledger(METADATA, ledger_id)
+        assert await _listed(store, complete=True) == [7, 12_345]
+        await _make(raw, where.root, path)
+        with pytest.raises(MetadataError, match="not be complete"):
+            await _listed(store, complete=True)
+        assert await _listed(store, complete=False) == [7, 12_345]
+    finally:
+        await store.close()
+
+
 @pytest.mark.parametrize(
     ("content", "manager"),
     [

@@ -67,6 +67,11 @@ class Quire:
         )
         return Done(done.returncode, done.stdout, done.stderr.decode())
 
+    def initialised(self) -> Quire:
+        """Make the cluster first: a bookie starts on one that is there."""
+        self("cluster", "init").ok()
+        return self
+
     def write(self, data: bytes, *arguments: str) -> str:
         """A new ledger of these lines; its id, as it was printed."""
         out = self("ledger", "write", *arguments, stdin=data).ok()

@@ -23,7 +23,7 @@ LIMITS = (
 def test_a_bookie_s_life_by_commands(tmp_path: Path) -> None:
     """Made, started, moved to another port, looked at while segments come and go, killed, checked,
     emptied, made anew."""
-    quire = Quire(f"sqlite:///{tmp_path / 'metadata.db'}")
+    quire = Quire(f"sqlite:///{tmp_path / 'metadata.db'}").initialised()
     place = str(tmp_path / "data")
     first, second = map(str, free_ports(2))
     bookie_id = f"127.0.0.1:{first}"

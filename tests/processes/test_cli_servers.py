@@ -6,6 +6,7 @@ import json
 import re
 import signal
 import socket
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -53,8 +54,8 @@ def start_error(running: Running, *named: str) -> None:
 
 @pytest.mark.parametrize("made", [False, True], ids=["missing", "empty"])
 def test_a_bookie_from_nothing(tmp_path: Path, made: bool) -> None:
-    """It initialises SQLite and formats its directory; SIGTERM is status 0; it comes back."""
-    quire = Quire(sqlite(tmp_path))
+    """It formats its directory; SIGTERM is status 0; it comes back."""
+    quire = Quire(sqlite(tmp_path)).initialised()
     directory = tmp_path / "data"
     if made:
         directory.mkdir()
@@ -76,7 +77,7 @@ def test_a_bookie_from_nothing(tmp_path: Path, made: bool) -> None:
 
 
 def test_the_advertised_host_is_the_id(tmp_path: Path) -> None:
-    quire = Quire(sqlite(tmp_path))
+    quire = Quire(sqlite(tmp_path)).initialised()
     arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--advertise", "localhost")
     with quire.start("bookie", *arguments, "--bind", "127.0.0.1") as bookie:
         bookie_id = bookie.line()
@@ -87,7 +88,7 @@ def test_the_advertised_host_is_the_id(tmp_path: Path) -> None:
 
 
 def test_a_port_in_use(tmp_path: Path) -> None:
-    quire = Quire(sqlite(tmp_path))
+    quire = Quire(sqlite(tmp_path)).initialised()
     with socket.socket() as busy:
         busy.bind(("127.0.0.1", 0))
         busy.listen()
@@ -103,11 +104,11 @@ def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
     arguments = ("bookie", "--dir", str(directory), "--port", str(port))
     (tmp_path / "one").mkdir()
     (tmp_path / "other").mkdir()
-    with Quire(sqlite(tmp_path / "one")).start(*arguments) as bookie:
+    with Quire(sqlite(tmp_path / "one")).initialised().start(*arguments) as bookie:
         assert bookie.line()
         assert bookie.end(signal.SIGTERM).status == 0
     before = snapshot(directory)
-    with Quire(sqlite(tmp_path / "other")).start(*arguments) as bookie:
+    with Quire(sqlite(tmp_path / "other")).initialised().start(*arguments) as bookie:
         start_error(bookie, str(directory), "another cluster")
     assert snapshot(directory) == before
     with Quire(sqlite(tmp_path / "one")).start(*arguments) as bookie:
@@ -115,7 +116,7 @@ def test_a_directory_of_another_cluster(tmp_path: Path) -> None:
 
 
 def test_a_directory_of_another_bookie(tmp_path: Path) -> None:
-    quire = Quire(sqlite(tmp_path))
+    quire = Quire(sqlite(tmp_path)).initialised()
     one, other = map(str, free_ports(2))
     arguments = ("bookie", "--dir", str(tmp_path / "data"), "--port")
     with quire.start(*arguments, one) as bookie:
@@ -138,7 +139,8 @@ def test_a_directory_that_is_something_else(tmp_path: Path) -> None:
     directory = tmp_path / "documents"
     directory.mkdir()
     (directory / "letter.txt").write_text("Dear reader")
-    with Quire(sqlite(tmp_path)).start("bookie", "--dir", str(directory), "--port", "0") as bookie:
+    quire = Quire(sqlite(tmp_path)).initialised()
+    with quire.start("bookie", "--dir", str(directory), "--port", "0") as bookie:
         start_error(bookie, str(directory), "empty")
     assert snapshot(directory)["letter.txt"] == b"Dear reader"
 
@@ -147,9 +149,70 @@ def test_metadata_that_leads_nowhere(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'missing' / 'metadata.db'}"
     with Quire(uri).start("bookie", "--dir", str(tmp_path / "data"), "--port", "0") as bookie:
         start_error(bookie, str(tmp_path / "missing"))
+    assert not (tmp_path / "missing").exists()
     (tmp_path / "text.db").write_text("this is no database, but long enough for one" * 100)
     uri = f"sqlite:///{tmp_path / 'text.db'}"
     Quire(uri)("ledger", "list").fails(1, "text.db")
+
+
+def test_a_bookie_whose_metadata_file_is_missing(tmp_path: Path) -> None:
+    """Nobody makes an empty one in its place: clients would be told that nothing was ever there.
+    The line says how to go on, and offers no destruction."""
+    quire = Quire(sqlite(tmp_path)).initialised()
+    start = ("bookie", "--dir", str(tmp_path / "data"), "--port", "0", "--bookie-id", "b")
+    one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+    with quire.start(*start) as bookie:
+        assert bookie.line() == "b"
+        ledger_id = quire.write(LINES, *one)
+        assert bookie.end(signal.SIGTERM).status == 0
+    before = snapshot(tmp_path / "data")
+    (tmp_path / "metadata.db").rename(tmp_path / "elsewhere.db")
+    for command in (start, ("bookie", "init", "--dir", str(tmp_path / "new"))):
+        said = quire(*command).fails(1, "metadata.db does not exist", "put the file or a backup")
+        for word in ("format", "erase", "delete", " rm "):
+            assert word not in said
+        assert not (tmp_path / "metadata.db").exists()
+    assert snapshot(tmp_path / "data") == before
+    # An empty file, as a touch or a full disk leaves it, is no cluster either.
+    (tmp_path / "metadata.db").touch()
+    quire(*start).fails(1, "metadata.db is empty")
+    assert (tmp_path / "metadata.db").stat().st_size == 0
+    (tmp_path / "elsewhere.db").replace(tmp_path / "metadata.db")
+    with quire.start(*start) as bookie:
+        assert bookie.line() == "b"
+        assert quire("ledger", "read", ledger_id).ok() == LINES
+
+
+def test_a_metadata_file_that_is_deleted_while_a_cluster_runs(tmp_path: Path) -> None:
+    """Nothing goes into the file without a name, and no ledger counts as made and is gone at the
+    next start."""
+    quire = Quire(sqlite(tmp_path)).initialised()
+    file = tmp_path / "metadata.db"
+    start = ("bookie", "--dir", str(tmp_path / "data"), "--port", "0", "--bookie-id", "b")
+    one = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")
+    with quire.start(*start) as bookie:
+        assert bookie.line() == "b"
+        ledger_id = quire.write(LINES, *one)
+        with sqlite3.connect(file) as source, sqlite3.connect(tmp_path / "backup.db") as target:
+            source.backup(target)
+        kept = tmp_path / "kept.db"
+        kept.hardlink_to(file)
+        file.unlink()
+        while "was deleted or moved away" not in (said := bookie.error_line()):
+            assert said
+        quire("ledger", "list").fails(1, "metadata.db does not exist")
+        (tmp_path / "backup.db").rename(file)
+        while "was replaced by another file" not in (said := bookie.error_line()):
+            assert said
+        kept.replace(file)
+        while "is back" not in (said := bookie.error_line()):
+            assert said
+        newer = quire.write(LINES, *one)
+        assert bookie.end(signal.SIGTERM).status == 0
+    with quire.start(*start) as bookie:
+        assert bookie.line() == "b"
+        for found in (ledger_id, newer):
+            assert quire("ledger", "read", found).ok() == LINES
 
 
 def test_zookeeper_that_does_not_answer() -> None:

@@ -63,7 +63,9 @@ def test_who_is_killed_while_it_asks_keeps_nobody_busy(sent: bytes) -> None:
 
 def test_it_does_not_outlive_what_stands_for_it(tmp_path: Path) -> None:
     bookie = ("bookie", "--port", "0", "--dir", str(tmp_path / "bookie"))
-    metadata = ("--metadata", f"sqlite:///{tmp_path / 'metadata.db'}")
+    uri = f"sqlite:///{tmp_path / 'metadata.db'}"
+    Quire(uri).initialised()
+    metadata = ("--metadata", uri)
     with subprocess.Popen(
         [*forked_command(), *bookie, *metadata], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     ) as process:

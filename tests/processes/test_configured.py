@@ -37,6 +37,7 @@ def test_a_bookie_is_configured_by_a_file_the_environment_and_options(tmp_path: 
     quire("bookie", "start").fails(2, "quire.toml:7", "[bookie] has no key 'reserve'")
     text = (tmp_path / "quire.toml").read_text().replace("reserve = 0\n", "")
     (tmp_path / "quire.toml").write_text(text)
+    quire.initialised()
     quire.environment |= {"QUIRE_BOOKIE_PORT": "2", "QUIRE_BOOKIE_BOOKIE_ID": "by-environment"}
     with quire.start("bookie", "start", "--port", "0") as bookie:
         assert bookie.line() == "by-environment"
@@ -59,7 +60,7 @@ def test_a_bookie_takes_the_configuration_of_apache(tmp_path: Path) -> None:
         f"bookiePort=0\nadvertisedAddress=127.0.0.1\nledgerDirectories={tmp_path}/data\n"
         "journalDirectories=/mnt/journal\njournalSyncData=true\ngcWaitTime=900000\n"
     )
-    quire = Quire(f"sqlite:///{tmp_path}/metadata.db", tmp_path)
+    quire = Quire(f"sqlite:///{tmp_path}/metadata.db", tmp_path).initialised()
     file = str(tmp_path / "bk_server.conf")
     conf = ("--bk-server-conf", file, "--bind", "127.0.0.1", "--bookie-id", "old-b")
     with quire.start("bookie", "start", *conf, "--set", "segment_bytes=1m") as bookie:
@@ -79,7 +80,7 @@ def test_a_bookie_takes_the_configuration_of_apache(tmp_path: Path) -> None:
 def test_the_threads_of_a_bookie_let_others_finish_unless_told_not_to(
     tmp_path: Path, *, batch: bool
 ) -> None:
-    quire = Quire(f"sqlite:///{tmp_path}/metadata.db", tmp_path)
+    quire = Quire(f"sqlite:///{tmp_path}/metadata.db", tmp_path).initialised()
     options = ("--dir", f"{tmp_path}/data", "--port", "0", "--set", "segment_bytes=1m")
     switch = ("--set", f"batch_scheduling={str(batch).lower()}")
     with quire.start("bookie", "start", *options, *switch) as bookie:

@@ -89,7 +89,7 @@ def test_a_directory_that_is_not_named(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'metadata.db'}"
     one, two = str(tmp_path / "one"), str(tmp_path / "two")
     command = ("bookie", "--port", "0", "--bookie-id", "b", "--dir", one)
-    with Quire(uri).start(*command, "--dir", two) as bookie:
+    with Quire(uri).initialised().start(*command, "--dir", two) as bookie:
         assert bookie.line() == "b"
         assert bookie.end(signal.SIGTERM).status == 0
     done = Quire(uri)(*command)

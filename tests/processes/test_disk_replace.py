@@ -130,7 +130,7 @@ async def test_a_lost_directory_is_replaced_and_comes_back(cluster: LocalCluster
 
 def test_the_old_disk_that_is_mounted_again(tmp_path: Path) -> None:
     """It has the right cookie and a log that is whole, and the bookie does not start with it."""
-    command = Quire(f"sqlite:///{tmp_path / 'metadata.db'}")
+    command = Quire(f"sqlite:///{tmp_path / 'metadata.db'}").initialised()
     one, two, kept = (tmp_path / name for name in ("one", "two", "kept"))
     start = ("bookie", "--port", "0", "--bookie-id", "b", "--dir", str(one), "--dir", str(two))
     alone = ("--ensemble", "1", "--write-quorum", "1", "--ack-quorum", "1")

@@ -121,7 +121,7 @@ async def until_writable(client: quire.Client, writable: bool) -> None:
 
 def test_a_disk_that_is_full_loses_nothing_and_comes_back(tmp_path: Path, disk: SmallDisk) -> None:
     uri = f"sqlite:///{tmp_path}/metadata.db"
-    command = Quire(uri)
+    command = Quire(uri).initialised()
 
     async def fill(running: Running) -> Load:
         async with quire.connect(uri, config=CONFIG) as client:

@@ -26,6 +26,16 @@ ANSWER_S = 20.0
 SMALL = BookieConfig(segment_bytes=8 * 1024 * 1024, min_free_bytes=0)
 
 
+class Unguarded:
+    """A collection guard that allows every pass. `test_collection_guard` tests the real one."""
+
+    async def check(self) -> None:
+        pass
+
+    async def check_store(self) -> None:
+        pass
+
+
 def memory_metadata() -> MemoryStore:
     return MemoryStore(MemoryCluster("test", clock=SystemClock(), rng=random.Random(0)))
 

@@ -26,7 +26,7 @@ from quire.metadata.base import LedgerRange
 from quire.metadata.memory import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
-from tests.support.bookie import memory_metadata
+from tests.support.bookie import Unguarded, memory_metadata
 from tests.support.scrubbed_store import filled
 from tests.support.storage import HandClock, StoreOnDisk, sealed, sim_disk
 
@@ -72,7 +72,8 @@ class Scene:
         own = await self.metadata.instance_id()
         assert own is not None
         store: Any = self.store
-        return DamageReports(store, self.metadata, self.clock, ME, own)
+        guard: Any = Unguarded()
+        return DamageReports(store, self.metadata, self.clock, ME, own, guard)
 
     def log(self, event: str, **fields: object) -> None:
         self.events.append((event, fields))
@@ -439,7 +440,8 @@ async def test_damage_of_a_ledger_that_only_others_have_ends_without_a_copy() ->
         await there.metadata.create_ledger(closed, ledger_id)
     instance = await there.metadata.instance_id()
     assert instance is not None
-    copies = OverReplicated(box.store, there.metadata, there.clock, ME, instance)
+    guard: Any = Unguarded()
+    copies = OverReplicated(box.store, there.metadata, there.clock, ME, instance, guard)
     assert await copies.collect(there.log) == []
     box.later()
     assert box.records()

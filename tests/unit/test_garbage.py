@@ -20,7 +20,7 @@ from quire.errors import (
 )
 from quire.metadata.base import LedgerRange
 from quire.storage.segment import segment_name
-from tests.support.bookie import SMALL, free_port, memory_metadata, running_bookie
+from tests.support.bookie import SMALL, Unguarded, free_port, memory_metadata, running_bookie
 from tests.support.waiting import until
 
 LAST = 2**63 - 1
@@ -59,7 +59,10 @@ class Metadata:
     async def instance_id(self) -> str:
         return self.instance
 
-    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
+        assert complete
         for span in self.ranges:
             yield span
         if self.error is not None:
@@ -78,7 +81,7 @@ def quiet(event: str, **fields: object) -> None:
 
 
 async def collect(store: Store, metadata: Metadata) -> list[int]:
-    return await collect_garbage(store, metadata, "A", quiet)  # type: ignore[arg-type]
+    return await collect_garbage(store, metadata, "A", quiet, Unguarded())  # type: ignore[arg-type]
 
 
 async def test_deleted_ledgers_are_dropped_and_others_stay() -> None:
@@ -146,8 +149,8 @@ async def test_a_store_that_is_replaced_while_it_is_listed_deletes_nothing() -> 
     metadata = Metadata([LedgerRange(0, LAST, [])])
     listed = metadata.list_ledgers
 
-    async def replaced(first: int = 0) -> AsyncIterator[LedgerRange]:
-        async for span in listed(first):
+    async def replaced(first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
+        async for span in listed(first, complete=complete):
             yield span
         metadata.instance = "B"
 
@@ -161,7 +164,7 @@ async def test_a_bookie_without_an_instance_id_deletes_nothing() -> None:
     store = Store(1, 2)
     metadata = Metadata([LedgerRange(0, LAST, [])], instance="")
     with pytest.raises(CookieError, match="nothing was deleted"):
-        await collect_garbage(store, metadata, "", quiet)  # type: ignore[arg-type]
+        await collect_garbage(store, metadata, "", quiet, Unguarded())  # type: ignore[arg-type]
     assert store.dropped == []
 
 
@@ -176,7 +179,7 @@ async def test_most_of_a_bookie_goes_only_when_two_passes_found_it() -> None:
     metadata = Metadata([LedgerRange(0, LAST, [])], alive=set(range(10)))
 
     async def one_pass() -> list[int]:
-        return await collect_garbage(store, metadata, "A", log, doubts)  # type: ignore[arg-type]
+        return await collect_garbage(store, metadata, "A", log, Unguarded(), doubts)  # type: ignore[arg-type]
 
     assert await one_pass() == []
     assert events == ["garbage_waits"]
@@ -197,7 +200,7 @@ async def test_mass_that_was_back_meanwhile_waits_anew() -> None:
     metadata = Metadata([LedgerRange(0, LAST, [])])
 
     async def one_pass() -> list[int]:
-        return await collect_garbage(store, metadata, "A", quiet, doubts)  # type: ignore[arg-type]
+        return await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts)  # type: ignore[arg-type]
 
     assert await one_pass() == []
     now_s = 30.0
@@ -238,9 +241,9 @@ async def test_a_bookie_that_was_read_only_before_its_disk_filled_looks_more_oft
 async def test_mass_that_is_back_with_the_next_pass_stays() -> None:
     store, doubts = Store(*range(2 * MASS_LEDGERS_MIN)), Doubts(0.0, lambda: 0.0)
     metadata = Metadata([LedgerRange(0, LAST, [])])
-    assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
+    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts) == []  # type: ignore[arg-type]
     metadata.alive = set(store.ledgers)
-    assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
+    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts) == []  # type: ignore[arg-type]
     metadata.alive = set()
-    assert await collect_garbage(store, metadata, "A", quiet, doubts) == []  # type: ignore[arg-type]
+    assert await collect_garbage(store, metadata, "A", quiet, Unguarded(), doubts) == []  # type: ignore[arg-type]
     assert store.dropped == []

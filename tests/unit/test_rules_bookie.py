@@ -192,11 +192,16 @@ class Made:
     async def instance_id(self) -> str:
         return "A"
 
-    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
         yield LedgerRange(0, 5, sorted(self.alive & set(range(6))))
         self.ledgers |= {3, 9}
         self.alive |= {3, 9}
         yield LedgerRange(6, LAST, [])
+
+    async def check(self) -> None:
+        pass
 
     async def read_ledger(self, ledger_id: int) -> object:
         assert ledger_id not in (3, 9)
@@ -205,5 +210,11 @@ class Made:
 
 async def test_rule_30_a_ledger_that_is_made_during_a_pass_is_not_looked_at() -> None:
     made = Made()
-    dropped = await collect_garbage(made, made, "A", lambda event, **fields: None)  # type: ignore[arg-type]
+    dropped = await collect_garbage(
+        made,
+        made,
+        "A",
+        lambda event, **fields: None,
+        made,  # type: ignore[arg-type]
+    )
     assert dropped == made.dropped == [2]

@@ -54,7 +54,7 @@ def init(
     async def work() -> None:
         from quire.bookie.identity import create_identity
 
-        async with opened_metadata(uri, create=True) as store:
+        async with opened_metadata(uri) as store:
             with held(directory) as disk:
                 cookie = await create_identity(disk, store, wanted, secrets.token_bytes)
         if as_json:

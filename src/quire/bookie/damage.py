@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
+from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.bookie.whole import durable, is_whole
 from quire.clock import Clock
@@ -54,12 +55,14 @@ class DamageReports:
         clock: Clock,
         bookie_id: str,
         instance_id: str,
+        guard: CollectionGuard,
     ) -> None:
         self._store = store
         self._metadata = metadata
         self._clock = clock
         self._bookie_id = bookie_id
         self._instance_id = instance_id
+        self._guard = guard
         self._told_s: dict[int, float] = {}
         """When a ledger was marked last, or found to need none."""
         self._upcoming: int | None = None
@@ -147,12 +150,20 @@ class DamageReports:
     async def _end_round(self, log: EventLog) -> None:
         if not self._wanting and self._store.log_lossy:
             await self._match()  # it may have been replaced while it was listed
+            await self._check_complete()
             await durable(self._store.barrier)  # copies may be in another directory's log
             await durable(self._store.mark_repaired)
             self.healed += 1
             log("loss_healed", bookie=self._bookie_id)
         self._upcoming, self._round_ended_s = None, self._clock.monotonic()
         self.wanting = self._wanting
+
+    async def _check_complete(self) -> None:
+        """Raise unless the store names every ledger of the cluster: from here on this bookie says
+        "no such entry" about everything that was not in the list."""
+        await self._guard.check_store()
+        async for _ in self._metadata.list_ledgers(complete=True):
+            pass
 
     async def _mark_unless_whole(self, ledger_id: int) -> None:
         async def lacks(metadata: LedgerMetadata) -> bool:

@@ -1,11 +1,12 @@
 """Finding ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30 and 45).
 
-An empty, foreign or unreachable store never means "delete everything". A pass notes which ledgers
-are here before it lists any; matches the cluster's identity, before and after (the list itself
-fails where its root or its layout is missing); wants a list without a gap; asks once more for every
-ledger that lacks in it; and aborts on any error, with nothing dropped. Where most of a bookie is to
-go at once, a pass one interval later must find the same: an operator who sees "garbage_waits" in
-the log has that long to stop the bookie, whoever asks for passes meanwhile.
+An empty, foreign, older or unreachable store never means "delete everything". A pass notes which
+ledgers are here before it lists any. Before and after it lists them, it matches the cluster's
+identity and asks the guard, which knows whether collection is switched off and whether the store
+went back in time (`collection_guard`). It wants a complete list without a gap, and asks once more
+for every ledger that lacks in it. It aborts on any error, with nothing dropped. Where most of a
+bookie is to go at once, a pass one interval later must find the same: an operator who sees
+"garbage_waits" in the log has that long to stop the bookie, whoever asks for passes meanwhile.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
+from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.base import MetadataStore
@@ -59,11 +61,16 @@ async def collect_garbage(
     metadata: MetadataStore,
     instance_id: str,
     log: EventLog,
+    guard: CollectionGuard,
     doubts: Doubts | None = None,
 ) -> list[int]:
-    """One pass. Returns the ledgers that were dropped. Raises MetadataError or CookieError when the
-    store cannot be trusted; nothing is dropped then. With `doubts`, kept from pass to pass, many at
-    once are dropped by the second only; one pass at a time. Cancel-safe."""
+    """Make one pass and return the ledgers that were dropped.
+
+    Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
+    when the store cannot be trusted; nothing is dropped then. With `doubts`, kept from pass to
+    pass, many at once are dropped by the second only; one pass at a time. Cancel-safe.
+    """
+    await guard.check()
     # Before looking at the metadata: a ledger created after this is not in the list.
     local = sorted(store.ledger_ids())
     if not local:
@@ -71,7 +78,7 @@ async def collect_garbage(
     await _match(metadata, instance_id)
     gone: list[int] = []
     upcoming = 0
-    async for span in metadata.list_ledgers():
+    async for span in metadata.list_ledgers(complete=True):
         if span.first != upcoming:
             raise MetadataError(f"the list of ledgers has a gap before {span.first}")
         here = local[bisect_left(local, span.first) : bisect_right(local, span.last)]
@@ -86,8 +93,9 @@ async def collect_garbage(
         if doubts is not None:
             doubts.forget()
         return []
-    # It may have been replaced while it was listed.
+    # It may have been replaced, or have gone back, while it was listed.
     await _match(metadata, instance_id)
+    await guard.check()
     if doubts is not None:
         dead = doubts.confirmed(dead, len(local), log)
     if dead:

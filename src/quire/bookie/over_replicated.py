@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.clock import Clock
 from quire.codec.underreplication import Holder, lock_path
@@ -54,12 +55,14 @@ class OverReplicated:
         clock: Clock,
         bookie_id: str,
         instance_id: str,
+        guard: CollectionGuard,
     ) -> None:
         self._store = store
         self._metadata = metadata
         self._clock = clock
         self._bookie_id = bookie_id
         self._instance_id = instance_id
+        self._guard = guard
         self._root = replication_root(metadata.uri)
         self._seen: dict[int, tuple[int, Copies]] = {}
         """Of the last pass: ledger -> version of its metadata, and what was here."""
@@ -74,12 +77,14 @@ class OverReplicated:
 
     async def collect(self, log: EventLog) -> list[int]:
         """One pass; the ledgers that were dropped. Passes must be an interval apart. Raises
-        MetadataError or CookieError where the store cannot be trusted or does not answer; what was
-        dropped by then is listed in the log. Cancel-safe."""
+        CollectionOffError while collection is switched off, and MetadataError or CookieError where
+        the store cannot be trusted or does not answer; what was dropped by then is listed in the
+        log. Cancel-safe."""
         async with self._passing:
             return await self._collect(log)
 
     async def _collect(self, log: EventLog) -> list[int]:
+        await self._guard.check()
         found = await self._metadata.instance_id()
         if found != self._instance_id:
             raise CookieError(
@@ -94,7 +99,11 @@ class OverReplicated:
         local = self._store.ledger_ids()
         try:
             for at in range(0, len(local), READS_MAX):
-                for ledger_id, now in await self._candidates(local[at : at + READS_MAX]):
+                candidates = await self._candidates(local[at : at + READS_MAX])
+                if candidates:
+                    # An older state of the store names bookies that have given their copies up.
+                    await self._guard.check()
+                for ledger_id, now in candidates:
                     if self._seen.get(ledger_id) == now and await self._drop(ledger_id, now):
                         dropped.append(ledger_id)
                     else:

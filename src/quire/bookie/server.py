@@ -10,6 +10,11 @@ from dataclasses import asdict, dataclass
 from typing import cast
 
 from quire.bookie.announcement import Announcement
+from quire.bookie.collection_guard import (
+    CollectionGuard,
+    read_remembered,
+    write_remembered,
+)
 from quire.bookie.connection import Connection
 from quire.bookie.damage import DamageReports
 from quire.bookie.directories import Found, check_directories, look_at
@@ -24,7 +29,14 @@ from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
 from quire.codec.registration import Endpoint, check_bookie_id
 from quire.config import BookieConfig
-from quire.errors import CookieError, KeyExistsError, QuireError, StartError, StorageError
+from quire.errors import (
+    CollectionOffError,
+    CookieError,
+    KeyExistsError,
+    QuireError,
+    StartError,
+    StorageError,
+)
 from quire.metadata.base import BookieAddress, MetadataStore
 from quire.net.network import Network, Port
 from quire.storage.compactor import Compaction
@@ -114,8 +126,12 @@ class Bookie:
         self._clearing = False
         self._doubts = Doubts(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
+        self._collection_off = False
+        """Whether the log was told that nothing is collected."""
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
+        self.collection: CollectionGuard | None = None
+        """Whether garbage may be collected; None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
         self._tasks = TaskSet()
         self._announcement = Announcement(lambda: self.writable, log, self._tasks)
@@ -202,11 +218,23 @@ class Bookie:
         self._orders = await Orders.follow(
             self.metadata, self.bookie_id, self._on_orders, self._on_retired, self._log, self._tasks
         )
+        usable = [disk for disk in self._disks if disk.path not in checked.put_aside]
+        self.collection = self._guard(usable)
         self._over_replicated = OverReplicated(
-            self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
+            self.store,
+            self.metadata,
+            self._clock,
+            self.bookie_id,
+            self._instance_id,
+            self.collection,
         )
         self.damage_reports = DamageReports(
-            self.store, self.metadata, self._clock, self.bookie_id, self._instance_id
+            self.store,
+            self.metadata,
+            self._clock,
+            self.bookie_id,
+            self._instance_id,
+            self.collection,
         )
         report = await self._recover()
         self._recovered = True
@@ -232,6 +260,33 @@ class Bookie:
         self._begin_periods()
         self._serving = True
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
+
+    def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
+        """With these directories, which are this bookie's own."""
+        return CollectionGuard(
+            self.metadata,
+            self.bookie_id,
+            read_remembered(disks),
+            self._keep_mark,
+            enabled=self.config.gc_enabled,
+            clock=self._clock,
+            random_bytes=self._random_bytes,
+            log=self._log,
+        )
+
+    async def _keep_mark(self, data: bytes) -> None:
+        """Write it into every directory that serves, on a thread where there is one."""
+        serving = {one.path for one in self.store.directories() if one.state != "failed"}
+        disks = [disk for disk in self._disks if disk.path in serving]
+        if self._reader is None:
+            write_remembered(disks, data)
+            return
+        work = asyncio.ensure_future(self._reader.run(lambda: write_remembered(disks, data)))
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])  # the directories are not given back before its end
+            raise
 
     async def _register(self, port: Port, *, writable: bool) -> None:
         lost = await self._announcement.register(
@@ -302,6 +357,9 @@ class Bookie:
 
     def _begin_periods(self) -> None:
         config = self.config
+        assert self.collection is not None
+        self._tasks.start(self.collection.raise_in_turn())
+        self._repeat(config.metadata_mark_interval_s, self.collection.raise_in_turn)
         self._repeat(config.gc_interval_s, self.collect_garbage)
         if config.gc_over_replicated_interval_s:
             self._repeat(config.gc_over_replicated_interval_s, self.collect_over_replicated)
@@ -309,7 +367,7 @@ class Bookie:
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
-    def _repeat(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    def _repeat(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         self._tasks.start(self._every(period_s, work))
 
     async def stop(self) -> None:
@@ -332,16 +390,30 @@ class Bookie:
         if self.bookie_id:
             self._log("stopped", bookie=self.bookie_id)
 
-    async def collect_garbage(self) -> None:
-        """One pass now; an error is logged and changes nothing."""
+    async def collect_garbage(self) -> str:
+        """Make one pass now. Return '' or why nothing was deleted, which the log has as well."""
+        assert self.collection is not None
         try:
             async with self._collecting:
                 await collect_garbage(
-                    self.store, self.metadata, self._instance_id, self._log, self._doubts
+                    self.store,
+                    self.metadata,
+                    self._instance_id,
+                    self._log,
+                    self.collection,
+                    self._doubts,
                 )
             self._release_long_polls()
-        except (QuireError, CookieError) as error:
+        except CollectionOffError as error:
+            if not self._collection_off:  # a full disk asks often
+                self._log("garbage_collection_off", error=str(error))
+            self._collection_off = True
+            return str(error)
+        except QuireError as error:
             self._log("garbage_collection_skipped", error=str(error))
+            return str(error)
+        self._collection_off = False
+        return ""
 
     async def collect_over_replicated(self) -> None:
         """One pass now, for copies that no metadata names; an error is logged. It drops what the
@@ -349,6 +421,8 @@ class Bookie:
         assert self._over_replicated is not None
         try:
             await self._over_replicated.collect(self._log)
+        except CollectionOffError as error:
+            self._log("over_replicated_off", error=str(error))
         except QuireError as error:
             self._log("over_replicated_skipped", error=str(error))
 
@@ -397,7 +471,7 @@ class Bookie:
             )
         return StartError(f"cannot listen on {where}: {error.strerror}")
 
-    async def _every(self, period_s: float, work: Callable[[], Awaitable[None]]) -> None:
+    async def _every(self, period_s: float, work: Callable[[], Awaitable[object]]) -> None:
         while True:
             await asyncio.sleep(period_s)
             await work()

@@ -133,6 +133,7 @@ LEAST: Mapping[str, float] = {
     "bookie.gc_interval_s": 0.001,
     "bookie.index_cache_segments": 1,
     "bookie.max_batch_read_bytes": 1,
+    "bookie.metadata_mark_interval_s": 0.001,
     "bookie.max_connections": 1,
     "bookie.max_frame_bytes": 1,
     "bookie.max_queued_bytes": 1,

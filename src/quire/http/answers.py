@@ -8,10 +8,12 @@ from quire.errors import (
     BookieTimeoutError,
     BookieUnavailableError,
     ClusterNotInitialisedError,
+    CollectionOffError,
     KeyExistsError,
     LedgerExistsError,
     MetadataDeniedError,
     MetadataUnavailableError,
+    MetadataWentBackError,
     NoSuchEntryError,
     NoSuchKeyError,
     NoSuchLedgerError,
@@ -38,7 +40,16 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
     ),
     ((UsageError,), 400),
     ((UnauthorizedError, MetadataDeniedError), 403),
-    ((VersionConflictError, KeyExistsError, LedgerExistsError), 409),
+    (
+        (
+            VersionConflictError,
+            KeyExistsError,
+            LedgerExistsError,
+            CollectionOffError,
+            MetadataWentBackError,
+        ),
+        409,
+    ),
     (
         (
             MetadataUnavailableError,

@@ -157,10 +157,14 @@ class MetadataStore(Protocol):
         """Remove, whatever its version; a ledger that does not exist is success."""
         ...
 
-    def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+    def list_ledgers(self, first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
         """All ledgers from `first` on in ascending ranges that cover [first, 2**63-1] without a
         gap. Any failure (root missing, layout missing, connection lost) raises: never an empty
-        list (metadata spec, 3.2)."""
+        list (metadata spec, 3.2).
+
+        With `complete`, an id that is in no range is proof that the store has no such ledger: a
+        name in the ledger tree that cannot be understood raises, since it may be a ledger's.
+        Whoever deletes by the list asks for that."""
         ...
 
     def watch_ledger(

@@ -251,7 +251,9 @@ class MemoryStore:
 
         await self.call("delete_ledger", work)
 
-    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
         start = first
 

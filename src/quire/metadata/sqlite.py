@@ -230,7 +230,9 @@ class SqliteStore:
 
         await self._write(work)
 
-    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
         check_ledger_id(first)
         start = first
 

@@ -4,11 +4,16 @@ Every call blocks (the disk, or another process that holds the lock), so all of 
 thread that this object owns, never on the event loop. Write-ahead logging with `synchronous=FULL`:
 a commit is one fsync, and readers do not wait for writers. Writes that come while the thread is
 busy share one commit.
+
+Each transaction makes sure that it is about this cluster: that the path still names the file that
+is open (`sqlite_presence`), that the file has the instance id with which it was opened, and that
+the counter of ledger ids has not gone back. What such a file does not hold is absent.
 """
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -21,8 +26,10 @@ from quire.errors import (
     ClusterNotInitialisedError,
     MetadataError,
     MetadataUnavailableError,
+    MetadataWentBackError,
     QuireError,
 )
+from quire.metadata.sqlite_presence import SqlitePresence
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -38,6 +45,12 @@ APPLICATION_ID = 0x51756972
 
 SCHEMA_VERSION = 2
 """2 added the tree. A file of version 1 gets it when it is opened."""
+
+MISSING_REMEDY = (
+    "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
+    "correct the URI, or put the file or a backup of it back (docs/disaster-recovery.md): its "
+    "bookies still have their data"
+)
 
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -126,6 +139,11 @@ class SqliteFile:
         """For the next commit; the thread takes them all at once."""
         self._taking = threading.Lock()
         self._connection: sqlite3.Connection | None = None
+        self._presence = SqlitePresence(self.path)
+        self._instance_id: str | None = None
+        """Known once the file is open."""
+        self._next_ledger_id = 0
+        """As last seen. It never falls."""
         self._closed = False
 
     @classmethod
@@ -159,7 +177,7 @@ class SqliteFile:
 
     async def read(self, work: Work[T]) -> T:
         """`work` inside one read transaction: it sees one moment."""
-        return await self._submit(lambda: self._transaction("BEGIN", work))
+        return await self._submit(lambda: self._read(work))
 
     async def write(self, work: Work[T]) -> T:
         """`work` inside a write transaction, durable when this returns. It may share the commit
@@ -184,7 +202,7 @@ class SqliteFile:
 
     async def data_version(self) -> int:
         """A number that changes when another connection has changed the file."""
-        return await self._submit(lambda: self._number("PRAGMA data_version"))
+        return await self._submit(self._data_version)
 
     async def _submit(self, work: Callable[[], T]) -> T:
         await self._place()
@@ -224,12 +242,15 @@ class SqliteFile:
     def _connect(self, instance_id: str | None) -> bool:
         if not self.path.exists():
             if instance_id is None:
-                raise ClusterNotInitialisedError(f"the metadata file {self.path} does not exist")
+                raise ClusterNotInitialisedError(
+                    f"the metadata file {self.path} does not exist", remedy=MISSING_REMEDY
+                )
             if not self.path.parent.is_dir():
                 raise MetadataError(
                     f"the directory {self.path.parent} of the metadata file does not exist",
                     remedy="Create it, or correct the URI",
                 )
+        before = self._stat()
         mode = "rwc" if instance_id is not None else "rw"
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
@@ -242,12 +263,54 @@ class SqliteFile:
         created = False
         if not self._is_cluster():
             if instance_id is None:
-                raise ClusterNotInitialisedError(f"the metadata file {self.path} holds no cluster")
+                raise ClusterNotInitialisedError(
+                    f"the metadata file {self.path} is empty: it holds no cluster",
+                    remedy=MISSING_REMEDY,
+                )
             created = self._transaction("BEGIN IMMEDIATE", lambda _: self._create(instance_id))
         if self._number("PRAGMA user_version") != SCHEMA_VERSION:
             self._transaction("BEGIN IMMEDIATE", lambda _: self._migrate())
         self._use_write_ahead_log(connection)
+        self._presence.opened(before)
+        self._transaction("BEGIN", self._recognise)
+        self._presence.check()
         return created
+
+    def _stat(self) -> os.stat_result | None:
+        try:
+            return os.stat(self.path)
+        except FileNotFoundError:
+            return None
+
+    def _recognise(self, connection: sqlite3.Connection) -> None:
+        """Raise unless the file is the cluster that was opened, and has not gone back."""
+        instance_id, upcoming = connection.execute(
+            "SELECT instance_id, next_ledger_id FROM cluster"
+        ).fetchone()
+        if self._instance_id is None:
+            self._instance_id = instance_id
+        if instance_id != self._instance_id:
+            raise MetadataError(
+                f"the metadata file {self.path} holds another cluster than before: {instance_id}, "
+                f"not {self._instance_id}. Nothing was changed",
+                remedy="Put the file of this cluster back, and start this process again",
+            )
+        if upcoming < self._next_ledger_id:
+            raise MetadataWentBackError(
+                f"the metadata file {self.path} went back in time: its next ledger id is "
+                f"{upcoming}, and was {self._next_ledger_id}. Nothing was changed"
+            )
+        self._next_ledger_id = upcoming
+
+    def _data_version(self) -> int:
+        found = self._number("PRAGMA data_version")
+        self._presence.check()
+        return found
+
+    def _read(self, work: Work[T]) -> T:
+        result = self._transaction("BEGIN", work)
+        self._presence.check()
+        return result
 
     def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
         """The mode is kept in the file. It cannot be changed while another process reads or
@@ -310,6 +373,8 @@ class SqliteFile:
         assert connection is not None
         connection.execute(begin)
         try:
+            if self._instance_id is not None:
+                self._recognise(connection)
             result = work(connection)
             connection.execute("COMMIT")
         except BaseException:
@@ -328,9 +393,24 @@ class SqliteFile:
         except Exception as error:  # noqa: BLE001 - all that share the commit are told
             for write in writes:
                 write.error = self._in_our_words(error)
+        else:
+            self._check_committed(writes)
         return writes
 
+    def _check_committed(self, writes: list[_Write]) -> None:
+        """A file that lost its name during the commit may have taken the commit with it."""
+        try:
+            self._presence.check()
+        except MetadataUnavailableError as error:
+            for write in writes:
+                write.error = MetadataUnavailableError(
+                    f"the metadata file {self.path} was deleted or replaced while it was written: "
+                    "the outcome is unknown",
+                    remedy=error.remedy,
+                )
+
     def _run(self, connection: sqlite3.Connection, writes: list[_Write]) -> None:
+        self._presence.check()
         for write in writes:
             connection.execute("SAVEPOINT write")
             try:

@@ -269,10 +269,12 @@ class ZooKeeperStore:
         check_ledger_id(ledger_id)
         await self._ledgers.delete(ledger_id)
 
-    async def list_ledgers(self, first: int = 0) -> AsyncIterator[LedgerRange]:
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
         self._check_open()
         check_ledger_id(first)
-        async for ledgers in list_ledgers(self._root, first):
+        async for ledgers in list_ledgers(self._root, first, complete=complete):
             yield ledgers
 
     def watch_ledger(

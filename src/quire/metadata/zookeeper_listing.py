@@ -1,8 +1,13 @@
 """All ledgers of a ZooKeeper root, in ascending ranges without a gap (metadata spec, 3.2).
 
 A bookie deletes what a range does not hold. So whatever is strange here is an error: a missing
-root, a missing LAYOUT, a ledger where the cluster's ledger manager has none. A parent that vanished
-while it was looked for counts as empty, once LAYOUT is seen to be there still.
+root, a missing LAYOUT, a ledger where the cluster's ledger manager has none, such as one with a
+small id in the tree of the long ids. A complete listing, the only one that anybody may delete by,
+also fails on each name in the ledger trees that is not understood. Other listings skip it.
+
+A parent that vanished while it was looked for counts as empty, once LAYOUT is seen to be there
+still: ZooKeeper only removes a parent without children. A ledger that is made below it afterwards
+is younger than the listing.
 """
 
 from __future__ import annotations
@@ -25,17 +30,31 @@ from quire.metadata.kazoo_adapter import NoNodeError
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 
 _MIDDLE = re.compile(r"\d{4}", re.ASCII)
+_TOP_LIKE = re.compile(r"L?\d+", re.ASCII)
+"""Names right below the root that some ledger manager could have made."""
 
 
-async def list_ledgers(root: ZooKeeperRoot, first: int) -> AsyncIterator[LedgerRange]:
-    """Ranges that cover [first, 2**63-1]."""
+async def list_ledgers(
+    root: ZooKeeperRoot, first: int, *, complete: bool = False
+) -> AsyncIterator[LedgerRange]:
+    """Yield ranges that cover [first, 2**63-1]. `complete`: see `MetadataStore.list_ledgers`."""
     top = await _children(root, "", must_exist=True)
     manager = root.manager
     await _refuse_foreign(root, manager, top)
+    walk = _Walk(root, complete)
+    if complete:
+        for name in top:
+            if _TOP_LIKE.fullmatch(name) and not _is_understood(name):
+                raise walk.unknown(name)
     start = first
     for tree in manager.trees:
-        async for parent in _lowest_parents(root, _tops(top, tree.top_digits), tree.digits, start):
-            found, last = await _ledgers_below(root, parent, tree)
+        tops = _tops(top, tree.top_digits)
+        if tree.first > 0 and (complete or first < tree.first):
+            # No ledger of this manager is here, so the ranges below do not look here.
+            async for parent in walk.lowest_parents(tops, tree.digits, 0, tree.first):
+                await walk.ledgers_below(parent, tree)
+        async for parent in walk.lowest_parents(tops, tree.digits, start):
+            found, last = await walk.ledgers_below(parent, tree)
             if last >= start:
                 yield LedgerRange(start, last, tuple(id_ for id_ in found if id_ >= start))
                 start = last + 1
@@ -81,32 +100,65 @@ def _is_number(name: str) -> bool:
     return name.isascii() and name.isdigit()
 
 
-async def _lowest_parents(
-    root: ZooKeeperRoot, names: list[str], digits: int, first: int
-) -> AsyncIterator[str]:
-    """The parents of leaves below `names`, in order, without those that lie before `first`."""
-    for name in names:
-        missing = digits - 4 - len(name.replace("/", ""))
-        if (int(name.replace("/", "")) + 1) * 10 ** (missing + 4) <= first:
-            continue
-        if missing == 0:
-            yield name
-            continue
-        below = sorted(filter(_MIDDLE.fullmatch, await _children(root, name)))
-        paths = [f"{name}/{child}" for child in below]
-        async for parent in _lowest_parents(root, paths, digits, first):
-            yield parent
+def _is_understood(name: str) -> bool:
+    return is_flat_name(name) or (_is_number(name) and len(name) in TOP_DIGITS)
 
 
-async def _ledgers_below(root: ZooKeeperRoot, parent: str, tree: Tree) -> tuple[list[int], int]:
-    """The ledgers of a lowest parent, and the last id that it can have."""
-    base = int(parent.replace("/", "")) * LEAF_CAPACITY
-    leaves = map(leaf_digits, await _children(root, parent))
-    found = sorted(base + leaf for leaf in leaves if leaf is not None)
-    for ledger_id in found:
-        if not tree.first <= ledger_id <= tree.last:
-            raise _foreign(root, root.manager, f"{parent}/L{ledger_id - base:04d}")
-    return found, min(base + LEAF_CAPACITY - 1, tree.last)
+class _Walk:
+    """A walk through the trees of a root."""
+
+    def __init__(self, root: ZooKeeperRoot, complete: bool) -> None:
+        self._root = root
+        self._complete = complete
+
+    async def lowest_parents(
+        self, names: list[str], digits: int, first: int, before: int = LEDGER_ID_MAX + 1
+    ) -> AsyncIterator[str]:
+        """Yield the parents of leaves below `names`, in order, that can have ids from `first` on
+        and below `before`."""
+        for name in names:
+            number = int(name.replace("/", ""))
+            missing = digits - 4 - len(name.replace("/", ""))
+            ids = 10 ** (missing + 4)
+            if (number + 1) * ids <= first or number * ids >= before:
+                continue
+            if missing == 0:
+                yield name
+                continue
+            paths = [f"{name}/{child}" for child in sorted(await self._middles(name))]
+            async for parent in self.lowest_parents(paths, digits, first, before):
+                yield parent
+
+    async def _middles(self, parent: str) -> list[str]:
+        names = await _children(self._root, parent)
+        found = [name for name in names if _MIDDLE.fullmatch(name)]
+        if self._complete and len(found) < len(names):
+            raise self.unknown(f"{parent}/{next(iter(set(names).difference(found)))}")
+        return found
+
+    async def ledgers_below(self, parent: str, tree: Tree) -> tuple[list[int], int]:
+        """Return the ledgers of a lowest parent, and the last id that it can have."""
+        base = int(parent.replace("/", "")) * LEAF_CAPACITY
+        found = []
+        for name in await _children(self._root, parent):
+            leaf = leaf_digits(name)
+            if leaf is not None:
+                found.append(base + leaf)
+            elif self._complete:
+                raise self.unknown(f"{parent}/{name}")
+        found.sort()
+        for ledger_id in found:
+            if not tree.first <= ledger_id <= tree.last:
+                raise _foreign(self._root, self._root.manager, f"{parent}/L{ledger_id - base:04d}")
+        return found, min(base + LEAF_CAPACITY - 1, tree.last)
+
+    def unknown(self, name: str) -> MetadataError:
+        return MetadataError(
+            f"{self._root.at(name)} lies among the ledgers and is not understood: nobody knows "
+            "whether it is one, so the list of ledgers may not be complete",
+            remedy="Look at it with ZooKeeper's own client, and find out which program wrote it. "
+            "Until it lies elsewhere, bookies delete nothing",
+        )
 
 
 async def _children(root: ZooKeeperRoot, below: str, *, must_exist: bool = False) -> list[str]:

@@ -128,7 +128,9 @@ class ZooKeeperRoot:
     def not_initialised(self) -> ClusterNotInitialisedError:
         return ClusterNotInitialisedError(
             f"{self} holds no cluster",
-            remedy="Run `quire cluster init --metadata URI` first, or correct the root in the URI",
+            remedy="If the cluster is new, make it with `quire cluster init --metadata URI`. If it "
+            "is not, correct the servers and the root in the URI, or restore ZooKeeper's data "
+            "(docs/disaster-recovery.md): the bookies still have theirs",
         )
 
     async def create(self, path: str, data: bytes, *, ephemeral: bool = False) -> Stat:

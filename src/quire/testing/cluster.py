@@ -176,6 +176,7 @@ class LocalCluster:
         if self._state.metadata == "zookeeper":
             self._start_zookeeper(deadline)
         else:
+            self._check_metadata_file(self._directory / "metadata.db")
             self.uri = f"sqlite:///{self._directory / 'metadata.db'}"
         _outside_any_loop(_initialise(self.uri, deadline))
         count = self._wanted or len(self._state.bookie_ports)
@@ -187,6 +188,17 @@ class LocalCluster:
             bookie.launch()
         for bookie in self.bookies:
             bookie.wait_ready(deadline, self._stopping)
+
+    def _check_metadata_file(self, path: Path) -> None:
+        """`StartError` where bookies have data and the metadata file is gone: an empty one in its
+        place would say that none of their ledgers was ever there."""
+        begun = sorted(one.parent.parent.name for one in path.parent.glob("bookie-*/current/*"))
+        if begun and not path.exists():
+            raise StartError(
+                f"{path} is missing, but {begun[0]} beside it has data: the metadata of this "
+                "cluster is lost, or was moved away. Nothing was changed",
+                remedy="Put the file or a backup of it back, or use another directory",
+            )
 
     def _decide(self, kept: _State | None) -> _State:
         """What the directory is to hold from now on: all that it held, and more bookies if more

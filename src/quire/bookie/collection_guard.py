@@ -1,0 +1,264 @@
+"""Whether a bookie may delete what the metadata store does not name.
+
+Three things forbid it, and nothing overrides them: not a full disk, and not an operator's pass.
+
+- The bookie's own configuration: `gc_enabled = false`.
+- The switch of the cluster: `quire cluster gc off`.
+- The store went back in time. The bookie raises a mark in the store every
+  `metadata_mark_interval_s`, and remembers the newest one in its directories
+  (`metadata.collection`). A store that does not hold the remembered mark was restored from an older
+  backup, so the ledgers that it does not name may exist. The bookie refuses until an operator has
+  looked and accepts this store.
+
+The mark is raised in the store first and remembered second. A bookie that dies in between remembers
+an older mark than the store holds, which is no reason for doubt.
+
+A mark proves that the store has everything that was created before the mark was raised. It proves
+nothing about younger ledgers: if the store goes back to a state that is newer than the last mark,
+nobody can notice. `metadata_mark_interval_s` bounds that window.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from quire.bookie.service import EventLog
+from quire.clock import Clock
+from quire.errors import (
+    CollectionOffError,
+    KeyExistsError,
+    MetadataWentBackError,
+    NoSuchKeyError,
+    QuireError,
+    StorageError,
+    VersionConflictError,
+)
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.collection import (
+    BookieMark,
+    Mark,
+    Refusal,
+    read_mark,
+    read_switch,
+    write_mark,
+)
+from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
+from quire.storage.seams import Disk
+
+MARK_NAME = f"{CURRENT_DIRECTORY}/METADATA"
+_TOKEN_BYTES = 16
+_DAMAGED = "damaged"
+
+
+def encode_mark(mark: Mark) -> bytes:
+    """Return the content of `current/METADATA`: three lines, the last one a checksum."""
+    body = f"count: {mark.count}\ntoken: {mark.token}\n".encode()
+    return body + f"crc32: {zlib.crc32(body):08x}\n".encode()
+
+
+def decode_mark(data: bytes) -> Mark:
+    """Raise `ValueError` if `data` is not the content of `current/METADATA`."""
+    count, token, checksum, end = data.decode("ascii").split("\n")
+    values = [line.partition(": ") for line in (count, token, checksum)]
+    names = [name for name, _, _ in values]
+    if names != ["count", "token", "crc32"] or end:
+        raise ValueError("unknown lines")
+    found = Mark(int(values[0][2]), values[1][2])
+    if encode_mark(found) != data:
+        raise ValueError("the checksum does not match")
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What the directories of a bookie remember of the store."""
+
+    mark: Mark | None = None
+    """The newest mark; None: no directory has one, as of a bookie that is new."""
+    damaged: str = ""
+    """The file that cannot be read, where no directory has a mark that can be."""
+
+
+def read_remembered(disks: Sequence[Disk]) -> Remembered:
+    """Read the mark of each directory, and return the newest. Blocks."""
+    marks, damaged = [], ""
+    for disk in disks:
+        try:
+            data = read_small_file(disk, MARK_NAME)
+            if data is not None:
+                marks.append(decode_mark(data))
+        except (OSError, ValueError, StorageError) as error:
+            damaged = f"{disk.path}/{MARK_NAME}: {error}"
+    if marks:
+        return Remembered(max(marks, key=lambda mark: mark.count))
+    return Remembered(damaged=damaged)
+
+
+def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
+    """Write the mark to each directory. Durable on return. Blocks. `StorageError`: none took it."""
+    failed = ""
+    written = 0
+    for disk in disks:
+        try:
+            write_small_file(disk, MARK_NAME, data)
+            written += 1
+        except OSError as error:
+            failed = f"{disk.path}/{MARK_NAME} could not be written: {error}"
+    if not written and failed:
+        raise StorageError(failed, remedy="Free space on the disk; the bookie tries again")
+
+
+class CollectionGuard:
+    """The guard of one bookie, from its start to its stop."""
+
+    def __init__(
+        self,
+        metadata: MetadataStore,
+        bookie_id: str,
+        remembered: Remembered,
+        keep: Callable[[bytes], Awaitable[None]],
+        *,
+        enabled: bool,
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+        log: EventLog,
+    ) -> None:
+        """`keep` writes the mark into the directories. `enabled` is `gc_enabled`."""
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._keep = keep
+        self._clock = clock
+        self._random_bytes = random_bytes
+        self._log = log
+        self._changing = asyncio.Lock()
+        self._damaged = remembered.damaged
+        self._remembered = remembered.mark
+        if self._damaged:
+            self._remembered = Mark(0, f"{_DAMAGED}-{random_bytes(_TOKEN_BYTES).hex()}")
+        self.enabled = enabled
+        self.switched_off = False
+        """The cluster's switch, as last read."""
+        self.went_back = False
+        """The store is behind this bookie's mark, and no operator has accepted that."""
+        self.raised_s: float | None = None
+        """The monotonic time of the newest mark that the store confirmed; None: none yet."""
+        self.not_raised = ""
+        """Why the newest mark could not be raised or remembered; '' if it was."""
+
+    @property
+    def may_collect(self) -> bool:
+        """Whether the last look found nothing against collecting garbage."""
+        return self.enabled and not self.switched_off and not self.went_back
+
+    async def check(self) -> None:
+        """Raise unless what this store does not name may be deleted.
+
+        `CollectionOffError`: an operator has switched collection off, here or for the cluster.
+        `MetadataWentBackError`: the store is older than it was. MetadataError: it does not answer.
+        """
+        if not self.enabled:
+            raise CollectionOffError(
+                "garbage collection is switched off by this bookie's configuration (gc_enabled): "
+                "nothing was deleted",
+                remedy="Set gc_enabled = true and start the bookie again",
+            )
+        await self.check_store()
+
+    async def check_store(self) -> None:
+        """As `check`, without this bookie's configuration."""
+        switch = await read_switch(self._metadata)
+        self.switched_off = switch is not None
+        if switch is not None:
+            raise CollectionOffError(f"{switch.sentence()}: nothing was deleted")
+        async with self._changing:
+            await self._look()
+
+    async def raise_mark(self) -> None:
+        """Raise the mark in the store by one, and remember it in the directories.
+
+        Raises as `check_store` does, but not for the switch, and StorageError if no directory takes
+        the mark. Cancel-safe.
+        """
+        async with self._changing:
+            found = await self._look()
+            known = 0 if self._remembered is None else self._remembered.count
+            stored, version = (
+                (0, None) if found is None else (found.value.mark.count, found.version)
+            )
+            made = Mark(max(known, stored) + 1, self._random_bytes(_TOKEN_BYTES).hex())
+            await write_mark(self._metadata, self._bookie_id, BookieMark(made), version)
+            self._remembered, self._damaged = made, ""
+            self.raised_s = self._clock.monotonic()
+            await self._keep(encode_mark(made))
+
+    async def raise_in_turn(self) -> None:
+        """Raise the mark. An error is logged when it is new, and the next turn tries again."""
+        try:
+            await self.raise_mark()
+        except MetadataWentBackError as error:
+            self.not_raised = str(error)  # `_refuse` has told it
+        except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
+            self.not_raised = str(error)  # an operator accepts, or an earlier try was done
+        except QuireError as error:
+            if not self.not_raised:
+                self._log("metadata_mark_not_raised", bookie=self._bookie_id, error=str(error))
+            self.not_raised = str(error)
+        else:
+            self.not_raised = ""
+
+    # -- inside: hold `_changing` -------------------------------------------------------------
+
+    async def _look(self) -> Versioned[BookieMark] | None:
+        """Return the mark node, if the store holds the remembered mark or an operator accepts it as
+        it is. `MetadataWentBackError`."""
+        found = await read_mark(self._metadata, self._bookie_id)
+        remembered = self._remembered
+        if not self._damaged:
+            if found is None and remembered is None:
+                return None
+            if found is not None and found.value.holds(remembered):
+                self.went_back = False
+                return found
+        assert remembered is not None
+        refusal = None if found is None else found.value.refusal
+        if refusal is not None and refusal.remembered == remembered and refusal.accepted:
+            if self.went_back:
+                self._log("metadata_accepted", bookie=self._bookie_id)
+            self.went_back = False
+            return found
+        await self._refuse(found, remembered)
+        raise MetadataWentBackError(self._why(found))
+
+    async def _refuse(self, found: Versioned[BookieMark] | None, remembered: Mark) -> None:
+        """Tell the log once, and the cluster in the mark node."""
+        if not self.went_back:
+            self.went_back = True
+            self._log("metadata_went_back", bookie=self._bookie_id, error=self._why(found))
+        told = None if found is None else found.value.refusal
+        if told is not None and told.remembered == remembered:
+            return
+        mark = Mark(0, "") if found is None else found.value.mark
+        made = BookieMark(mark, Refusal(remembered, self._clock.now_ms()))
+        version = None if found is None else found.version
+        try:
+            await write_mark(self._metadata, self._bookie_id, made, version)
+        except (KeyExistsError, NoSuchKeyError, VersionConflictError):
+            pass  # the next look tells it
+
+    def _why(self, found: Versioned[BookieMark] | None) -> str:
+        if self._damaged:
+            return (
+                f"bookie {self._bookie_id} cannot read which state of the metadata store it has "
+                f"seen last ({self._damaged}), so it cannot tell whether the store went back: no "
+                "garbage is collected"
+            )
+        assert self._remembered is not None
+        holds = "none" if found is None else f"mark {found.value.mark.count}"
+        return (
+            f"the metadata store at {self._metadata.uri} went back in time: bookie "
+            f"{self._bookie_id} has raised mark {self._remembered.count} in it, and it holds "
+            f"{holds}, or that of another history. No garbage is collected"
+        )

@@ -1,0 +1,247 @@
+"""What the cluster keeps about garbage collection: an off switch, and a mark of each bookie.
+
+Both are nodes below the under-replication tree, where Apache's programs do not look.
+
+| node                                 | content                                                   |
+|--------------------------------------|-----------------------------------------------------------|
+| `quire-collection`                   | exists: collection is off for the whole cluster           |
+| `quire-collection-marks/BOOKIE`      | a number that this bookie raises, and a token of its own  |
+
+A mark proves that the store did not go back. The bookie raises its mark in the store, and then
+remembers the new mark in its directories. A store that was restored from an older backup holds an
+older mark than the bookie remembers, or another token, or none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.errors import (
+    CollectionOffError,
+    KeyExistsError,
+    MetadataError,
+    MetadataWentBackError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.bookie_nodes import delete_node, node_path, read_node, write_node
+from quire.metadata.uri import replication_root
+
+SWITCH_NODE = "quire-collection"
+MARKS_NODE = "quire-collection-marks"
+ATTEMPTS_MAX = 10
+"""Tries of one change of a mark that others change at the same time."""
+HOW_TO_LOOK = "`quire cluster gc status` shows it"
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point in the history of the store, as one bookie knows it."""
+
+    count: int
+    """It rises by one with every write."""
+    token: str
+    """A random name of this write: two histories can reach the same count, but not the same
+    token."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"count": self.count, "token": self.token}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A bookie found the store behind its own mark, and collects no garbage."""
+
+    remembered: Mark
+    """The mark that the bookie remembers and the store does not hold."""
+    since_ms: int
+    accepted: bool = False
+    """An operator has looked, and lets the bookie go on with this store."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieMark:
+    """The value of a bookie's mark node."""
+
+    mark: Mark
+    refusal: Refusal | None = None
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = self.mark.as_json()
+        if self.refusal is not None:
+            value["refused"] = {
+                **self.refusal.remembered.as_json(),
+                "since_ms": self.refusal.since_ms,
+                "accepted": self.refusal.accepted,
+            }
+        return json.dumps(value).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> BookieMark:
+        """Raise `ValueError` if `data` is not the value of a mark node."""
+        value = json.loads(data)
+        try:
+            mark = Mark(int(value["count"]), str(value["token"]))
+            refused = value.get("refused")
+            if refused is None:
+                return cls(mark)
+            remembered = Mark(int(refused["count"]), str(refused["token"]))
+            since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a mark of a bookie: {error!r}") from None
+        return cls(mark, Refusal(remembered, since_ms, accepted))
+
+    def holds(self, remembered: Mark | None) -> bool:
+        """Return whether a store with this mark cannot have gone back behind `remembered`."""
+        if remembered is None or self.mark.count > remembered.count:
+            return True
+        return self.mark == remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Garbage collection is off for the whole cluster."""
+
+    since_ms: int = 0
+    by: str = ""
+    """The host and process of the operator's command."""
+    why: str = ""
+
+    def encode(self) -> bytes:
+        return json.dumps({"since_ms": self.since_ms, "by": self.by, "why": self.why}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Switch:
+        """The node alone switches collection off, whatever it holds."""
+        try:
+            value = json.loads(data)
+            return cls(int(value["since_ms"]), str(value["by"]), str(value["why"]))
+        except (ValueError, KeyError, TypeError):
+            return cls()
+
+    def sentence(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        why = f" ({self.why})" if self.why else ""
+        return f"garbage collection is switched off for the whole cluster{by}{why}"
+
+
+# -- the switch -------------------------------------------------------------------------------
+
+
+def _switch_path(store: MetadataStore) -> str:
+    return f"{replication_root(store.uri)}/{SWITCH_NODE}"
+
+
+async def read_switch(store: MetadataStore) -> Switch | None:
+    """Return None where garbage collection is not switched off. Raises MetadataError."""
+    found = await read_node(store, _switch_path(store), Switch.decode)
+    return None if found is None else found.value
+
+
+async def switch_off(store: MetadataStore, switch: Switch) -> bool:
+    """Switch garbage collection off for the cluster. Return False if it was off already.
+
+    Durable on return. A pass that has listed the ledgers before this call reads the switch once
+    more before it drops anything.
+    """
+    try:
+        await write_node(store, _switch_path(store), switch.encode(), None)
+    except KeyExistsError:
+        return False
+    return True
+
+
+async def switch_on(store: MetadataStore) -> bool:
+    """Let bookies collect garbage again. Return False if it was not switched off."""
+    if await read_switch(store) is None:
+        return False
+    await delete_node(store, _switch_path(store))
+    return True
+
+
+# -- the marks --------------------------------------------------------------------------------
+
+
+def mark_path(uri: str, bookie_id: str) -> str:
+    return node_path(uri, MARKS_NODE, bookie_id)
+
+
+async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMark] | None:
+    """Return the bookie's mark node, or None where there is none. Raises MetadataError."""
+    return await read_node(store, mark_path(store.uri, bookie_id), BookieMark.decode)
+
+
+async def write_mark(
+    store: MetadataStore, bookie_id: str, made: BookieMark, version: int | None
+) -> None:
+    """Create the node (version None: `KeyExistsError`), or replace the one of this version
+    (`VersionConflictError`, `NoSuchKeyError`)."""
+    await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
+
+
+async def forget_mark(store: MetadataStore, bookie_id: str) -> None:
+    """Delete the mark of a bookie that is gone for good. Success where there is none."""
+    await delete_node(store, mark_path(store.uri, bookie_id))
+
+
+async def refusals(store: MetadataStore) -> dict[str, Refusal]:
+    """Return the bookies that found the store behind their marks and wait for an operator.
+
+    Raises MetadataError, also where a mark cannot be understood: such a bookie collects no garbage.
+    """
+    parent = f"{replication_root(store.uri)}/{MARKS_NODE}"
+    try:
+        names = await store.tree.children(parent)
+    except NoSuchKeyError:
+        return {}
+    found = {}
+    for name in names:
+        one = await read_mark(store, name)
+        if one is not None and one.value.refusal is not None and not one.value.refusal.accepted:
+            found[name] = one.value.refusal
+    return found
+
+
+async def accept(store: MetadataStore, bookie_id: str) -> bool:
+    """Let a bookie that found the store behind its mark go on with this store.
+
+    Return False if it does not wait for that. The answer counts for this one refusal: the bookie
+    refuses again if the store goes back once more.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        found = await read_mark(store, bookie_id)
+        if found is None or found.value.refusal is None or found.value.refusal.accepted:
+            return False
+        accepted = replace(found.value, refusal=replace(found.value.refusal, accepted=True))
+        try:
+            await write_mark(store, bookie_id, accepted, found.version)
+        except (VersionConflictError, NoSuchKeyError):
+            continue
+        return True
+    raise MetadataError(
+        f"the mark of bookie {bookie_id} was changed by others {ATTEMPTS_MAX} times: nothing was "
+        "accepted",
+        remedy="Try again",
+    )
+
+
+async def check_collectable(store: MetadataStore, what: str) -> None:
+    """Raise where nobody may conclude from this store that something is garbage.
+
+    For passes that delete what nothing names. `what` is what was about to be deleted.
+    `CollectionOffError`: an operator has switched collection off. `MetadataWentBackError`: a bookie
+    has proof that the store is older than it was.
+    """
+    switch = await read_switch(store)
+    if switch is not None:
+        raise CollectionOffError(f"{switch.sentence()}: {what} not deleted")
+    waiting = await refusals(store)
+    if waiting:
+        names = ", ".join(sorted(waiting))
+        raise MetadataWentBackError(
+            f"the metadata store at {store.uri} is older than it was, as {names} found out: {what} "
+            "not deleted",
+        )

@@ -1,0 +1,339 @@
+"""Garbage is collected only by a store that has not gone back, and by nobody while it is off."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from quire.bookie.collection_guard import (
+    MARK_NAME,
+    CollectionGuard,
+    Remembered,
+    decode_mark,
+    encode_mark,
+    read_remembered,
+)
+from quire.clock import SystemClock
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.config import BookieConfig
+from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError
+from quire.metadata.collection import (
+    BookieMark,
+    Mark,
+    Refusal,
+    Switch,
+    accept,
+    check_collectable,
+    forget_mark,
+    read_mark,
+    read_switch,
+    refusals,
+    switch_off,
+    switch_on,
+    write_mark,
+)
+from quire.metadata.memory import MemoryStore
+from quire.storage.disk import RealDisk
+from tests.support.bookie import SMALL, free_port, memory_metadata, running_bookie
+from tests.support.waiting import until
+
+ME = "127.0.0.1:3181"
+Events = list[tuple[str, dict[str, object]]]
+
+
+@dataclass
+class Scene:
+    """A bookie's guard, its memory on the disk, and a store that can be restored."""
+
+    metadata: MemoryStore = field(default_factory=memory_metadata)
+    kept: bytes = b""
+    events: Events = field(default_factory=list)
+
+    async def keep(self, data: bytes) -> None:
+        self.kept = data
+
+    def log(self, event: str, **fields: object) -> None:
+        self.events.append((event, fields))
+
+    def start(self, *, enabled: bool = True, damaged: str = "") -> CollectionGuard:
+        """The guard of a bookie that starts with what its directory remembers."""
+        remembered = Remembered(decode_mark(self.kept)) if self.kept else Remembered()
+        return CollectionGuard(
+            self.metadata,
+            ME,
+            Remembered(damaged=damaged) if damaged else remembered,
+            self.keep,
+            enabled=enabled,
+            clock=SystemClock(),
+            random_bytes=random.Random(len(self.events)).randbytes,
+            log=self.log,
+        )
+
+    def backup(self) -> object:
+        return deepcopy(self.metadata.cluster.tree._nodes)
+
+    def restore(self, backup: object) -> None:
+        self.metadata.cluster.tree._nodes = deepcopy(backup)  # type: ignore[assignment]
+
+
+@pytest.fixture
+async def scene() -> AsyncIterator[Scene]:
+    made = Scene()
+    await made.metadata.initialise()
+    yield made
+    await made.metadata.close()
+
+
+async def test_a_store_that_goes_on_is_trusted_also_after_a_restart(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.check()  # nothing is known yet, as after an upgrade
+    for _ in range(3):
+        await guard.raise_mark()
+        await guard.check()
+    assert decode_mark(scene.kept).count == 3
+    guard = scene.start()
+    await guard.check()
+    await guard.raise_mark()
+    assert decode_mark(scene.kept).count == 4
+    assert scene.events == []
+    assert guard.may_collect
+
+
+async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+    backup = scene.backup()
+    await guard.raise_mark()
+    scene.restore(backup)
+    for one in (guard, scene.start()):
+        for _ in range(2):
+            with pytest.raises(
+                MetadataWentBackError, match=r"raised mark 2 in it, .* holds mark 1"
+            ):
+                await one.check()
+            with pytest.raises(MetadataWentBackError):
+                await one.raise_mark()
+        assert not one.may_collect
+    assert [name for name, _ in scene.events] == ["metadata_went_back"] * 2  # once each
+    assert list(await refusals(scene.metadata)) == [ME]
+    with pytest.raises(MetadataWentBackError, match=f"as {ME} found out: ledgers not deleted"):
+        await check_collectable(scene.metadata, "ledgers")
+    assert await accept(scene.metadata, ME)
+    assert not await accept(scene.metadata, ME)
+    await guard.check()
+    await guard.raise_mark()
+    assert decode_mark(scene.kept).count == 3
+    assert scene.events[-1][0] == "metadata_accepted"
+    assert await refusals(scene.metadata) == {}
+    await check_collectable(scene.metadata, "ledgers")
+    # That was for this once. It goes back again, to a state in which it was accepted.
+    await guard.raise_mark()
+    scene.restore(backup)
+    with pytest.raises(MetadataWentBackError):
+        await guard.check()
+
+
+async def test_an_acceptance_that_is_restored_counts_for_its_own_refusal_only(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+    backup = scene.backup()
+    await guard.raise_mark()
+    scene.restore(backup)
+    with pytest.raises(MetadataWentBackError):
+        await guard.check()
+    assert await accept(scene.metadata, ME)
+    accepted = scene.backup()
+    await guard.raise_mark()
+    scene.restore(accepted)
+    with pytest.raises(MetadataWentBackError):
+        await guard.check()
+
+
+async def test_another_history_of_the_same_length_is_refused(scene: Scene) -> None:
+    """Two restores of one backup can reach the same count. Their tokens differ."""
+    guard = scene.start()
+    await guard.raise_mark()
+    found = await read_mark(scene.metadata, ME)
+    assert found is not None
+    other = BookieMark(Mark(found.value.mark.count, "other"))
+    await write_mark(scene.metadata, ME, other, found.version)
+    with pytest.raises(MetadataWentBackError, match="another history"):
+        await guard.check()
+    await forget_mark(scene.metadata, ME)
+    with pytest.raises(MetadataWentBackError, match="it holds none"):
+        await guard.check()
+
+
+async def test_a_bookie_that_died_before_it_remembered_its_mark_goes_on(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+    older = scene.kept
+    await guard.raise_mark()
+    scene.kept = older
+    guard = scene.start()
+    await guard.check()
+    await guard.raise_mark()
+    assert decode_mark(scene.kept).count == 3
+
+
+async def test_a_mark_whose_answer_was_lost_is_no_reason_for_doubt(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+
+    async def lost(name: str, done: bool) -> None:
+        if done and name == "tree.commit":
+            raise MetadataUnavailableError("the answer was lost")
+
+    hook, scene.metadata._hook = scene.metadata._hook, lost
+    await guard.raise_in_turn()
+    scene.metadata._hook = hook
+    await guard.raise_in_turn()
+    await guard.check()
+    assert guard.not_raised == ""
+
+
+async def test_a_damaged_mark_is_not_taken_for_none(scene: Scene) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+    guard = scene.start(damaged="current/METADATA: the checksum does not match")
+    with pytest.raises(MetadataWentBackError, match="cannot read which state"):
+        await guard.check()
+    assert await accept(scene.metadata, ME)
+    await guard.check()
+    await guard.raise_mark()
+    await scene.start().check()
+
+
+async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) -> None:
+    guard = scene.start()
+    assert await switch_off(scene.metadata, Switch(1, "host.1", "restore"))
+    assert not await switch_off(scene.metadata, Switch(2, "host.2"))
+    with pytest.raises(
+        CollectionOffError, match=r"off for the whole cluster by host.1 \(restore\)"
+    ):
+        await guard.check()
+    with pytest.raises(CollectionOffError, match="objects not deleted"):
+        await check_collectable(scene.metadata, "objects")
+    assert not guard.may_collect
+    await guard.raise_mark()  # the proof goes on
+    assert await switch_on(scene.metadata)
+    assert not await switch_on(scene.metadata)
+    assert await read_switch(scene.metadata) is None
+    await guard.check()
+    with pytest.raises(CollectionOffError, match="gc_enabled"):
+        await scene.start(enabled=False).check()
+
+
+def test_the_file_is_read_back_and_no_bit_of_it_may_change() -> None:
+    data = encode_mark(Mark(12, "ab" * 16))
+    assert decode_mark(data) == Mark(12, "ab" * 16)
+    for at in range(len(data)):
+        for bit in (1, 16):
+            changed = bytearray(data)
+            changed[at] ^= bit
+            with pytest.raises(ValueError):
+                decode_mark(bytes(changed))
+
+
+def test_the_values_of_the_nodes() -> None:
+    one = BookieMark(Mark(3, "x"), Refusal(Mark(9, "y"), 1234, accepted=True))
+    assert BookieMark.decode(one.encode()) == one
+    assert BookieMark.decode(BookieMark(Mark(3, "x")).encode()) == BookieMark(Mark(3, "x"))
+    for wrong in (b"", b"7", b"{}", b'{"count": 1, "token": "x", "refused": 7}'):
+        with pytest.raises(ValueError):
+            BookieMark.decode(wrong)
+    assert Switch.decode(b"anything") == Switch()
+
+
+# -- a bookie ---------------------------------------------------------------------------------
+
+
+async def _ledgers(metadata: MemoryStore, bookie_id: str, count: int) -> list[int]:
+    made = LedgerMetadata(1, 1, 1, (Segment(0, (bookie_id,)),))
+    return [(await metadata.create_ledger(made))[0] for _ in range(count)]
+
+
+async def test_five_newer_ledgers_survive_a_restore_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk below `min_free_bytes` looks for deleted ledgers every `gc_full_interval_s`, whatever
+    `gc_interval_s` says. The store was restored from a backup that lacks the newest ledgers."""
+    metadata = memory_metadata()
+    port = free_port()
+    config = BookieConfig(
+        segment_bytes=SMALL.segment_bytes,
+        min_free_bytes=0,
+        gc_interval_s=86_400.0,
+        gc_full_interval_s=0.02,
+        check_space_s=0.02,
+        metadata_mark_interval_s=3600.0,
+    )
+    events: Events = []
+
+    def log(event: str, **fields: object) -> None:
+        events.append((event, fields))
+
+    def count(event: str) -> int:
+        return sum(name == event for name, _ in events)
+
+    async with running_bookie(tmp_path, config, metadata, port=port) as bookie:
+        guard = bookie.collection
+        assert guard is not None
+        await until(lambda: guard.raised_s is not None)
+        old = await _ledgers(metadata, bookie.bookie_id, 2)
+        cluster = metadata.cluster
+        backup = deepcopy((cluster.ledgers, cluster.ledger_ids, cluster.tree._nodes))
+        newer = await _ledgers(metadata, bookie.bookie_id, 5)
+        for ledger_id in (*old, *newer):
+            bookie.store.create_ledger(ledger_id, b"k" * 20)
+        await guard.raise_mark()
+    cluster.ledgers, cluster.ledger_ids, cluster.tree._nodes = backup
+    monkeypatch.setattr(RealDisk, "free_bytes", lambda self: 0)
+    full = BookieConfig(
+        segment_bytes=config.segment_bytes,
+        min_free_bytes=1,
+        gc_interval_s=config.gc_interval_s,
+        gc_full_interval_s=config.gc_full_interval_s,
+        check_space_s=config.check_space_s,
+        metadata_mark_interval_s=config.metadata_mark_interval_s,
+    )
+    async with running_bookie(tmp_path, full, metadata, port=port, log=log) as bookie:
+        held = set(bookie.store.ledger_ids())
+        assert held == {*old, *newer}
+        await until(lambda: count("garbage_collection_skipped") >= 3)
+        assert set(bookie.store.ledger_ids()) == held
+        assert count("ledgers_dropped") == 0
+        assert count("metadata_went_back") == 1
+        # The switch is stronger than an operator's pass, and than an acceptance.
+        assert await switch_off(metadata, Switch())
+        assert await accept(metadata, bookie.bookie_id)
+        assert "switched off" in await bookie.collect_garbage()
+        await until(lambda: count("garbage_collection_off") == 1)
+        assert set(bookie.store.ledger_ids()) == held
+        # The operator has looked, and gives the five up.
+        assert await switch_on(metadata)
+        await until(lambda: set(bookie.store.ledger_ids()) == set(old))
+
+
+async def test_a_bookie_remembers_its_mark_in_each_directory(tmp_path: Path) -> None:
+    metadata = memory_metadata()
+    disks = [tmp_path / name for name in "abc"]
+    async with running_bookie(
+        disks[0], metadata=metadata, more=[RealDisk(str(one)) for one in disks[1:]]
+    ) as bookie:
+        guard = bookie.collection
+        assert guard is not None
+        await until(lambda: all((one / MARK_NAME).exists() for one in disks))
+        await guard.raise_mark()
+    (disks[0] / MARK_NAME).write_bytes(b"rotten")
+    (disks[1] / MARK_NAME).unlink()
+    read = read_remembered([RealDisk(str(one)) for one in disks])
+    assert read.mark is not None
+    assert read.mark.count >= 2
+    (disks[2] / MARK_NAME).write_bytes(b"rotten")
+    assert "METADATA" in read_remembered([RealDisk(str(one)) for one in disks]).damaged
