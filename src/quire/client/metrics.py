@@ -21,6 +21,8 @@ class ClientCounters:
     add_batches: int = 0
     ensemble_changes: int = 0
     bookie_failures: int = 0
+    links_examined: int = 0
+    links_silent: int = 0
     add_time: Histogram = field(default_factory=Histogram)
     """From the sending of a batch until an ack quorum had its last entry."""
 
@@ -36,6 +38,8 @@ COUNTED = {
     "add_batches": "Batches they were sent in",
     "ensemble_changes": "Times bookies of an ensemble were replaced",
     "bookie_failures": "Times a bookie failed a request, or was lost",
+    "links_examined": "Connections that were probed because nothing had come over them for a while",
+    "links_silent": "Connections that were replaced because they had died without a sign",
 }
 
 

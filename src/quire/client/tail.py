@@ -43,7 +43,13 @@ from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
 from quire.codec.frames import Flag
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from quire.config import KIB, ClientConfig
-from quire.errors import BookieError, ClientClosedError, QuireError, ReadError
+from quire.errors import (
+    BookieError,
+    ClientClosedError,
+    QuireError,
+    ReadError,
+    SilentConnectionError,
+)
 from quire.metadata.base import Versioned
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel, PollAnswer
@@ -224,8 +230,9 @@ class Tail:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _ask(self, bookie: str) -> bool:
-        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that."""
+    async def _ask(self, bookie: str, *, again: bool = False) -> bool:
+        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that. It
+        is asked `again` over a new connection where the old one died silently."""
         if self._pool.closed:
             raise ClientClosedError("the client is closed")
         config = self._config
@@ -267,6 +274,8 @@ class Tail:
                 return False
             self._empty = False
         except (QuireError, TimeoutError) as error:
+            if isinstance(error, SilentConnectionError) and not again:
+                return await self._ask(bookie, again=True)
             self._empty = isinstance(error, NoEntryAnswer)
         self._misses += 1
         return False
