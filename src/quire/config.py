@@ -109,6 +109,19 @@ class PlacementConfig:
 class ClientConfig:
     connect_timeout_s: float = 5.0
     """For a connection to a bookie, its TLS handshake included."""
+    silent_link_s: float = 2.5
+    """A connection to a bookie is probed when nothing has come over it for so long after a request,
+    and replaced if a new connection is answered and it is not. At most half of `read_timeout_s`
+    and of `add_timeout_s` is used. 0: never."""
+    idle_link_s: float = 10.0
+    """A connection over which nothing has come for so long is probed before it is used again.
+    0: never."""
+    probe_timeout_s: float = 1.0
+    """How long a probe of a connection may take. At most a fifth of `read_timeout_s` and of
+    `add_timeout_s` is used."""
+    dead_link_s: float = 30.0
+    """How long the system keeps a connection to a bookie whose machine acknowledges nothing any
+    more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
     add_timeout_s: float = 5.0
     """A bookie that leaves an add unanswered for so long is replaced."""
     read_timeout_s: float = 5.0
@@ -200,6 +213,9 @@ class BookieConfig:
     """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
     max_unsent_bytes: int = 16 * MIB
     """Answers that one connection has not taken. Behind it the bookie stops reading from it."""
+    dead_client_s: float = 30.0
+    """How long the system keeps a connection to a client whose machine acknowledges nothing any
+    more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
     max_connections: int = 4_096
     """At once; further ones are closed."""
     max_long_polls: int = 65_536

@@ -269,6 +269,11 @@ class BookieUnavailableError(BookieError):
     code = -8
 
 
+class SilentConnectionError(BookieUnavailableError):
+    """The connection to the bookie died without a sign: nothing came over it any more. The bookie
+    itself may be well, so ask it again over a new connection before you conclude anything."""
+
+
 class TlsError(BookieUnavailableError):
     """The connection to the bookie could not be secured, or the bookie does not accept who the
     client is. Nothing was sent to it; clear text is never tried instead."""

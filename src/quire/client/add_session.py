@@ -39,6 +39,7 @@ from quire.errors import (
     LedgerFencedError,
     MetadataTooLargeError,
     QuireError,
+    SilentConnectionError,
     UnauthorizedError,
     WriteError,
 )
@@ -346,18 +347,23 @@ class AddSession:
         if isinstance(error, LedgerFencedError | UnauthorizedError):
             self.fail(error)
             return
-        self.pool.mark_failed(member.bookie_id)
-        self.fail_member(member)
+        silent = isinstance(error, SilentConnectionError)
+        if isinstance(error, BookieTimeoutError) and member.channel is not None:
+            self.pool.suspect(member.bookie_id)
+        if not silent:
+            self.pool.mark_failed(member.bookie_id)
+        self.fail_member(member, may_return=silent)
 
-    def fail_member(self, member: Member) -> None:
-        """Replace it, as soon as no other change of the ensemble is under way."""
+    def fail_member(self, member: Member, *, may_return: bool = False) -> None:
+        """Replace it, as soon as no other change of the ensemble is under way. `may_return`: only
+        its connection died, and it is tried over a new one first."""
         if self._reached is not None:
             member.leave()
             self.look_who_is_reached()
             return
         if self._replacement is None:
             self._replacement = Replacement(self, self._change_ensemble)
-        self._replacement.of(member)
+        self._replacement.of(member, may_return=may_return)
 
     def _tell_failure(self, error: QuireError) -> None:
         if self.spans is not None:

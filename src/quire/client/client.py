@@ -80,7 +80,7 @@ class Client:
         self._tasks = TaskSet()
         self._pool = BookiePool(
             metadata,
-            network or AsyncioNetwork(),
+            network or AsyncioNetwork(self.config.dead_link_s),
             self.config,
             self._rng,
             self._tasks,
@@ -323,7 +323,7 @@ class Client:
         limit = self.config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
-                return await call(await self._pool.control(bookie_id))
+                return await self._pool.ask_control(bookie_id, call)
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"

@@ -274,9 +274,11 @@ class Recovery:
 
     async def _ask_batch(self, bookie: str, first: int, count: int) -> EntryRun:
         async with asyncio.timeout(self._config.read_timeout_s):
-            channel = await self._pool.channel(bookie)
-            answer = await channel.batch_read(
-                self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
+            answer = await self._pool.ask(
+                bookie,
+                lambda channel: channel.batch_read(
+                    self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
+                ),
             )
         run = check_batch(
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
@@ -306,9 +308,8 @@ class Recovery:
             answers: list[bytes | BaseException]
             try:
                 async with asyncio.timeout(self._config.read_timeout_s):
-                    channel = await self._pool.channel(ensemble[index])
-                    answers = await channel.read_many(
-                        self.ledger_id, entries, FENCED_READ, self._key
+                    answers = await self._pool.ask_many(
+                        ensemble[index], self.ledger_id, entries, FENCED_READ, self._key
                     )
             except (QuireError, TimeoutError) as error:
                 answers = [error] * len(entries)

@@ -50,6 +50,7 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
     ReadError,
+    SilentConnectionError,
 )
 from quire.metadata.base import Versioned
 from quire.metadata.creation import recreated
@@ -233,8 +234,9 @@ class Tail:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _ask(self, bookie: str) -> bool:
-        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that."""
+    async def _ask(self, bookie: str, *, again: bool = False) -> bool:
+        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that. It
+        is asked `again` over a new connection where the old one died silently."""
         if self._pool.closed:
             raise ClientClosedError("the client is closed")
         config = self._config
@@ -276,6 +278,8 @@ class Tail:
                 return False
             self._empty = False
         except (QuireError, TimeoutError) as error:
+            if isinstance(error, SilentConnectionError) and not again:
+                return await self._ask(bookie, again=True)
             self._empty = isinstance(error, NoEntryAnswer)
         self._misses += 1
         return False

@@ -4,12 +4,18 @@ one write a turn of the event loop out, where the answers to adds go, and the en
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
 
 from quire.codec.frames import MAX_FRAME_BYTES, Buffer
-from quire.errors import BookieUnavailableError, ProtocolError, QuireError
+from quire.errors import (
+    BookieUnavailableError,
+    ProtocolError,
+    QuireError,
+    SilentConnectionError,
+)
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import FrameBuffer
 from quire.net.network import close_client_side
@@ -19,6 +25,13 @@ WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 
 CLOSE_DRAIN_S = 2.0
 """For what was handed over before a connection was closed; a third replica may be behind."""
+
+
+DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
+"""Errors by which the system reports a connection whose other side stopped acknowledging."""
+
+PROBE_LEDGER = 2**63 - 1
+"""The ledger that a probe asks for: the largest id, which no ledger gets."""
 
 
 class Expected(Protocol):
@@ -69,6 +82,13 @@ class Link(asyncio.Protocol):
         self.bookie_id = bookie_id
         self.lost: BookieUnavailableError | None = None
         self.received_bytes = 0
+        self.writes = 0
+        """The number of writes so far. It only serves to see that something was asked."""
+        self.trusted = True
+        """Whether new requests may rely on this connection. `quire.client.link_watch` clears it
+        while it is not known whether anything still comes through."""
+        self.address: tuple[str, int] | None = None
+        """The host and port that it was connected to."""
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
@@ -97,8 +117,10 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f": {exc}" if exc else ""
+        silent = isinstance(exc, OSError) and exc.errno in DIED_SILENTLY
+        kind = SilentConnectionError if silent else BookieUnavailableError
         self._ended.set()
-        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
+        self._fail(kind(f"connection to bookie {self.bookie_id} lost{why}"))
 
     def data_received(self, data: bytes) -> None:
         self.received_bytes += len(data)
@@ -147,6 +169,7 @@ class Link(asyncio.Protocol):
 
     def _send_turn(self) -> None:
         turn, self._turn = self._turn, []
+        self.writes += 1
         if self._transport is not None and self.lost is None:
             self._transport.write(turn[0] if len(turn) == 1 else b"".join(turn))
 
@@ -177,6 +200,18 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self, why: str) -> None:
+        """Abort a connection over which nothing comes any more. Everything outstanding fails with
+        SilentConnectionError: its outcome is unknown, and it may be asked again."""
+        self._fail(SilentConnectionError(f"connection to bookie {self.bookie_id}: {why}"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def probe(self) -> None:
+        """Ask something harmless that a bookie answers at once, and wait for the answer, whatever
+        it is. Raises BookieError if none can come. Cancel-safe."""
+        raise NotImplementedError
+
     # -- inside -------------------------------------------------------------------------------
 
     def _parse(self, buffer: Buffer) -> int:
@@ -201,6 +236,7 @@ class Link(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
+        self.writes += 1
         if self._turn:
             self._turn.append(data)  # behind the adds that were sent before
         else:

@@ -13,7 +13,12 @@ from quire.codec.entry import META, AddEncoder
 from quire.codec.frames import Buffer, Flag
 from quire.config import MIB
 from quire.core.replicas import Copies
-from quire.errors import BookieTimeoutError, BookieUnavailableError, QuireError
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    QuireError,
+    SilentConnectionError,
+)
 from quire.net.link import Link
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
@@ -117,6 +122,7 @@ class RecoveryAdds:
                     await self._changed.wait()
             except TimeoutError:
                 self._pool.mark_failed(self._bookie)
+                self._pool.suspect(self._bookie)
                 raise BookieTimeoutError(
                     f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
                     f"unanswered for {limit:g} s"
@@ -147,6 +153,7 @@ class RecoveryAdds:
         self._fail(error)
 
     def _fail(self, error: QuireError) -> None:
-        self._pool.mark_failed(self._bookie)
+        if not isinstance(error, SilentConnectionError):
+            self._pool.mark_failed(self._bookie)
         self._failure = self._failure or error
         self._changed.set()

@@ -10,7 +10,13 @@ from dataclasses import dataclass, field, replace
 from quire.client import Client
 from quire.core.fragments import Fragment, stored_by
 from quire.core.replicas import Copies, Finding, Kind
-from quire.errors import NoSuchLedgerError, QuireError, ReadError
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    NoSuchLedgerError,
+    QuireError,
+    ReadError,
+)
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.fragment import (
     Outcome,
@@ -22,8 +28,11 @@ from quire.replication.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
 from quire.replication.locks import LockHeldError, ReplicationLocks
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.recovery_adds import RecoveryAdds
-from quire.replication.replica_reader import ReplicaReader, Unreachable
+from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
 from quire.replication.source import Source
+
+WRITE_BACK_ATTEMPTS = 2
+"""Attempts to write back to one bookie that answers and loses its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,19 +134,33 @@ class _Repair:
             index = fragment.ensemble.index(bookie)
             why = "the bookie does not answer"
             if not any(one.kind is Kind.UNREACHABLE for one in mine):
-                try:
-                    await self._write_back(ledger, fragment, index, mine)
+                why = await self._try_to_write_back(ledger, fragment, index, mine)
+                if not why:
                     continue
-                except Unreachable as error:
-                    why = str(error)
-                except QuireError as error:
-                    why = str(error)
             if not fragment.closed:
                 self._leave(mine, f"{why}; the segment is still written")
                 continue
             if not await self._move(ledger, fragment, index, mine, why):
                 return False
         return True
+
+    async def _try_to_write_back(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
+    ) -> str:
+        """'' if it succeeded; else why not. A bookie whose connection was lost, and that answers
+        all the same, is tried once more before another one takes its place."""
+        bookie, why = fragment.ensemble[index], ""
+        for _ in range(WRITE_BACK_ATTEMPTS):
+            try:
+                await self._write_back(ledger, fragment, index, findings)
+                return ""
+            except (Unreachable, BookieUnavailableError, BookieTimeoutError) as error:
+                why = str(error)
+                if await answers(self._client, bookie):
+                    break
+            except QuireError as error:
+                return str(error)
+        return why
 
     async def _write_back(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]

@@ -362,11 +362,13 @@ class Worker:
         """What these have of the ledger, as far as they are in it. Why not, or ''."""
         limit_s = self._client.config.add_timeout_s
         named = {bookie for fragment in ledger.fragments() for bookie in fragment.ensemble}
+        ledger_id = ledger.ledger_id
         for bookie in sorted(named.intersection(bookies)):
             try:
                 async with asyncio.timeout(limit_s):
-                    channel = await self._client.pool.control(bookie)
-                    await channel.force(ledger.ledger_id)
+                    await self._client.pool.ask_control(
+                        bookie, lambda channel: channel.force(ledger_id)
+                    )
             except NoEntryAnswer:
                 pass  # and nothing of it need be there, or the look had found that
             except TimeoutError:
