@@ -22,6 +22,7 @@ from quire.codec.stream_segment import (
 )
 from quire.errors import (
     KeyExistsError,
+    MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
@@ -207,6 +208,14 @@ class StreamMetadata:
             return await self.lives.find()
         except NoSuchKeyError as error:
             raise self._missing() from error
+
+    async def life_id(self) -> str:
+        """Return the id of the stream's present life; "" where it has none, and this client may
+        not write one. NoSuchStreamError."""
+        try:
+            return (await self.life()).id
+        except MetadataDeniedError:
+            return ""
 
     async def mark_truncated(self, known: Life, segments: Sequence[StreamSegment]) -> Life:
         """Put these in the place of what is there under their numbers, in one transaction; what is
