@@ -466,7 +466,11 @@ class StreamQuery:
 
         async def store(stream: str) -> None:
             try:
-                position = end.streams[stream].position
+                reached = end.streams[stream]
+                followed = self._followed.get(stream)
+                if followed is not None and not followed.view.same_stream(reached):
+                    return  # a position of the former stream of this name
+                position = reached.position
                 await self.streams.subscription(stream, name).commit(position)
             except StreamError as error:
                 logger.warning("subscription %s of stream %s is not moved: %s", name, stream, error)

@@ -12,12 +12,7 @@ import asyncio
 from dataclasses import dataclass
 
 from quire.client import LedgerReader
-from quire.errors import (
-    MetadataUnavailableError,
-    NoSuchLedgerError,
-    StreamError,
-    StreamGapError,
-)
+from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
 from quire.spark.stream_offsets import Reached
 from quire.spark.stream_plan import Piece, Stretch, counted, lay_out, piece_of
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
@@ -66,19 +61,7 @@ class StreamView:
 
     async def look(self) -> None:
         """Read the list of segments again, and the life that it belongs to. NoSuchStreamError."""
-        if self.life is None:
-            self.life = await self._metadata.life_id()
-        for _ in range(LOOKS_MAX):
-            segments = await self._metadata.segments()
-            life = await self._metadata.life_id()
-            if life == self.life:
-                break
-            self.life = life  # another stream has the name: its segments are read again
-        else:
-            raise MetadataUnavailableError(
-                f"stream {self.name} is deleted and created faster than it can be read"
-            )
-        self.segments = segments
+        self.life, self.segments = await self._metadata.segments_of_life(self.life)
         kept = {segment.ledger_id for segment in self.segments}
         for ledger_id in [*self._readers]:
             if ledger_id not in kept:
