@@ -48,6 +48,9 @@ class StreamView:
     def __init__(self, streams: Namespace, name: str) -> None:
         self.name = name
         self.segments: list[StreamSegment] = []
+        self.life: str | None = None
+        """The id of the life that `segments` belong to; "" where the client may not see it. None
+        before the first `look`."""
         self.txid_is_time = True
         self._streams = streams
         self._client = streams.client
@@ -57,8 +60,8 @@ class StreamView:
         self._readers: dict[int, LedgerReader] = {}
 
     async def look(self) -> None:
-        """Read the list of segments again. NoSuchStreamError."""
-        self.segments = await self._metadata.segments()
+        """Read the list of segments again, and the life that it belongs to. NoSuchStreamError."""
+        self.life, self.segments = await self._metadata.segments_of_life(self.life)
         kept = {segment.ledger_id for segment in self.segments}
         for ledger_id in [*self._readers]:
             if ledger_id not in kept:
@@ -128,6 +131,7 @@ class StreamView:
         """What of start..end (None: what is acknowledged now) is there, and what is gone.
         `reached`: all before `end` was acknowledged once, whatever bookies know now. `counts`:
         nothing of the records is wanted but how many there are."""
+        life = self.life
         for look in range(LOOKS_MAX):
             stretches, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
             try:
@@ -138,6 +142,8 @@ class StreamView:
             if look:
                 await asyncio.sleep(LOOK_DELAY_S)
             await self.look()
+            if self.life != life:
+                raise another_stream(self.name, start)
         raise StreamGapError(
             f"stream {self.name}: a ledger of it is lost: {missing}",
             remedy="Truncate the stream behind it, or restore the ledger",
@@ -250,23 +256,39 @@ class StreamView:
         """As a checkpoint keeps it."""
         counted_in, here = self._segment(mark.lssn), self._segment(mark.position.lssn)
         sequence: int | None = None
-        if counted_in is not None and counted_in.first_sequence_id >= 0:
+        known = counted_in is not None and (here is counted_in or not counted_in.in_progress)
+        if counted_in is not None and known and counted_in.first_sequence_id >= 0:
             sequence = counted_in.first_sequence_id + mark.records
-        return Reached(mark.position, here.ledger_id if here else None, sequence)
+        return Reached(mark.position, here.ledger_id if here else None, sequence, self.life or None)
 
     def knows(self, mark: Mark) -> bool:
         """Whether the segment in which it counts is listed still."""
         return self._segment(mark.lssn) is not None
 
     def same_stream(self, reached: Reached) -> bool:
-        """Whether a position was taken in this stream, and not in a former one of its name."""
+        """Return whether a position was taken in this stream, and not in a former one of its name.
+
+        The life decides. Where it is not known (an old checkpoint), or where DistributedLog's own
+        programs, which know no lives, have deleted and created the stream, the ledger of the
+        position and the number of records before it may still tell."""
         position = reached.position
+        if reached.life and self.life and reached.life != self.life:
+            return False
         if not self.segments:
             return position <= self.oldest
         here = self._segment(position.lssn)
         if here is None:
-            return position.lssn <= self.segments[-1].lssn + 1
-        return reached.ledger_id is None or reached.ledger_id == here.ledger_id
+            last = self.segments[-1]
+            if position.lssn != last.lssn + 1 or reached.sequence is None:
+                return position.lssn <= last.lssn + 1
+            if last.in_progress:
+                return False  # nobody was ever behind its end
+            return last.first_sequence_id < 0 or reached.sequence == last.following_sequence_id
+        if reached.ledger_id is not None:
+            return reached.ledger_id == here.ledger_id
+        if position != here.first_dlsn or here.first_sequence_id < 0:
+            return True
+        return reached.sequence in (None, here.first_sequence_id)
 
     # -- how much -----------------------------------------------------------------------------
 
@@ -359,6 +381,16 @@ class StreamView:
 
 def _at(mark: Mark) -> DLSN:
     return mark.position
+
+
+def another_stream(name: str, position: DLSN) -> StreamError:
+    """Return the error for a stream that was deleted or renamed, and whose name another one has."""
+    return StreamGapError(
+        f"stream {name} is not the one that was read up to {position}: that one was "
+        "deleted or renamed, and another stream has its name now",
+        remedy="Start the query with another checkpoint location, or set the option "
+        "failOnDataLoss to false: either reads the present stream from its beginning",
+    )
 
 
 def lost(name: str, gaps: list[Gap]) -> StreamError:
