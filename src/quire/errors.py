@@ -199,6 +199,21 @@ class LedgerRecreatedError(LedgerError):
     remedy = "Open the ledger anew to work with the new one"
 
 
+class LedgerOwnedError(LedgerError):
+    """Ledgers were not deleted because a stream, an object, a dataset or another application
+    needs them, or may need them. `owners`: by ledger id, in words."""
+
+    code = -14
+    remedy = (
+        "Delete or truncate the owner instead (`quire stream trim`, `quire object delete`), which "
+        "frees its ledgers; the option force deletes a ledger and loses what it holds for its owner"
+    )
+
+    def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:
+        super().__init__(message)
+        self.owners = dict(owners)
+
+
 class NotEnoughBookiesError(LedgerError):
     """Too few writable bookies for the ensemble."""
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.ledger_delete import check_owners
 from quire.admin.options import ENTRY_ID_MAX, check_quorums, run_async
 from quire.admin.progress import Progress
 from quire.admin.shell_options import (
@@ -193,11 +194,15 @@ async def _restore(
 
 @click.command("deleteledger")
 @_ledger_id
-@flag("force", "f", "force", help="Do not ask.")
+@flag("force", "f", "force", help="Do not ask, and delete also what a stream or another needs.")
 @dry_run
 @pass_shell
 def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
-    """Delete a ledger. One that is not there is success."""
+    """Delete a ledger. One that is not there is success.
+
+    Without -force a ledger that belongs to a stream, an object, a dataset or another application is
+    not deleted, nor one of which that cannot be told.
+    """
     uri, name = shell.cluster(), shell.ledger(ledger_id)
 
     async def work() -> int:
@@ -209,6 +214,7 @@ def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> i
             except NoSuchLedgerError:
                 say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
                 return 0
+            await check_owners(client, [ledger_id], force=force)
             if dry_run:
                 click.echo(f"ledger {name} ({found.state.name}) would be deleted")
                 return 0

@@ -75,6 +75,10 @@ def _lines(described: Values) -> list[str]:
         f"first      {text(described['first'])}  {text(described['first_time'])}",
         f"last       {text(described['last'])}  {text(described['last_time'])}",
         f"ended      {'yes' if described['ended'] else 'no'}",
+        *(
+            f"lost       {one['what']}: ledger {one['ledger_id']} does not exist any more"
+            for one in described["lost"]
+        ),
         "settings",
         *settings_lines(described["settings"]),
     ]

@@ -276,7 +276,11 @@ class Client:
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Remove the ledger from the metadata; bookies free its space at their next garbage
-        collection. A ledger that does not exist is success. Cancel-safe."""
+        collection. A ledger that does not exist is success. Cancel-safe.
+
+        This is the primitive that streams, objects and datasets use themselves: it deletes also
+        what one of them needs, and asks for no password. `quire.streams.owners.refuse_owned` says
+        whether somebody needs a ledger; `quire ledger delete` and the HTTP API ask it first."""
         self._check_open()
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)

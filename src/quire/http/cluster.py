@@ -19,6 +19,7 @@ from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.move import recover_bookie
 from quire.replication.status import marked_ledgers
+from quire.streams.owners import refuse_owned
 from quire.tasks import EACH_AT_ONCE, each
 
 Connect = Callable[[], Awaitable[Client]]
@@ -36,7 +37,15 @@ DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
 """In each list of a job's result; all of them are counted."""
 
+OWNERS_LIMIT_S = 20.0
+"""Seconds to look for the owner of a ledger that is to be deleted; then the deletion is refused."""
+
 LEDGER_ID = Field("ledger_id", "integer", "a ledger's id", required=True)
+FORCE = Field(
+    "force",
+    "boolean",
+    "delete it also where a stream, an object, a dataset or another application needs it",
+)
 
 
 class ClusterRoutes:
@@ -63,8 +72,9 @@ class ClusterRoutes:
             Field("decode_meta", "boolean", "taken and without effect: it is always decoded"),
         )
         return [
-            Route("DELETE", f"{prefix}/delete", "Delete a ledger", self.delete, query=(LEDGER_ID,),
-                  example="Deleted ledger: 7"),
+            Route("DELETE", f"{prefix}/delete",
+                  "Delete a ledger; 409 where a stream, an object or another needs it",
+                  self.delete, query=(LEDGER_ID, FORCE), example="Deleted ledger: 7"),
             Route("GET", f"{prefix}/list", "The ids of all ledgers", self.list, query=listed,
                   example={"7": None, "8": None}),
             Route("GET", f"{prefix}/metadata", "What the metadata says of a ledger", self.metadata,
@@ -137,6 +147,8 @@ class ClusterRoutes:
         ledger_id = call.query["ledger_id"]
         client = await self._connect()
         await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
+        if not call.query.get("force", False):
+            await refuse_owned(client, [ledger_id], limit_s=OWNERS_LIMIT_S)
         await client.delete_ledger(ledger_id)
         return f"Deleted ledger: {ledger_id}"
 

@@ -17,19 +17,17 @@ from dataclasses import dataclass
 
 from quire.client import Client
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.stream_name import PARTITION, StreamPaths
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.stream_name import PARTITION
 from quire.errors import (
     LedgerError,
     MetadataError,
     MetadataUnavailableError,
-    NoSuchKeyError,
     NoSuchLedgerError,
 )
 from quire.metadata.tree import Tree
+from quire.streams.named_ledgers import Owner, ledgers_of
 from quire.streams.segment_builder import JOB_KEY
 from quire.streams.segments import APPLICATION
-from quire.streams.stream_metadata import LIST_ATTEMPTS
 from quire.streams.walk import walk
 from quire.tasks import each
 
@@ -183,36 +181,6 @@ async def _named(tree: Tree, tops: Iterable[str]) -> set[int]:
     async with aclosing(walk(tree, tops)) as places:
         async for path, names in places:
             if PARTITION in names:
-                named |= await _ledgers_of(tree, path)
+                owner = Owner("stream", path)
+                named |= {one.ledger_id for one in await ledgers_of(tree, path, owner)}
     return named
-
-
-async def _ledgers_of(tree: Tree, path: str) -> set[int]:
-    """Every node counts, also where two have the same number. MetadataError where one cannot be
-    understood: it could name any ledger."""
-    namespace, _, name = path.rpartition("/")
-    paths = StreamPaths(namespace, name)
-    found: set[int] = set()
-    for _ in range(LIST_ATTEMPTS):
-        # The allocation first: a ledger moves from there to a segment.
-        if allocated := await _value(tree, paths.allocation):
-            found.add(int(allocated))
-        try:
-            names = await tree.children(paths.segments)
-        except NoSuchKeyError:
-            return found  # it is being made, or deleted
-        values = await each(names, lambda name: _value(tree, paths.segment(name)))
-        found |= {StreamSegment.from_bytes(value, oldest=1).ledger_id for value in values if value}
-        if all(values):
-            return found
-    raise MetadataUnavailableError(
-        f"the segments of stream {path} change faster than they can be listed"
-    )
-
-
-async def _value(tree: Tree, path: str) -> bytes:
-    """Empty where there is no such node."""
-    try:
-        return (await tree.read(path)).value
-    except NoSuchKeyError:
-        return b""

@@ -1,0 +1,209 @@
+"""Find who a ledger belongs to, before somebody deletes it by its id.
+
+The custom metadata of a ledger says what it was made for, so that one record answers for most
+ledgers. Ledgers without such metadata (Java's streams, ledgers that a user published as a dataset)
+take a look at the records of all datasets and streams.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from quire.client import Client
+from quire.client.datasets import OWNER_KEY as DATASET_KEY
+from quire.codec.ledger_metadata import LedgerMetadata
+from quire.errors import LedgerOwnedError, NoSuchLedgerError, UnreadableMetadataError
+from quire.streams.named_ledgers import (
+    Owner,
+    Record,
+    Unreadable,
+    dataset_record,
+    object_owner,
+    object_record,
+    records,
+    stream_owner,
+    stream_record,
+)
+from quire.streams.object_format import BUCKET_KEY, NAME_KEY
+from quire.streams.orphans import STREAM_KEY
+from quire.streams.segments import APPLICATION
+from quire.tasks import each
+
+APPLICATION_KEY = "application"
+PULSAR_KEYS = {
+    "pulsar/managed-ledger": "managed ledger",
+    "pulsar/cursor": "cursor",
+    "pulsar/compactedTopic": "compacted topic",
+    "pulsar/schemaId": "schema",
+    "pulsar/delayedIndexBucketId": "delayed index bucket",
+}
+"""Custom metadata that Pulsar's brokers give their ledgers, and what its value names."""
+DOUBTS_MAX = 5
+"""Records that cannot be read, in one error."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """Why a ledger must not be deleted without a second thought."""
+
+    owner: Owner
+    part: str = ""
+    """What of the owner the ledger holds."""
+    doubt: str = ""
+    """Why it is not certain that the ledger belongs to the owner."""
+
+    def __str__(self) -> str:
+        if self.doubt:
+            return f"perhaps {self.owner}: {self.doubt}"
+        return f"{self.owner} ({self.part})" if self.part else str(self.owner)
+
+
+async def refuse_owned(
+    client: Client,
+    ledger_ids: Sequence[int],
+    *,
+    limit_s: float | None = None,
+    looked_at: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Raise LedgerOwnedError if one of these ledgers belongs to somebody, or may belong.
+
+    See `find_claims` for the arguments and for what else is raised.
+    """
+    claims = await find_claims(client, ledger_ids, limit_s=limit_s, looked_at=looked_at)
+    owned = {ledger_id: found for ledger_id, found in claims.items() if found}
+    if owned:
+        raise _owned(owned)
+
+
+async def find_claims(
+    client: Client,
+    ledger_ids: Sequence[int],
+    *,
+    scan: bool = True,
+    limit_s: float | None = None,
+    looked_at: Callable[[int], None] = lambda count: None,
+) -> dict[int, list[Claim]]:
+    """Return who each ledger belongs to; an empty list for those that nobody names.
+
+    A ledger whose owner does not name it any more is an orphan and belongs to nobody.
+
+    Args:
+        scan: look at the records of all datasets and streams for ledgers that say nothing of an
+            owner, or whose owner does not name them.
+        limit_s: seconds for that. What is not known by then is a claim with a doubt.
+        looked_at: called with the number of records that were looked at since the last call.
+
+    Raises:
+        MetadataUnavailableError: the store does not answer. Nothing was changed.
+    """
+    claims = dict(
+        zip(ledger_ids, await each(ledger_ids, lambda one: _by_its_metadata(client, one)))
+    )
+    rest = {ledger_id for ledger_id, found in claims.items() if found == []}
+    if rest and scan:
+        found, doubts = await _by_all_records(client, rest, limit_s, looked_at)
+        for ledger_id in rest:
+            claims[ledger_id] = found.get(ledger_id) or doubts
+    return {ledger_id: found or [] for ledger_id, found in claims.items()}
+
+
+# -- by the ledger's own metadata -------------------------------------------------------------
+
+
+async def _by_its_metadata(client: Client, ledger_id: int) -> list[Claim] | None:
+    """None: there is no such ledger. Nothing: nobody whom the ledger names, names the ledger."""
+    try:
+        metadata = await client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return None
+    except UnreadableMetadataError as error:
+        return [Claim(Owner("owner", "unknown"), doubt=str(error))]
+    application = _text(metadata, APPLICATION_KEY)
+    if application and application.encode() != APPLICATION["application"]:
+        return [_foreign(metadata, application)]
+    made_for, record = await _made_for(client, metadata)
+    if made_for is None:
+        return []
+    claims = _claims(record, ledger_id)
+    if not claims and not metadata.closed:
+        doubt = "the ledger is open, and was made for it: somebody may be writing it"
+        return [Claim(made_for, doubt=doubt)]
+    return claims
+
+
+async def _made_for(client: Client, metadata: LedgerMetadata) -> tuple[Owner | None, Record]:
+    if name := _text(metadata, NAME_KEY):
+        bucket = _text(metadata, BUCKET_KEY)
+        return object_owner(bucket, name), await object_record(client, bucket, name)
+    if name := _text(metadata, DATASET_KEY):
+        return Owner("dataset", name), await dataset_record(client, name)
+    path = _text(metadata, STREAM_KEY)
+    if path.startswith("/") and _text(metadata, APPLICATION_KEY):
+        owner = await stream_owner(client.metadata.tree, path)
+        return owner, await stream_record(client, path)
+    return None, ()
+
+
+def _foreign(metadata: LedgerMetadata, application: str) -> Claim:
+    for key, kind in PULSAR_KEYS.items():
+        if name := _text(metadata, key):
+            part = (
+                "" if key == "pulsar/managed-ledger" else _text(metadata, "pulsar/managed-ledger")
+            )
+            return Claim(
+                Owner(f"Pulsar's {kind}" if application == "pulsar" else kind, name),
+                f"of managed ledger {part}" if part else "",
+            )
+    return Claim(Owner("application", application), _text(metadata, "component"))
+
+
+def _claims(record: Record, ledger_id: int) -> list[Claim]:
+    if isinstance(record, Unreadable):
+        return [Claim(record.owner, doubt=f"its record cannot be read: {record.why}")]
+    return [Claim(one.owner, one.part) for one in record if one.ledger_id == ledger_id]
+
+
+def _text(metadata: LedgerMetadata, key: str) -> str:
+    return metadata.custom.get(key, b"").decode(errors="replace")
+
+
+# -- by the records of all owners -------------------------------------------------------------
+
+
+async def _by_all_records(
+    client: Client, ledger_ids: set[int], limit_s: float | None, looked_at: Callable[[int], None]
+) -> tuple[Mapping[int, list[Claim]], list[Claim]]:
+    """What is certain of each ledger, and what remains in doubt of all."""
+    found: dict[int, list[Claim]] = {}
+    doubts: list[Claim] = []
+    try:
+        # An object's ledger always names the object, so that objects need no look.
+        async with (
+            asyncio.timeout(limit_s),
+            aclosing(records(client, objects=False)) as all_records,
+        ):
+            async for record in all_records:
+                looked_at(1)
+                if isinstance(record, Unreadable):
+                    if len(doubts) < DOUBTS_MAX:
+                        doubts += _claims(record, -1)
+                    continue
+                for one in record:
+                    if one.ledger_id in ledger_ids:
+                        found.setdefault(one.ledger_id, []).append(Claim(one.owner, one.part))
+    except TimeoutError:
+        doubt = f"the streams and datasets could not all be looked at within {limit_s:g} s"
+        doubts.append(Claim(Owner("owner", "unknown"), doubt=doubt))
+    return found, doubts
+
+
+def _owned(claims: Mapping[int, Sequence[Claim]]) -> LedgerOwnedError:
+    owners = {ledger_id: [str(claim) for claim in found] for ledger_id, found in claims.items()}
+    told = "; ".join(
+        f"ledger {ledger_id} belongs to {', and to '.join(found)}"
+        for ledger_id, found in owners.items()
+    )
+    return LedgerOwnedError(f"{told}. Nothing was deleted", owners=owners)
