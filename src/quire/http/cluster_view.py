@@ -123,5 +123,9 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
         ("unreadable", "Those of them with entries of which none is left", risk.unreadable),
     ):
         yield gauge(f"quire_cluster_ledgers_{name}", f"{text}; counted so far.", value)
+    skipped = view.autorecovery.get("unreadable")
+    yield gauge("quire_cluster_ledgers_skipped",
+                "Ledgers whose metadata or mark the auditor's last pass could not read.",
+                skipped["ledgers"] if skipped is not None else 0)  # fmt: skip
     yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

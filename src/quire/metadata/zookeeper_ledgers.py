@@ -18,6 +18,7 @@ from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    UnreadableMetadataError,
 )
 from quire.metadata._common import (
     CREATE_ATTEMPTS_MAX,
@@ -34,6 +35,7 @@ from quire.metadata.kazoo_adapter import (
     NotEmptyError,
     Notify,
 )
+from quire.metadata.unreadable import decode_ledger
 from quire.metadata.zookeeper_ids import LedgerIds
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
@@ -94,7 +96,10 @@ class Ledgers:
                 there, stat = await self._root.zk.get(path)
             except NoNodeError:
                 raise ledger_exists(ledger_id) from None  # it did, a moment ago
-            value = decode(there, stat.ctime_ms)
+            try:
+                value = decode_ledger(ledger_id, there, stat.ctime_ms, stat.version)
+            except UnreadableMetadataError:
+                raise ledger_exists(ledger_id) from None
             if ctoken and value.ctoken == ctoken:
                 return Versioned(value, stat.version)
             if again and not ctoken:
@@ -109,7 +114,8 @@ class Ledgers:
                 data, stat = await self._root.zk.get_or_sync(self._root.ledger_path(ledger_id))
             except NoNodeError:
                 raise await self._missing(ledger_id) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            found = decode_ledger(ledger_id, data, stat.ctime_ms, stat.version)
+            return Versioned(found, stat.version)
 
         return await self._root.do(f"read the metadata of ledger {ledger_id}", work)
 
@@ -161,7 +167,8 @@ class Ledgers:
             except NoNodeError:
                 await self._root.check_layout()
                 return None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            found = decode_ledger(ledger_id, data, stat.ctime_ms, stat.version)
+            return Versioned(found, stat.version)
 
         def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
             nonlocal seen

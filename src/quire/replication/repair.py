@@ -11,6 +11,7 @@ from quire.client import Client
 from quire.core.fragments import Fragment, stored_by
 from quire.core.replicas import Copies, Finding, Kind
 from quire.errors import NoSuchLedgerError, QuireError, ReadError
+from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.fragment import (
     Outcome,
@@ -105,6 +106,9 @@ class _Repair:
                     )
                 except NoSuchLedgerError:
                     return self._done
+                except UNREADABLE as error:
+                    self._leave(findings, reason_of(error))
+                    break
                 if await self._bookie(ledger, bookie, findings):
                     break
             else:
