@@ -72,8 +72,25 @@ class MetadataDeniedError(MetadataError):
 
 
 class UnreadableMetadataError(MetadataError):
-    """What the metadata store has of one ledger is damaged, or of a format that is not known here.
-    It says nothing of the store."""
+    """The metadata of one ledger, or one mark, is damaged or has a format that is not known here.
+    The store itself answers, and other ledgers are not affected."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        ledger_id: int | None = None,
+        version: int | None = None,
+        reason: str = "",
+        causes: Mapping[str, BaseException | str] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, causes=causes, remedy=remedy)
+        self.ledger_id = ledger_id
+        self.reason = reason or message
+        """What is wrong with the value, without the ledger's id."""
+        self.version = version
+        """The version of the value that cannot be read. Its replacement must name it."""
 
 
 class MetadataTooLargeError(MetadataError):

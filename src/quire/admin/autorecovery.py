@@ -161,6 +161,13 @@ def status(uri: str, as_json: bool) -> None:
         f"ledgers: {found.marked} lack replicas, {found.locked} are worked on, "
         f"the last attempt failed with {found.failing}"
     )
+    if found.unreadable is not None:
+        click.echo(
+            f"skipped, for its metadata or mark cannot be read: {found.unreadable.sentence()}, as "
+            f"of {time_text(found.unreadable.at_ms)}"
+        )
+    for damaged in found.damaged:
+        click.echo(f"damaged: {damaged}")
     if (check := found.placement) is not None:
         click.echo(
             f"placement: {check.misplaced} of {check.ledgers} ledgers lie otherwise than they "
@@ -195,12 +202,15 @@ async def _list(uri: str, as_json: bool) -> None:
     from quire.replication.status import marked_ledgers
 
     client: quire.Client
+    malformed: dict[str, str] = {}
     async with _store(uri) as client:
-        async for one in marked_ledgers(client.metadata):
+        async for one in marked_ledgers(client.metadata, malformed=malformed):
             if as_json:
                 print_json({**one.as_json(), "why": one.sentence()})
             else:
                 click.echo(_line(one))
+    for path, why in malformed.items():
+        say(f"{path} is among the marks, and is no mark: {why}")
 
 
 def _line(one: WhyNot) -> str:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from quire.codec.cookie import Cookie
     from quire.codec.ledger_metadata import LedgerMetadata
     from quire.metadata.base import MetadataStore
+    from quire.metadata.unreadable import Unread
     from quire.storage.disk import RealDisk
     from quire.storage.seams import Disk
 
@@ -121,31 +122,41 @@ def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
 
 
 def pages_naming(
-    store: MetadataStore, bookie_id: str, progress: JobBar
+    store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """`metadata.naming.pages_naming`, with progress."""
     from quire.metadata import naming
 
-    return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress))
+    return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress), unread)
 
 
-async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:
-    """Some of the ledgers whose metadata names the bookie: the first page with any. Looks at all
-    of them where there is none. MetadataError."""
-    async for page in pages_naming(store, bookie_id, progress):
+async def ledgers_naming(
+    store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
+) -> list[int]:
+    """Return some of the ledgers whose metadata names the bookie: the first page with any.
+
+    Where there is none, all ledgers were looked at, and those that could not be read are in
+    `unread`. Raises MetadataError.
+    """
+    async for page in pages_naming(store, bookie_id, progress, unread):
         if page:
             return [ledger_id for ledger_id, _ in page]
     return []
 
 
 async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
-    """`UsageError` where ledgers name the bookie. `shown`: with progress."""
+    """Raise UsageError where ledgers name the bookie, or may name it. `shown`: with progress.
+
+    A ledger whose metadata cannot be read counts as one that may name it.
+    """
     from quire.admin.job_progress import JobBar
     from quire.bookie.identity import repair
     from quire.errors import UsageError
+    from quire.metadata.unreadable import REMEDY, Unread
 
+    unread = Unread()
     with JobBar(shown=shown) as progress:
-        needing = await ledgers_naming(store, bookie_id, progress)
+        needing = await ledgers_naming(store, bookie_id, progress, unread)
     if needing:
         some = ", ".join(map(str, needing[:NAMED_MAX]))
         more = ", ..." if len(needing) > NAMED_MAX else ""
@@ -154,4 +165,10 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
             remedy="Replicate them and free the id: "
             + repair("decommission", bookie_id, uri=store.uri)
             + "; --force gives these copies up",
+        )
+    if unread:
+        raise UsageError(
+            f"no ledger that can be read names bookie {bookie_id}, but the metadata of {unread} "
+            f"cannot be read and may name it ({unread.why}): nothing was changed",
+            remedy=REMEDY,
         )

@@ -121,6 +121,9 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
 
 
 def _damage(bookie: Bookie) -> Iterator[Metric]:
+    yield gauge("quire_bookie_ledgers_unreadable",
+                "Ledgers here whose metadata the last pass for superfluous copies could not read. "
+                "Their entries are kept.", bookie.ledgers_unreadable)  # fmt: skip
     reports = bookie.damage_reports
     if reports is None:
         return

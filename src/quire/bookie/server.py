@@ -415,6 +415,11 @@ class Bookie:
         self._collection_off = False
         return ""
 
+    @property
+    def ledgers_unreadable(self) -> int:
+        """The ledgers here whose metadata the last pass for superfluous copies could not read."""
+        return 0 if self._over_replicated is None else len(self._over_replicated.unread)
+
     async def collect_over_replicated(self) -> None:
         """One pass now, for copies that no metadata names; an error is logged. It drops what the
         pass before found already, so passes must be far apart (`over_replicated`)."""

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.client import Client
-from quire.errors import NoSuchLedgerError, UsageError
+from quire.errors import UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route
 from quire.http.jobs import Job, Jobs, attended
-from quire.http.shapes import ledger_as_apache
+from quire.http.shapes import described_or_error, ledger_as_apache
 from quire.http.spaces import space_of
 from quire.replication.decommission import decommission
 from quire.replication.election import auditor_of
@@ -170,8 +170,11 @@ class ClusterRoutes:
                     remedy="Take them page by page from /api/v1/quire/ledgers",
                 )
             return dict.fromkeys(map(str, found))
-        described = await each(found[skipped:], lambda one: _metadata_of(client, one))
-        return {key: value for key, value in described if value is not None}
+        store, page_ids = client.metadata, found[skipped:]
+        described = await each(
+            page_ids, lambda one: described_or_error(store, one, ledger_as_apache)
+        )
+        return {str(one): value for one, value in zip(page_ids, described) if value is not None}
 
     async def metadata(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.query["ledger_id"]
@@ -319,14 +322,6 @@ class ClusterRoutes:
 
     def _locks(self, client: Client) -> ReplicationLocks:
         return ReplicationLocks(client.metadata, self._owner, client.clock)
-
-
-async def _metadata_of(client: Client, ledger_id: int) -> tuple[str, Any]:
-    try:
-        metadata = await client.ledger_metadata(ledger_id)
-    except NoSuchLedgerError:
-        return str(ledger_id), None  # it was deleted since it was listed
-    return str(ledger_id), ledger_as_apache(ledger_id, metadata)
 
 
 async def cluster_facts(client: Client) -> dict[str, Any]:

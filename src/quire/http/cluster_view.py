@@ -144,5 +144,9 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
     yield gauge("quire_cluster_owners_unreadable",
                 "Streams, objects and datasets whose records cannot be read; counted so far.",
                 lost.unreadable_count)  # fmt: skip
+    skipped = view.autorecovery.get("unreadable")
+    yield gauge("quire_cluster_ledgers_skipped",
+                "Ledgers whose metadata or mark the auditor's last pass could not read.",
+                skipped["ledgers"] if skipped is not None else 0)  # fmt: skip
     yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

@@ -6,13 +6,12 @@ import random
 from dataclasses import asdict
 from typing import Any
 
-from quire.errors import NoSuchLedgerError
 from quire.http.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.bookie_list import bookie_facts
 from quire.http.cluster import RESULT_LEDGERS_MAX, Connect
 from quire.http.cluster_view import ClusterView
 from quire.http.jobs import Job, Jobs, attended
-from quire.http.shapes import ledger_as_json
+from quire.http.shapes import described_or_error, ledger_as_json
 from quire.http.stream_facts import segment_as_json, stream_facts, subscription_lags
 from quire.replication.explain import explain_ledger
 from quire.replication.locks import ReplicationLocks
@@ -141,13 +140,9 @@ class OurRoutes:
                 if len(ids) > limit:
                     break
 
-        async def described(ledger_id: int) -> dict[str, Any] | None:
-            try:
-                return ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
-            except NoSuchLedgerError:
-                return None  # it was deleted since it was listed
-
-        found = await each(ids[:limit], described)
+        found = await each(
+            ids[:limit], lambda one: described_or_error(client.metadata, one, ledger_as_json)
+        )
         return {
             "ledgers": [one for one in found if one is not None],
             "next": ids[limit - 1] if len(ids) > limit else None,

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from quire.metadata.unreadable import REMEDY, named_ledgers
 from quire.replication.at_risk import AtRisk
 from quire.streams.lost_ledgers import LostLedgers
 from quire.streams.named_ledgers import Owner
@@ -303,6 +304,7 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
             "Nobody looks for lost bookies: no autorecovery runs",
             "quire autorecovery start",
         )
+    yield from _of_what_cannot_be_read(found)
     if found["failing"]:
         first = found["failures"][0] if found["failures"] else None
         why = f", such as {first['ledger']}: {first['failure']['reason']}" if first else ""
@@ -317,6 +319,27 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
             f"Ledgers that lack replicas: {_marked(found)}",
             "quire autorecovery list",
             doing=f"{found['locked']} {are(found['locked'])} worked on",
+        )
+
+
+def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
+    skipped = found.get("unreadable")
+    if skipped is not None:
+        ledgers, why = dict(skipped["first"]), skipped["first"][0][1] if skipped["first"] else "?"
+        named = named_ledgers(ledgers, skipped["ledgers"])
+        yield Problem(
+            "bad",
+            f"The metadata or the mark of {named} cannot be read: {why}",
+            REMEDY,
+            "It cannot be opened, and what it lost is not brought back",
+            "The auditor skips it, and looks after all others. Bookies keep its entries",
+        )
+    for damaged in found.get("damaged", ()):
+        yield Problem(
+            "warn",
+            f"The tree of marks is damaged: {damaged}",
+            "Find out which program wrote the node, and correct it there",
+            doing="Auditors and workers pass it over, and look after all other ledgers",
         )
 
 

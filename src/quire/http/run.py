@@ -221,7 +221,12 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
     yield gauge("quire_http_connections", "HTTP connections.", len(server.connections))
 
 
-_GAUGES = {"replicas_missing", "ledgers_misplaced"}
+_GAUGES = {
+    "replicas_missing",
+    "ledgers_misplaced",
+    "ledgers_unreadable",
+    "marks_malformed",
+}
 
 
 def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
@@ -238,6 +243,9 @@ AUTORECOVERY = {
     "elections_won": "Elections as auditor that were won",
     "sessions_lost": "Sessions with the metadata store that were lost",
     "store_errors": "Times the metadata store did not answer, or was not understood",
+    "ledgers_unreadable": "Ledgers that the last pass skipped: their metadata or mark cannot be "
+    "read",
+    "marks_malformed": "Nodes among the marks that are no marks, at the last look",
     "audits": "Looks for lost bookies that came to their end",
     "bookies_waited_for": "Lost bookies that were waited for",
     "bookies_returned": "Those that came back meanwhile",

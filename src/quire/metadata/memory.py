@@ -23,6 +23,7 @@ from quire.errors import (
     KeyExistsError,
     MetadataUnavailableError,
     NoSuchKeyError,
+    UnreadableMetadataError,
 )
 from quire.metadata._common import (
     LIST_RANGE_LEDGERS,
@@ -193,7 +194,10 @@ class MemoryStore:
                 found = cluster.next_ledger_id
                 cluster.next_ledger_id += 1
             elif found in cluster.ledgers:
-                there = cluster.ledger(found)
+                try:
+                    there = cluster.ledger(found)
+                except UnreadableMetadataError:
+                    raise ledger_exists(found) from None
                 if metadata.ctoken and there.value.ctoken == metadata.ctoken:
                     return found, there
                 raise ledger_exists(found)

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.errors import NoSuchLedgerError
 from quire.metadata.base import MetadataStore
+from quire.metadata.unreadable import Unread, read_or_skip
 from quire.tasks import each, pages
 
 LEDGERS_PER_LOOK = 256
@@ -35,18 +35,31 @@ class SomeLedgers:
 
 
 async def pages_naming(
-    metadata: MetadataStore, bookie_id: str, looked_at: Callable[[int], object]
+    metadata: MetadataStore,
+    bookie_id: str,
+    looked_at: Callable[[int], object],
+    unread: Unread,
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """The ledgers of the cluster whose metadata names the bookie, so many of them as are among
-    `LEDGERS_PER_LOOK` at a time; `looked_at(count)` is called behind each page. MetadataError."""
+    """Yield the ledgers whose metadata names the bookie, `LEDGERS_PER_LOOK` looked at a page.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
+
+    Args:
+        metadata: The store of the cluster.
+        bookie_id: The bookie that ledgers may name.
+        looked_at: Called after each page with the number of ledgers in it.
+        unread: Receives the ledgers that could not be read.
+
+    Raises:
+        MetadataError: The store does not answer.
+    """
 
     async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
-        try:
-            found = (await metadata.read_ledger(ledger_id)).value
-        except NoSuchLedgerError:
+        found = await read_or_skip(metadata, ledger_id, unread)
+        if found is None:
             return None
-        named = any(bookie_id in segment.ensemble for segment in found.segments)
-        return (ledger_id, found) if named else None
+        named = any(bookie_id in segment.ensemble for segment in found.value.segments)
+        return (ledger_id, found.value) if named else None
 
     async def ids() -> AsyncIterator[int]:
         async for found in metadata.list_ledgers():

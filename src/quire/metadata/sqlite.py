@@ -19,7 +19,13 @@ from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.codec.registration import check_bookie_id
-from quire.errors import ClientClosedError, KeyExistsError, MetadataError, NoSuchKeyError
+from quire.errors import (
+    ClientClosedError,
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    UnreadableMetadataError,
+)
 from quire.metadata._common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
@@ -55,6 +61,7 @@ from quire.metadata.sqlite_lease import Machine, ThisMachine
 from quire.metadata.sqlite_session import Presence, Session
 from quire.metadata.sqlite_tree import SqliteTree
 from quire.metadata.sqlite_watch import WATCH_POLL_S, Watches
+from quire.metadata.unreadable import decode_ledger
 from quire.tasks import TaskSet
 
 T = TypeVar("T")
@@ -174,7 +181,10 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> tuple[int, Versioned[LedgerMetadata]]:
             found = _next_ledger_id(connection) if ledger_id is None else ledger_id
-            there = _ledger(connection, found)
+            try:
+                there = _ledger(connection, found)
+            except UnreadableMetadataError:
+                raise ledger_exists(found) from None
             if there is not None:
                 if metadata.ctoken and there.value.ctoken == metadata.ctoken:
                     return found, there
@@ -486,7 +496,9 @@ def _ledger(connection: sqlite3.Connection, ledger_id: int) -> Versioned[LedgerM
     row = connection.execute(
         "SELECT metadata, ctime_ms, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
     ).fetchone()
-    return None if row is None else Versioned(decode(row[0], row[1]), row[2], row[1])
+    if row is None:
+        return None
+    return Versioned(decode_ledger(ledger_id, row[0], row[1], row[2]), row[2], row[1])
 
 
 def _next_ledger_id(connection: sqlite3.Connection) -> int:

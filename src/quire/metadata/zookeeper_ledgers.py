@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import parents_of
 from quire.errors import (
     LedgerExistsError,
@@ -19,6 +18,7 @@ from quire.errors import (
     MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    UnreadableMetadataError,
 )
 from quire.metadata._common import (
     CREATE_ATTEMPTS_MAX,
@@ -37,6 +37,7 @@ from quire.metadata.kazoo_adapter import (
     Notify,
     Stat,
 )
+from quire.metadata.unreadable import decode_ledger
 from quire.metadata.zookeeper_ids import LedgerIds
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
@@ -90,14 +91,17 @@ class Ledgers:
             path = self._root.ledger_path(ledger_id)
             try:
                 stat = await self._root.create(path, data)
-                return _versioned(data, stat)
+                return _versioned(ledger_id, data, stat)
             except NodeExistsError:
                 pass
             try:
                 there, stat = await self._root.zk.get(path)
             except NoNodeError:
                 raise ledger_exists(ledger_id) from None  # it did, a moment ago
-            value = decode(there, stat.ctime_ms)
+            try:
+                value = decode_ledger(ledger_id, there, stat.ctime_ms, stat.version)
+            except UnreadableMetadataError:
+                raise ledger_exists(ledger_id) from None
             if ctoken and value.ctoken == ctoken:
                 return Versioned(value, stat.version, stat.created_zxid)
             if again and not ctoken:
@@ -112,7 +116,7 @@ class Ledgers:
                 data, stat = await self._root.zk.get_or_sync(self._root.ledger_path(ledger_id))
             except NoNodeError:
                 raise await self._missing(ledger_id) from None
-            return _versioned(data, stat)
+            return _versioned(ledger_id, data, stat)
 
         return await self._root.do(f"read the metadata of ledger {ledger_id}", work)
 
@@ -134,7 +138,7 @@ class Ledgers:
             created = UNKNOWN_CREATION
             try:
                 if known is not None:
-                    before = _versioned(*await self._root.zk.get_or_sync(path))
+                    before = _versioned(ledger_id, *await self._root.zk.get_or_sync(path))
                     check_same_creation(ledger_id, known, before)
                     created = before.created
                 stat = await self._root.zk.set(path, data, version)
@@ -152,7 +156,7 @@ class Ledgers:
                     ) from None
             if created not in (UNKNOWN_CREATION, stat.created_zxid):
                 raise _overwritten(ledger_id)
-            return _versioned(data, stat)
+            return _versioned(ledger_id, data, stat)
 
         return await self._root.do(f"write the metadata of ledger {ledger_id}", work)
 
@@ -183,7 +187,7 @@ class Ledgers:
             except NoNodeError:
                 await self._root.check_layout()
                 return None
-            return _versioned(data, stat)
+            return _versioned(ledger_id, data, stat)
 
         def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
             nonlocal seen
@@ -202,8 +206,9 @@ class Ledgers:
         return no_such_ledger(ledger_id)
 
 
-def _versioned(data: bytes, stat: Stat) -> Versioned[LedgerMetadata]:
-    return Versioned(decode(data, stat.ctime_ms), stat.version, stat.created_zxid)
+def _versioned(ledger_id: int, data: bytes, stat: Stat) -> Versioned[LedgerMetadata]:
+    found = decode_ledger(ledger_id, data, stat.ctime_ms, stat.version)
+    return Versioned(found, stat.version, stat.created_zxid)
 
 
 def _overwritten(ledger_id: int) -> LedgerRecreatedError:

@@ -11,9 +11,11 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 from quire.client import Client
+from quire.codec.ledger_metadata import LedgerState
 from quire.core.fragments import Fragment, entry_bytes, members, stored_count
-from quire.errors import BookieError, NoSuchLedgerError, QuireError
+from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireError
 from quire.metadata.base import UNKNOWN_CREATION
+from quire.metadata.unreadable import UNREADABLE
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.fragment import Outcome, choose_replacements, replicate_fragment
 from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
@@ -73,6 +75,7 @@ class LedgerWork:
     """The ledger was fenced and closed for it."""
     reason: str = ""
     seen: Seen | None = None
+    """OPEN: how it looks now. FAILED: the same, where its recovery failed in the middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +164,8 @@ async def take_out_locked(
         except NoSuchLedgerError:
             await locks.replicated(lock)
             return replace(result, work=Work.GONE)
+        except UNREADABLE as error:
+            return _failed(result, str(error))
         reasons: list[str] = []
         changed = False
         for fragment in ledger.fragments():
@@ -193,8 +198,10 @@ async def take_out_locked(
                 return replace(result, work=Work.OPEN, seen=seen)
             try:
                 await fence_and_close(client, ledger)
+            except NoSuchLedgerError:
+                continue
             except QuireError as error:
-                return _failed(result, str(error))
+                return await not_recovered(client, ledger, result, error)
             result = replace(result, recovered=True)
             continue
         await _unmark(locks, lock, ledger)
@@ -236,6 +243,24 @@ async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
         ledger.ledger_id, password=ledger.password, recover=True, unverified_password=True
     )
     reader.close()
+
+
+async def not_recovered(
+    client: Client, ledger: OpenedLedger, result: LedgerWork, error: QuireError
+) -> LedgerWork:
+    """Return the failed result of a recovery that came to nothing.
+
+    Its `seen` is how the ledger looks now, if it is in recovery: no writer can add to it any more,
+    so the next attempt need not give one time again.
+    """
+    failed = _failed(result, str(error))
+    try:
+        now = await open_for_repair(client, ledger.ledger_id, password=ledger.password)
+    except MetadataError:
+        return failed
+    if now.metadata.state is not LedgerState.IN_RECOVERY:
+        return failed
+    return replace(failed, seen=Seen(now.stored.version, now.last_add_confirmed))
 
 
 async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quire.client import Client
 from quire.core.fragments import Fragment
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.base import Bookies
+from quire.metadata.unreadable import Unread, read_or_skip
 from quire.replication.budget import Budget
 from quire.replication.fragment import Outcome, replicate_fragment
 from quire.replication.ledger import REASON_CHARS_MAX
@@ -62,6 +63,10 @@ class Rebalanced:
     """Payload that was copied."""
     left: tuple[Left, ...] = ()
     """Moves of the plan that were not done. The next run plans anew."""
+    unreadable: tuple[Left, ...] = ()
+    """Some of the ledgers whose metadata cannot be read. The plan leaves them where they are."""
+    unreadable_count: int = 0
+    """The number of these ledgers."""
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
         return {
@@ -83,6 +88,8 @@ class Rebalanced:
             "bytes": self.bytes,
             "left": len(self.left),
             "failed": [asdict(one) for one in self.left[:limit]],
+            "unreadable": self.unreadable_count,
+            "skipped": [asdict(one) for one in self.unreadable[:limit]],
         }
 
 
@@ -103,32 +110,37 @@ async def rebalance(
     Only complete segments are moved, from and to writable bookies. Safe to repeat, to cancel, and
     beside other jobs. Raises MetadataError; what else goes wrong with a move is in the result.
     """
-    progress = progress or Silent()
-    plan = await plan_for(client, rng, allowed=allowed, options=options, progress=progress)
+    progress, unread = progress or Silent(), Unread()
+    plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
     if dry_run:
-        return Rebalanced(True, plan)
-    return await carry_out(client, locks, plan, options=options, progress=progress)
+        done = Rebalanced(True, plan)
+    else:
+        done = await carry_out(client, locks, plan, options=options, progress=progress)
+    named = tuple(Left(ledger, why) for ledger, why in unread.named.items())
+    return replace(done, unreadable=named, unreadable_count=len(unread))
 
 
 async def plan_for(
     client: Client,
     rng: random.Random,
+    unread: Unread,
     *,
     allowed: Allowed | None = None,
     options: RebalanceOptions = RebalanceOptions(),
     progress: JobProgress | None = None,
 ) -> Plan:
-    """A plan from the metadata of all ledgers, and the bookies that are writable now."""
+    """Make a plan from the metadata of all ledgers, and the bookies that are writable now.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
+    """
     progress = progress or Silent()
     progress.begin("looking at ledgers", 0, 0)
     stock = Stock()
 
     async def count(ledger_id: int) -> None:
-        try:
-            metadata = await client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
-            return
-        stock.add(ledger_id, metadata)
+        found = await read_or_skip(client.metadata, ledger_id, unread)
+        if found is not None:
+            stock.add(ledger_id, found.value)
 
     async for ids in pages(client.list_ledgers(), LEDGERS_PER_LOOK):
         await each(ids, count)

@@ -17,6 +17,7 @@ from quire.errors import (
     QuireError,
     ReadError,
 )
+from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.fragment import (
     Outcome,
@@ -114,6 +115,9 @@ class _Repair:
                     )
                 except NoSuchLedgerError:
                     return self._done
+                except UNREADABLE as error:
+                    self._leave(findings, reason_of(error))
+                    break
                 if await self._bookie(ledger, bookie, findings):
                     break
             else:
