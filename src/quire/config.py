@@ -231,7 +231,13 @@ class BookieConfig:
     """Read in large pieces from each data directory while it takes entries, for readers who are
     behind; twice what it takes, where that is more. 0: no bound, at the price of what adds take."""
     min_free_bytes: int = 256 * MIB
-    """Less free space than this makes the bookie read-only."""
+    """The low-water mark: a bookie with less free space becomes read-only at once."""
+    writable_free_bytes: int = 0
+    """The high-water mark: a bookie that became read-only for lack of space is writable again only
+    once this much is free. At least `min_free_bytes`. 0: `min_free_bytes` and a quarter more."""
+    read_only_dwell_s: float = 30.0
+    """The shortest time for which a bookie that became read-only for lack of space stays so. It
+    bounds how often a bookie whose free space is near a mark changes its state."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end of the log as synced."""
     gc_enabled: bool = True

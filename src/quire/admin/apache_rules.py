@@ -166,16 +166,29 @@ def part_of_uri(value: str, all: Mapping[str, str], machine: Machine) -> Outcome
     return implied("in `metadata`, beside zkServers")
 
 
-def disk_threshold(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
-    share = number(value)
-    if not 0 < share < 1:
-        raise ValueError(f"{value} is no share of a disk")
-    sizes = [machine.disk_bytes(one) for one in words(all.get("ledgerDirectories", ""))]
-    known = [size for size in sizes if size is not None]
-    if not known:
-        return ignored("the size of the disk is not known: set `bookie.min_free_bytes`")
-    free = int(min(known) * (1 - share))
-    return taken(f"{1 - share:.0%} of the smallest disk", bookie__min_free_bytes=free)
+def disk_threshold(key: str) -> Apply:
+    """Return the rule of a share of the disk that may be used: the rest of it goes to `key`."""
+
+    def apply(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
+        share = number(value)
+        if not 0 < share < 1:
+            raise ValueError(f"{value} is no share of a disk")
+        sizes = [machine.disk_bytes(one) for one in words(all.get("ledgerDirectories", ""))]
+        known = [size for size in sizes if size is not None]
+        if not known:
+            return ignored(f"the size of the disk is not known: set `{key}`")
+        free = int(min(known) * (1 - share))
+        return Outcome("taken", f"{1 - share:.0%} of the smallest disk", {key: free})
+
+    return apply
+
+
+def low_water_threshold(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
+    """Apache takes it for the upper mark of free space; only below the other it has a meaning."""
+    limit = all.get("diskUsageThreshold")
+    if limit is None or number(value) > number(limit):
+        return ignored("it has a meaning only beside a `diskUsageThreshold` that is larger")
+    return disk_threshold("bookie.writable_free_bytes")(value, all, machine)
 
 
 def compaction_interval(which: str) -> Apply:

@@ -93,8 +93,8 @@ class LedgerStore(StoreEvents, StoreFacts):
             self._reader, self._files, self._ahead, self._blocking, self._info, self._budget
         )
         self._spares = Spares(
-            disk, self._maintenance, config.segment_bytes, config.reserve_bytes,
-            config.min_free_bytes, self._space_changed, self._disk_failed,
+            disk, self._maintenance, config, clock.monotonic, self._space_changed,
+            self._disk_failed,
         )  # fmt: skip
         self._directory_id = b""
         self._appender: Appender
