@@ -29,6 +29,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import Versioned
+from quire.metadata.bookie_directories import forget_bookie
 from quire.metadata.bookie_orders import (
     Order,
     What,
@@ -126,6 +127,8 @@ async def decommission(
     late = await job.pass_over()
     if late is not None:
         result = replace(result, moved=together(moved, late), drained=late.complete)
+    if ended and result.drained:
+        await forget_bookie(client.metadata, bookie)
     return replace(result, cookie_removed=True, ended=ended)
 
 
