@@ -24,7 +24,7 @@ from quire.storage.incarnation import Expected
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger
 from quire.storage.store import LedgerStore
-from quire.testing.disk import SimDisk
+from quire.testing.disk import PowerLossError, SimDisk
 from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit
 from tests.sim.test_loss import heal
@@ -280,6 +280,132 @@ async def a_new_bookie_where_one_was_unused(world: World) -> None:
 
 def test_a_bookie_that_nothing_names_is_forgotten() -> None:
     play(a_new_bookie_where_one_was_unused)
+
+
+# -- starts that do not come to their end -------------------------------------------------------
+
+OPERATIONS_MAX = 100
+"""Changes of the disk in one start; there are fewer."""
+
+
+async def start_that_crashes(world: World, operations: int) -> bool:
+    """Start the victim, and lose power in the place of this operation. False: it had fewer."""
+    crashed = False
+
+    def then() -> None:
+        nonlocal crashed
+        crashed = True
+
+    disk = world.disks[VICTIM]
+    disk.crash_after(operations, then)
+    try:
+        await world.start(VICTIM, CONFIG)
+    except (PowerLossError, QuireError):
+        pass
+    if not crashed:
+        disk.kill()
+    if VICTIM in world.bookies:
+        world.crash(VICTIM)
+    return crashed
+
+
+async def crashes_while_it_starts(world: World) -> None:
+    """A crash between the directory and the store never looks like a directory that went back."""
+    await start_all(world)
+    writer = await create(world, "writer")
+    await write(writer, 10)
+    world.crash(VICTIM)
+    operations = 1
+    while await start_that_crashes(world, operations):
+        operations += 1
+        assert operations < OPERATIONS_MAX
+        await world.start(VICTIM, CONFIG)
+        bookie = world.bookies[VICTIM]
+        assert bookie.rollbacks is not None
+        assert (bookie.rollbacks.found, bookie.store.negatives_unknown) == (0, False)
+        world.crash(VICTIM)
+    assert operations > 10
+    await finish(world)
+
+
+async def crashes_while_a_lost_one_starts(world: World) -> None:
+    """What was found once is not forgotten."""
+    await start_all(world)
+    writer = await create(world, "writer")
+    await write(writer, 10)
+    await world.stop(VICTIM)
+    backup = world.disks[VICTIM].copy()
+    await world.start(VICTIM, CONFIG)
+    await write(writer, 100)
+    await world.stop(VICTIM)
+    operations, crashed = 0, True
+    while crashed:
+        operations += 1
+        assert operations < OPERATIONS_MAX
+        world.disks[VICTIM] = backup.copy()
+        crashed = await start_that_crashes(world, operations)
+        await world.start(VICTIM, CONFIG)
+        assert world.bookies[VICTIM].store.negatives_unknown
+        assert await answer_of(world, VICTIM, 77, 0) == Code.UNKNOWN_LEDGER_STATE
+        world.crash(VICTIM)
+    await finish(world)
+
+
+@pytest.mark.parametrize("scenario", [crashes_while_it_starts, crashes_while_a_lost_one_starts])
+def test_a_start_that_loses_power_at_every_operation(scenario: Scenario) -> None:
+    play(scenario)
+
+
+async def a_full_disk(world: World) -> None:
+    """A bookie starts on it all the same, and an older copy is still noticed."""
+    await start_all(world)
+    writer = await create(world, "writer")
+    await write(writer, 10)
+    await world.stop(VICTIM)
+    backup = world.disks[VICTIM].copy()
+    for _ in range(2):
+        disk = world.disks[VICTIM]
+        disk.capacity_bytes -= disk.free_bytes()
+        await world.start(VICTIM, CONFIG)
+        bookie = world.bookies[VICTIM]
+        assert bookie.rollbacks is not None
+        assert (bookie.rollbacks.found, bookie.store.negatives_unknown) == (0, False)
+        await world.stop(VICTIM)
+    assert any("incarnation_not_written" in line for line in world.trace.lines())
+    world.disks[VICTIM] = backup
+    await world.start(VICTIM, CONFIG)
+    await counts_as_lost(world, writer.ledger_id)
+    await finish(world)
+
+
+def test_a_bookie_starts_on_a_full_disk() -> None:
+    play(a_full_disk)
+
+
+async def a_store_that_is_away(world: World) -> None:
+    """Reports fail, adds go on, and the store knows all of it soon after it is back."""
+    await start_all(world)
+    writer = await create(world, "writer")
+    rollbacks = world.bookies[VICTIM].rollbacks
+    assert rollbacks is not None
+    await until(lambda: not rollbacks.unreported_s, "all is reported", limit_s=60.0)
+    world.metadata_failures = 1.0
+    for _ in range(4):
+        await write(writer, 100)
+        await asyncio.sleep(10.0)
+    assert rollbacks.unreported_s > 20.0
+    world.metadata_failures = 0.0
+    await until(lambda: not rollbacks.unreported_s, "all is reported", limit_s=60.0)
+    told = [line for line in world.trace.lines() if "log_position" in line and VICTIM in line]
+    assert [("not_reported" in line) for line in told] == [True, False]
+    world.crash(VICTIM)
+    await world.start(VICTIM, CONFIG)
+    assert not world.bookies[VICTIM].store.negatives_unknown
+    await finish(world)
+
+
+def test_a_metadata_store_that_is_away_stops_no_adds() -> None:
+    play(a_store_that_is_away)
 
 
 # -- defects that the scenarios must notice -----------------------------------------------------
