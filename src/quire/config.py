@@ -276,6 +276,11 @@ class BookieConfig:
     damage_report_interval_s: float = 10.0
     """Between two looks whether entries are damaged here, to mark their ledgers as lacking
     replicas. 0: never."""
+    log_position_interval_s: float = 10.0
+    """Seconds between two reports to the metadata store of how far the log has got, while it grows.
+    What was written since the last report is missed by nobody where a data directory is restored
+    from a copy of that time. A new segment is reported within a second in any case. 0: only new
+    segments, starts and clean stops are reported."""
     gc_over_replicated_interval_s: float = 3_600.0
     """Between two looks for copies of closed ledgers that do not name this bookie any more, at the
     cost of reading the metadata of every ledger that is here. The second look that finds one drops

@@ -53,10 +53,13 @@ def init(
 
     async def work() -> None:
         from quire.bookie.identity import create_identity
+        from quire.clock import SystemClock
 
         async with opened_metadata(uri) as store:
             with held(directory) as disk:
-                cookie = await create_identity(disk, store, wanted, secrets.token_bytes)
+                cookie = await create_identity(
+                    disk, store, wanted, secrets.token_bytes, SystemClock().now_ms()
+                )
         if as_json:
             print_json(cookie_as_json(cookie) or {})
         else:

@@ -401,6 +401,7 @@ def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: 
 async def _delete_cookie(uri: str, name: str) -> None:
     from quire.admin.bookie_identity import opened_metadata
     from quire.errors import NoSuchKeyError
+    from quire.metadata.bookie_directories import forget_bookie
 
     async with opened_metadata(uri) as store:
         try:
@@ -409,4 +410,5 @@ async def _delete_cookie(uri: str, name: str) -> None:
             say(f"No cookie to remove for {name}")
             return
         await store.delete_cookie(name, known.version)
+        await forget_bookie(store, name)
     click.echo(f"the cluster's cookie of bookie {name} is removed")

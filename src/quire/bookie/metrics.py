@@ -93,6 +93,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
     yield gauge("quire_bookie_long_polls", "Tailing readers that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
     yield from _damage(bookie)
+    yield from _rollbacks(bookie)
     if not bookie.recovered:
         return
     stats = bookie.store.stats()
@@ -139,6 +140,18 @@ def _damage(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("quire_bookie_ledgers_not_whole",
                 "While something is lost: ledgers that lacked entries in the last round over the "
                 "cluster, or of which that was not known.", reports.wanting or 0)  # fmt: skip
+
+
+def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
+    rollbacks = bookie.rollbacks
+    if rollbacks is None or not bookie.recovered:
+        return
+    yield gauge("quire_bookie_directories_went_back",
+                "Data directories that had gone back in time at the last start.",
+                rollbacks.found)  # fmt: skip
+    yield gauge("quire_bookie_log_position_unreported_seconds",
+                "Seconds since the store was last told how far the log has got; 0: it knows "
+                "all of it.", rollbacks.unreported_s)  # fmt: skip
 
 
 def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:

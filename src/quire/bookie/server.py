@@ -24,6 +24,7 @@ from quire.bookie.identity import remembered_id
 from quire.bookie.opening import open_store
 from quire.bookie.orders import Orders, forget_predecessor
 from quire.bookie.over_replicated import OverReplicated
+from quire.bookie.rollback import Rollbacks
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
@@ -119,6 +120,8 @@ class Bookie:
         self._loading_bar = loading_bar
         self._early: EarlyStore | None = None
         self._recovered = False
+        self._begun = False
+        """Whether the cluster knows of this start."""
         self._serving = False
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
@@ -133,6 +136,7 @@ class Bookie:
         self.collection: CollectionGuard | None = None
         """Whether garbage may be collected; None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
+        self.rollbacks: Rollbacks | None = None
         self._tasks = TaskSet()
         self._announcement = Announcement(lambda: self.writable, log, self._tasks)
 
@@ -207,7 +211,9 @@ class Bookie:
         self.bookie_id = self._choose_id(f"{self.address.advertise}:{port}", found)
         if all(one.cookie is None and one.error is None for one in found):
             await forget_predecessor(self.metadata, self.bookie_id)
-        checked = await check_directories(found, self.metadata, self.bookie_id, self._random_bytes)
+        checked = await check_directories(
+            found, self.metadata, self.bookie_id, self._random_bytes, self._clock.now_ms()
+        )
         self._instance_id = checked.instance_id
         for path in checked.added:
             self._log("directory_added", directory=path)
@@ -236,8 +242,15 @@ class Bookie:
             self._instance_id,
             self.collection,
         )
+        self.rollbacks = Rollbacks(
+            self.store, self.metadata, self.bookie_id, self._log, self._clock.monotonic,
+            self.config.log_position_interval_s,
+        )  # fmt: skip
+        await self.rollbacks.check([d for d in self._disks if d.path not in checked.put_aside])
         report = await self._recover()
         self._recovered = True
+        await self.rollbacks.begin(self._random_bytes, report.went_back)
+        self._begun = True
         for one in self.store.directories():
             if one.state == "failed":
                 self._on_directory_changed(one)
@@ -364,6 +377,8 @@ class Bookie:
         if config.gc_over_replicated_interval_s:
             self._repeat(config.gc_over_replicated_interval_s, self.collect_over_replicated)
         self._repeat(config.check_space_s, self._check_space)
+        assert self.rollbacks is not None
+        self._tasks.start(self.rollbacks.run())
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
@@ -384,6 +399,8 @@ class Bookie:
             if not self.service.loading:  # else nothing was taken, nor has the store been started
                 await self.service.drain()
             await self.store.close()
+            if self._begun and self.rollbacks is not None:
+                await self.rollbacks.last()
         await self.service.close()
         for disk in self._disks:
             disk.close()

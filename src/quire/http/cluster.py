@@ -13,6 +13,7 @@ from quire.http.api import Call, Field, Reply, Route
 from quire.http.jobs import Job, Jobs, attended
 from quire.http.shapes import described_or_error, ledger_as_apache
 from quire.http.spaces import space_of
+from quire.metadata.bookie_directories import forget_bookie
 from quire.replication.decommission import decommission
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
@@ -296,6 +297,7 @@ class ClusterRoutes:
             done = result.as_json(RESULT_LEDGERS_MAX)
             if result.complete and call.body.get("delete_cookie"):
                 await client.metadata.delete_cookie(bookie)
+                await forget_bookie(client.metadata, bookie)
                 done["cookie_removed"] = True
             return done
 

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from quire.codec.ledger_metadata import LedgerMetadata
+from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.metadata.base import MetadataStore
 from quire.metadata.unreadable import Unread, read_or_skip
 from quire.tasks import each, pages
@@ -32,6 +33,24 @@ class SomeLedgers:
     def __str__(self) -> str:
         named = ", ".join(map(str, self.ledger_ids[:NAMED_MAX]))
         return named + (", ..." if self.count > NAMED_MAX else "")
+
+
+async def is_named(metadata: MetadataStore, bookie_id: str) -> bool:
+    """Return whether the metadata of any ledger names the bookie. Stops at the first that does, and
+    else reads the metadata of every ledger; what cannot be read does not count. MetadataError."""
+
+    async def names_it(ledger_id: int) -> bool:
+        try:
+            found = (await metadata.read_ledger(ledger_id)).value
+        except (NoSuchLedgerError, UnreadableMetadataError):
+            return False
+        return any(bookie_id in segment.ensemble for segment in found.segments)
+
+    async for span in metadata.list_ledgers():
+        for at in range(0, len(span.ledger_ids), LEDGERS_PER_LOOK):
+            if any(await each(span.ledger_ids[at : at + LEDGERS_PER_LOOK], names_it)):
+                return True
+    return False
 
 
 async def pages_naming(

@@ -30,6 +30,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import Versioned
+from quire.metadata.bookie_directories import forget_bookie
 from quire.metadata.bookie_orders import (
     Order,
     What,
@@ -130,6 +131,8 @@ async def decommission(
     unread = Unread()
     late = await job.pass_over(unread)
     moved = with_unread(moved if late is None else together(moved, late), unread)
+    if ended and moved.complete:
+        await forget_bookie(client.metadata, bookie)
     return replace(result, moved=moved, drained=moved.complete, cookie_removed=True, ended=ended)
 
 

@@ -25,6 +25,7 @@ from quire.storage.blocking import BlockingReader
 from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
 from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
+from quire.storage.incarnation import Expected, LogPosition
 from quire.storage.loading import LoadStopped
 from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.recovery import RecoveryReport
@@ -80,6 +81,20 @@ class LedgerDirectories(StoreEvents):
         for place in self._places:
             if place.store.path == path:
                 self._put_aside(place, error)
+
+    def expect(self, path: str, expected: Expected) -> None:
+        """Before `recover`: how far the log of this directory should go."""
+        for place in self._places:
+            if place.store.path == path:
+                place.store.expect(path, expected)
+
+    def positions(self) -> dict[str, LogPosition]:
+        """Return how far the log of each directory that was read has got, by its path."""
+        found: dict[str, LogPosition] = {}
+        for place in self._places:
+            if place.read:
+                found |= place.store.positions()
+        return found
 
     def recover(self) -> RecoveryReport:
         """Each directory; one that cannot be read is put aside. `StorageError`: none is left.

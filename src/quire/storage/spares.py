@@ -108,6 +108,11 @@ class Spares:
         self.error: str = ""
         """Why there is no space."""
 
+    @property
+    def prepared_number(self) -> int:
+        """The number of the segment that `take` would return; 0 where none is ready."""
+        return self._ready[0].number if self._ready else 0
+
     def capacity(self) -> int:
         """Of the segment that `take` would return; 0 where none is ready."""
         return self._ready[0].capacity if self._ready else 0

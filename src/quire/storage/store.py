@@ -30,6 +30,7 @@ from quire.storage.directory import read_identity, write_small_file
 from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
 from quire.storage.facts import StoreFacts
+from quire.storage.incarnation import Expected, LogPosition
 from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
 from quire.storage.maintenance import Maintenance
@@ -100,6 +101,7 @@ class LedgerStore(StoreEvents, StoreFacts):
         self._appender: Appender
         self._upkeep: Upkeep
         self._first_number = 0
+        self._expected = Expected()
         self._started = False
         self._was_writable = True
         self._loading = LoadProgress()
@@ -107,6 +109,18 @@ class LedgerStore(StoreEvents, StoreFacts):
         """Reads while `recover` runs on another thread; none after `end_early`."""
 
     # -- life -------------------------------------------------------------------------------------
+
+    def expect(self, path: str, expected: Expected) -> None:
+        """Say, before `recover`, how far the log of the directory at `path` should go."""
+        assert path == self.path
+        self._expected = expected
+
+    def positions(self) -> dict[str, LogPosition]:
+        """Return how far the log has got, by the path of the directory. Call `recover` first."""
+        current = self._appender.current
+        assert current is not None
+        newest = max(current.number, self._spares.prepared_number)
+        return {self.path: LogPosition(newest, self._appender.end_group)}
 
     def recover(self) -> RecoveryReport:
         """Read the log, decide what is torn or damaged, make all that counts durable. Blocks; call
@@ -130,7 +144,7 @@ class LedgerStore(StoreEvents, StoreFacts):
             )  # fmt: skip
             started = start_log(
                 self._disk, identity, self._catalogue, self._config, writer, self._spares,
-                self._loading,
+                self._loading, self._expected,
             )  # fmt: skip
             self._spares.look()
             tools = Tools(
