@@ -67,6 +67,7 @@ def test_all_commands_are_there() -> None:
         "local", "http", "ui", "bookie start", "bookie recover", "bookie decommission", "zookeeper",
         "cluster init", "cluster bookies", "cluster rebalance", "cluster erase", "explain ledger",
         "cluster pause", "cluster resume", "explain cluster",
+        "cluster gc status", "cluster gc off", "cluster gc on", "cluster gc accept",
         "completion",
         "bookie disk files", "bookie disk segment", "bookie disk ledger", "bookie disk last-mark",
         "bookie disk check", "bookie disk rebuild-index", "bookie disk replace",
@@ -180,7 +181,7 @@ def test_all_that_talk_to_a_cluster_take_metadata() -> None:
         ("bench",),
     }
     local |= {("simulate",), ("namespace",), ("stream",), ("pipeline",), ("bookie",), ("explain",)}
-    local |= {("autorecovery",), ("cluster", "locations"), ("bookie", "conf")}
+    local |= {("autorecovery",), ("cluster", "locations"), ("bookie", "conf"), ("cluster", "gc")}
     local |= {("config",), ("config", "show"), ("config", "check"), ("completion",)}
     local |= {path for path in ALL if path[0] == "shell"} - {("shell",)}
     local |= {("bookie", "explain"), ("bookie", "explain", "space"), ("bookie", "cookie")}

@@ -32,7 +32,8 @@ WITHOUT_JSON = {
     "does something, and has nothing to tell but that it is done": {
         "autorecovery enable", "autorecovery disable", "autorecovery trigger",
         "bookie cookie create", "bookie cookie update", "bookie cookie delete",
-        "cluster erase", "cluster locations set", "cluster locations remove", "cluster resume",
+        "cluster erase", "cluster gc off", "cluster gc on",
+        "cluster locations set", "cluster locations remove", "cluster resume",
         "ledger delete", "object delete", "stream delete", "stream end",
         "namespace create", "namespace set", "stream create", "stream set", "stream rename",
     },
@@ -41,7 +42,7 @@ WITHOUT_JSON = {
 }  # fmt: skip
 DESTROYS = re.compile(
     r"\b(delete|end|truncate|retain|erase|format|decommission|rebalance|rebuild-index|recover"
-    r"|remove|rename|replace)$"
+    r"|remove|rename|replace|accept)$"
 )
 WITHOUT_DRY_RUN = {
     "closes a ledger at what is acknowledged: nothing is lost or moved": {"ledger recover"},
@@ -50,7 +51,7 @@ WITHOUT_DRY_RUN = {
         "cluster locations remove", "stream rename",
     },
 }  # fmt: skip
-ASKS = re.compile(r"\b(delete|end|erase|format)$")
+ASKS = re.compile(r"\b(delete|end|erase|format|gc accept)$")
 SHELL_DESTROYS = {
     "bookieformat", "cookie_create", "cookie_delete", "cookie_update", "decommissionbookie",
     "deleteledger", "initnewcluster", "ledgermetadata", "metaformat", "nukeexistingcluster",

@@ -29,7 +29,9 @@ from quire.metadata.collection import (
     Switch,
     accept,
     check_collectable,
+    check_not_back,
     forget_mark,
+    may_collect,
     read_mark,
     read_switch,
     refusals,
@@ -121,8 +123,9 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
         assert not one.may_collect
     assert [name for name, _ in scene.events] == ["metadata_went_back"] * 2  # once each
     assert list(await refusals(scene.metadata)) == [ME]
-    with pytest.raises(MetadataWentBackError, match=f"as {ME} found out: ledgers not deleted"):
-        await check_collectable(scene.metadata, "ledgers")
+    with pytest.raises(MetadataWentBackError, match=f"as {ME} found out: .* Nothing was deleted"):
+        await check_collectable(scene.metadata)
+    assert not await may_collect(scene.metadata)
     assert await accept(scene.metadata, ME)
     assert not await accept(scene.metadata, ME)
     await guard.check()
@@ -130,7 +133,8 @@ async def test_a_restored_store_is_refused_until_an_operator_accepts_it(scene: S
     assert decode_mark(scene.kept).count == 3
     assert scene.events[-1][0] == "metadata_accepted"
     assert await refusals(scene.metadata) == {}
-    await check_collectable(scene.metadata, "ledgers")
+    await check_collectable(scene.metadata)
+    assert await may_collect(scene.metadata)
     # That was for this once. It goes back again, to a state in which it was accepted.
     await guard.raise_mark()
     scene.restore(backup)
@@ -217,8 +221,9 @@ async def test_the_switch_of_the_cluster_and_that_of_the_bookie(scene: Scene) ->
         CollectionOffError, match=r"off for the whole cluster by host.1 \(restore\)"
     ):
         await guard.check()
-    with pytest.raises(CollectionOffError, match="objects not deleted"):
-        await check_collectable(scene.metadata, "objects")
+    with pytest.raises(CollectionOffError, match="nothing was deleted"):
+        await check_collectable(scene.metadata)
+    await check_not_back(scene.metadata)
     assert not guard.may_collect
     await guard.raise_mark()  # the proof goes on
     assert await switch_on(scene.metadata)

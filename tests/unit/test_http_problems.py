@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.http.problems import ALONE, Problem, lost_groups, problems
+from quire.http.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.replication.at_risk import AtRisk
 
 GB = 10**9
@@ -186,3 +186,14 @@ def test_suspended_compaction_is_told_once_with_what_to_type() -> None:
         "warn",
         "Major and minor compaction of a, b is suspended; the disk of b is nearly full",
     ) in said(held)
+
+
+def test_garbage_that_is_not_collected() -> None:
+    found = Collection("garbage collection is switched off by h.1", ("b:1", "b:2"))
+    refused, off = problems([bookie("a")], WELL, collection=found)
+    assert refused.severity == "bad"
+    assert refused.what.startswith("The metadata store went back in time, as b:1, b:2 found out")
+    assert "quire cluster gc status" in refused.next
+    assert "quire cluster gc accept" in refused.doing
+    assert (off.severity, off.what) == ("warn", "Garbage collection is switched off by h.1")
+    assert off.next == "quire cluster gc on"

@@ -131,6 +131,7 @@ _CLUSTER = {
         "Pause a job, in whichever process it runs; list what is paused.",
     ),
     "resume": ("quire.admin.cluster_pause:resume", "Let a paused job go on."),
+    "gc": ("quire.admin.cluster_gc:gc", "Switch garbage collection off and on; its state."),
 }
 
 _CONFIG = {

@@ -71,6 +71,29 @@ async def collect_garbage(
     pass, many at once are dropped by the second only; one pass at a time. Cancel-safe.
     """
     await guard.check()
+    local = store.ledger_ids()
+    dead = await unnamed_ledgers(store, metadata, instance_id)
+    if not dead:
+        if doubts is not None:
+            doubts.forget()
+        return []
+    # The store may have been replaced, or have gone back, while it was listed.
+    await _match(metadata, instance_id)
+    await guard.check()
+    if doubts is not None:
+        dead = doubts.confirmed(dead, len(local), log)
+    if dead:
+        store.drop_ledgers(dead)
+        log("ledgers_dropped", count=len(dead), first=dead[0], last=dead[-1])
+    return dead
+
+
+async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: str) -> list[int]:
+    """Return the ledgers that are here and that the metadata store does not name, ascending.
+
+    Whether they may be dropped is another question. Raises MetadataError, and CookieError where the
+    store is another cluster's.
+    """
     # Before looking at the metadata: a ledger created after this is not in the list.
     local = sorted(store.ledger_ids())
     if not local:
@@ -88,20 +111,7 @@ async def collect_garbage(
         upcoming = span.last + 1
     if upcoming != 2**63:
         raise MetadataError(f"the list of ledgers ends at {upcoming - 1}")
-    dead = [ledger for ledger in gone if await _is_gone(metadata, ledger)]
-    if not dead:
-        if doubts is not None:
-            doubts.forget()
-        return []
-    # It may have been replaced, or have gone back, while it was listed.
-    await _match(metadata, instance_id)
-    await guard.check()
-    if doubts is not None:
-        dead = doubts.confirmed(dead, len(local), log)
-    if dead:
-        store.drop_ledgers(dead)
-        log("ledgers_dropped", count=len(dead), first=dead[0], last=dead[-1])
-    return dead
+    return [ledger for ledger in gone if await _is_gone(metadata, ledger)]
 
 
 async def _match(metadata: MetadataStore, instance_id: str) -> None:

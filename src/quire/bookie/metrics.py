@@ -94,6 +94,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                 bookie.service.long_polls.count)  # fmt: skip
     yield from _damage(bookie)
     yield from _rollbacks(bookie)
+    yield from _collection(bookie, now_s)
     if not bookie.recovered:
         return
     stats = bookie.store.stats()
@@ -152,6 +153,24 @@ def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("quire_bookie_log_position_unreported_seconds",
                 "Seconds since the store was last told how far the log has got; 0: it knows "
                 "all of it.", rollbacks.unreported_s)  # fmt: skip
+
+
+def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
+    guard = bookie.collection
+    if guard is None:
+        return
+    reasons = [
+        ("configuration", float(not guard.enabled)),
+        ("switch", float(guard.switched_off)),
+        ("metadata_went_back", float(guard.went_back)),
+    ]
+    yield labelled("quire_bookie_garbage_collection_off", "gauge",
+                   "1: this bookie deletes nothing, for this reason, as last looked at.",
+                   "reason", reasons)  # fmt: skip
+    yield gauge("quire_bookie_metadata_mark_age_seconds",
+                "Since the metadata store took this bookie's newest mark; NaN: it took none yet.",
+                math.nan if guard.raised_s is None
+                else max(now_s - guard.raised_s, 0.0))  # fmt: skip
 
 
 def _as_apache(bookie: Bookie, now_s: float) -> Iterator[Metric]:

@@ -19,7 +19,7 @@ from quire.bookie.connection import Connection
 from quire.bookie.damage import DamageReports
 from quire.bookie.directories import Found, check_directories, look_at
 from quire.bookie.early_store import EarlyStore
-from quire.bookie.garbage import Doubts, collect_garbage
+from quire.bookie.garbage import Doubts, collect_garbage, unnamed_ledgers
 from quire.bookie.identity import remembered_id
 from quire.bookie.opening import open_store
 from quire.bookie.orders import Orders, forget_predecessor
@@ -34,6 +34,7 @@ from quire.errors import (
     CollectionOffError,
     CookieError,
     KeyExistsError,
+    MetadataWentBackError,
     QuireError,
     StartError,
     StorageError,
@@ -57,6 +58,9 @@ LOADING_SHOWN_S = 0.25
 SERVE_EARLY_AFTER_S = 1.0
 """A start that takes longer serves reads meanwhile. Most do not, and are not worth telling the
 whole cluster that there is one bookie more to read from, and then that it takes adds, too."""
+
+UNNAMED_TOLD = 100
+"""Ledgers that one line of the log names where a pass may not drop them."""
 
 LoadingBar = Callable[[], AbstractContextManager[Callable[[int], None]]]
 """Shown while the log is loaded: it is told the per cent."""
@@ -428,6 +432,8 @@ class Bookie:
             return str(error)
         except QuireError as error:
             self._log("garbage_collection_skipped", error=str(error))
+            if isinstance(error, MetadataWentBackError):
+                await self._tell_unnamed()
             return str(error)
         self._collection_off = False
         return ""
@@ -436,6 +442,15 @@ class Bookie:
     def ledgers_unreadable(self) -> int:
         """The ledgers here whose metadata the last pass for superfluous copies could not read."""
         return 0 if self._over_replicated is None else len(self._over_replicated.unread)
+
+    async def _tell_unnamed(self) -> None:
+        """Name in the log what an operator has to look at before the store is accepted."""
+        try:
+            found = await unnamed_ledgers(self.store, self.metadata, self._instance_id)
+        except QuireError as error:
+            self._log("garbage_unnamed_unknown", error=str(error))
+        else:
+            self._log("garbage_unnamed", count=len(found), ledgers=found[:UNNAMED_TOLD])
 
     async def collect_over_replicated(self) -> None:
         """One pass now, for copies that no metadata names; an error is logged. It drops what the

@@ -47,6 +47,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore
+from quire.metadata.collection import check_collectable, may_collect
 from quire.tasks import each
 
 __all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication"]
@@ -235,8 +236,13 @@ class Datasets:
         the longest job. A job whose ledgers were swept fails to publish, it publishes no holes.
         Reads the metadata of every ledger from `first` on, of `look_at_most`. `name` and `job`
         narrow the sweep. Ledgers that say nothing of a dataset, or have no creation time, are
-        never touched.
+        never touched. CollectionOffError, MetadataWentBackError: nothing may be deleted by this
+        metadata store; a sweep of one `job`, which runs behind it, then deletes nothing.
         """
+        if job is None:
+            await check_collectable(self._store)
+        elif not await may_collect(self._store):
+            return []
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         spared = set(keep)
         orphans: dict[str, list[int]] = {}

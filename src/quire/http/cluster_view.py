@@ -13,10 +13,12 @@ from quire.http.background import LOOK_WAIT_S
 from quire.http.bookie_list import bookie_facts
 from quire.http.lost import Lost
 from quire.http.mark_counts import MarkCounts
-from quire.http.problems import ALONE, Problem, lost_groups, problems
+from quire.http.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.http.rates import Fetch, Rates, together
 from quire.http.risks import Risks
 from quire.http.spaces import Spaces
+from quire.metadata.base import MetadataStore
+from quire.metadata.collection import read_switch, refusals
 from quire.metrics import Metric, gauge, labelled
 from quire.replication.at_risk import AtRisk
 from quire.replication.running import RunningJob, running_jobs
@@ -41,6 +43,8 @@ class View:
     """Jobs, in whichever process."""
     lost: LostLedgers | None = None
     """None: nobody has looked yet."""
+    collection: Collection = field(default_factory=Collection)
+    """Whether garbage is collected."""
 
     def count(self) -> dict[str, int]:
         """Bookies by state."""
@@ -64,6 +68,7 @@ class View:
             "problems": [one.as_json() for one in self.problems],
             "running": [one.as_json() for one in self.running],
             "lost_ledgers": self.lost.as_json() if self.lost is not None else None,
+            "garbage_collection": self.collection.as_json(),
         }
 
 
@@ -86,8 +91,10 @@ class ClusterView:
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
-        risk, lost = await asyncio.gather(
-            self.risks.of(client, registered, lost_groups(bookies)), self.lost.of(client)
+        risk, lost, collection = await asyncio.gather(
+            self.risks.of(client, registered, lost_groups(bookies)),
+            self.lost.of(client),
+            _collection(client.metadata),
         )
         return View(
             client.metadata.uri,
@@ -95,10 +102,18 @@ class ClusterView:
             bookies,
             recovery,
             risk,
-            problems(bookies, recovery, risk, lost, now_ms=client.clock.now_ms()),
+            problems(
+                bookies,
+                recovery,
+                risk,
+                lost,
+                now_ms=client.clock.now_ms(),
+                collection=collection,
+            ),
             self.spaces.age_s,
             await running_jobs(client.metadata),
             lost,
+            collection,
         )
 
     async def autorecovery(self, client: Client) -> dict[str, Any]:
@@ -109,6 +124,12 @@ class ClusterView:
     async def close(self) -> None:
         for one in (self.spaces, self.rates, self.risks, self.marks, self.lost):
             await one.close()
+
+
+async def _collection(store: MetadataStore) -> Collection:
+    switch = await read_switch(store)
+    off = "" if switch is None else switch.sentence()
+    return Collection(off, tuple(sorted(await refusals(store))))
 
 
 def cluster_metrics(view: View) -> Iterable[Metric]:
@@ -148,5 +169,11 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
     yield gauge("quire_cluster_ledgers_skipped",
                 "Ledgers whose metadata or mark the auditor's last pass could not read.",
                 skipped["ledgers"] if skipped is not None else 0)  # fmt: skip
+    yield gauge("quire_cluster_garbage_collection_off",
+                "1: an operator has switched garbage collection off for the cluster.",
+                float(bool(view.collection.off)))  # fmt: skip
+    yield gauge("quire_cluster_garbage_collection_refusing",
+                "Bookies that collect nothing because the metadata store went back in time.",
+                len(view.collection.refusing))  # fmt: skip
     yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

@@ -54,6 +54,7 @@ def problems(
     lost: LostLedgers | None = None,
     *,
     now_ms: int = 0,
+    collection: Collection | None = None,
 ) -> list[Problem]:
     """The worst first. `autorecovery`: as `Overview.as_json` gives it. `risk`: of the groups that
     `lost_groups` tells; None: it was not counted. `lost`: None: nobody has looked. `now_ms`: by the
@@ -61,10 +62,24 @@ def problems(
     found = [
         *_of_data(risk),
         *_of_owners(lost),
+        *_of_collection(collection or Collection()),
         *_of_bookies(bookies, autorecovery, risk, now_ms),
         *_of_autorecovery(autorecovery),
     ]
     return sorted(found, key=lambda one: ("bad", "warn", "note").index(one.severity))
+
+
+@dataclass(frozen=True, slots=True)
+class Collection:
+    """How garbage collection stands."""
+
+    off: str = ""
+    """Who has switched it off for the cluster, as a sentence; '': nobody."""
+    refusing: tuple[str, ...] = ()
+    """Bookies that found the metadata store older than it was."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"off": self.off, "refusing": list(self.refusing)}
 
 
 def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
@@ -141,6 +156,28 @@ def _show(owner: Owner) -> str:
     if owner.kind == "dataset":
         return f"Write the rows of dataset {owner.name} again, and overwrite it"
     return f"quire object show {name} --bucket {place}"
+
+
+def _of_collection(found: Collection) -> Iterator[Problem]:
+    if found.refusing:
+        yield Problem(
+            "bad",
+            f"The metadata store went back in time, as {_named(found.refusing)} found out: a "
+            "backup was restored, or its newest writes are lost",
+            "quire cluster gc status; docs/disaster-recovery.md says how to look at what is "
+            "missing",
+            "Ledgers that were created or moved since that state are not named any more, and "
+            "cannot be read",
+            "These bookies delete nothing until an operator accepts the store "
+            "(quire cluster gc accept)",
+        )
+    if found.off:
+        yield Problem(
+            "warn",
+            f"{found.off[:1].upper()}{found.off[1:]}",
+            "quire cluster gc on",
+            "Space of deleted ledgers does not come back",
+        )
 
 
 def _risk(risk: AtRisk | None, group: str) -> str:

@@ -228,20 +228,37 @@ async def accept(store: MetadataStore, bookie_id: str) -> bool:
     )
 
 
-async def check_collectable(store: MetadataStore, what: str) -> None:
-    """Raise where nobody may conclude from this store that something is garbage.
+async def check_not_back(store: MetadataStore) -> None:
+    """Raise `MetadataWentBackError` where a bookie has proof that the store is older than it was.
 
-    For passes that delete what nothing names. `what` is what was about to be deleted.
-    `CollectionOffError`: an operator has switched collection off. `MetadataWentBackError`: a bookie
-    has proof that the store is older than it was.
+    For whoever concludes from the store that nothing names something any more.
     """
-    switch = await read_switch(store)
-    if switch is not None:
-        raise CollectionOffError(f"{switch.sentence()}: {what} not deleted")
     waiting = await refusals(store)
     if waiting:
         names = ", ".join(sorted(waiting))
         raise MetadataWentBackError(
-            f"the metadata store at {store.uri} is older than it was, as {names} found out: {what} "
-            "not deleted",
+            f"the metadata store at {store.uri} is older than it was, as {names} found out: what "
+            "it does not name may be needed. Nothing was deleted"
         )
+
+
+async def check_collectable(store: MetadataStore) -> None:
+    """Raise where nobody may delete what this store does not name.
+
+    For sweeps that an operator asks for. `CollectionOffError`: collection is switched off.
+    `MetadataWentBackError`: see `check_not_back`.
+    """
+    switch = await read_switch(store)
+    if switch is not None:
+        raise CollectionOffError(f"{switch.sentence()}: nothing was deleted")
+    await check_not_back(store)
+
+
+async def may_collect(store: MetadataStore) -> bool:
+    """Return whether `check_collectable` passes. For sweeps that run behind other work, which goes
+    on without them: a later sweep finds the same."""
+    try:
+        await check_collectable(store)
+    except (CollectionOffError, MetadataWentBackError):
+        return False
+    return True

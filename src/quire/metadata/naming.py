@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.metadata.base import MetadataStore
+from quire.metadata.collection import check_not_back
 from quire.metadata.unreadable import Unread, read_or_skip
 from quire.tasks import each, pages
 
@@ -71,7 +72,9 @@ async def pages_naming(
 
     Raises:
         MetadataError: The store does not answer.
+        MetadataWentBackError: The store is older than it was.
     """
+    await check_not_back(metadata)
 
     async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
         found = await read_or_skip(metadata, ledger_id, unread)
@@ -81,7 +84,8 @@ async def pages_naming(
         return (ledger_id, found.value) if named else None
 
     async def ids() -> AsyncIterator[int]:
-        async for found in metadata.list_ledgers():
+        # Whoever asks gives up copies, or the bookie's id, where nothing names it.
+        async for found in metadata.list_ledgers(complete=True):
             for ledger_id in found.ledger_ids:
                 yield ledger_id
 

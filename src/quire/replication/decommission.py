@@ -38,6 +38,7 @@ from quire.metadata.bookie_orders import (
     read_order,
     withdraw_order,
 )
+from quire.metadata.collection import check_not_back
 from quire.metadata.unreadable import Unread
 from quire.replication.locks import ReplicationLocks
 from quire.replication.move import DEFAULT_OPTIONS, JobProgress, MoveOptions, moves_of, take_out_of
@@ -100,6 +101,8 @@ async def decommission(
 
     Raises UsageError for a bookie that is not known, JobError where it goes on taking entries (as
     Apache's bookies do, which do not know the order) or was made anew meanwhile, MetadataError.
+    MetadataWentBackError where the store is older than it was: what it does not name may be on this
+    bookie alone.
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
     cookie = await job.cookie()
@@ -117,12 +120,15 @@ async def decommission(
             f"no bookie {bookie} is known: nothing names it{but}, and it has no cookie",
             remedy="`quire cluster bookies` lists those that are registered",
         )
+    await check_not_back(client.metadata)
     if order is None or order.value.what is not What.RETIRED:
         await job.drain(Order(What.DRAIN, now_ms(), owner), order)
     moved = await job.empty()
     result = Decommissioned(moved, alive, drained=moved.complete)
     if not result.drained or keep_cookie:
         return result
+    # What a store that went back does not name may be on this bookie alone.
+    await check_not_back(client.metadata)
     version = await job.retire(Order(What.RETIRED, now_ms(), owner))
     if cookie is not None:
         await job.remove_cookie(cookie)

@@ -8,6 +8,7 @@ from contextlib import aclosing
 
 from quire.client import Client
 from quire.errors import NoSuchLedgerError
+from quire.metadata.collection import may_collect
 from quire.streams.mirror_copy import JOB
 from quire.streams.segment_builder import JOB_KEY
 from quire.streams.stream_metadata import NO_LEDGER, Claim, StreamMetadata
@@ -36,6 +37,8 @@ class Leftovers:
         `quire.streams.orphans` finds all.
 
         StreamFencedError: another one has the stream, and may be at work; nothing was deleted."""
+        if not await may_collect(self._client.metadata):
+            return []
         segments = await metadata.segments()
         newest = max((segment.ledger_id for segment in segments), default=0)
         async with self._looking:

@@ -48,6 +48,7 @@ from quire.errors import (
     ObjectExistsError,
     QuireError,
 )
+from quire.metadata.collection import check_collectable
 from quire.metadata.update import update_ledger
 from quire.streams.object_format import (
     BUCKET_KEY,
@@ -330,7 +331,9 @@ class Objects:
     async def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
         """Delete the `orphans`; their ids. The age limit must be longer than the longest put: one
         whose ledger is swept fails, it never publishes an object without bytes. Safe to call again,
-        and while others put; if cancelled, the next call goes on."""
+        and while others put; if cancelled, the next call goes on. CollectionOffError,
+        MetadataWentBackError: nothing may be deleted by this metadata store."""
+        await check_collectable(self._store)
         deleted = []
         async with aclosing(self.orphans(older_than_s, first=first)) as orphans:
             async for orphan in orphans:

@@ -24,6 +24,7 @@ from quire.errors import (
     MetadataUnavailableError,
     NoSuchLedgerError,
 )
+from quire.metadata.collection import check_collectable
 from quire.metadata.tree import Tree
 from quire.streams.named_ledgers import Owner, ledgers_of
 from quire.streams.segment_builder import JOB_KEY
@@ -86,7 +87,9 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
     """Delete those that are orphans still; those that are left, and why.
 
     Each is fenced first: a writer that made it, and has slept ever since, cannot add to it any more
-    and goes on with another. After an error or a cancellation some are left; call it again."""
+    and goes on with another. After an error or a cancellation some are left; call it again.
+    CollectionOffError, MetadataWentBackError: nothing may be deleted by this metadata store."""
+    await check_collectable(client.metadata)
     left: list[Left] = []
     fenced: list[StreamOrphan] = []
     for orphan in orphans:

@@ -39,6 +39,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import ANY_VERSION
+from quire.metadata.collection import may_collect
 from quire.metadata.tree import Check, Put
 from quire.streams.namespace import Namespace
 from quire.streams.published import BatchKey, Published, check_moved, read_published
@@ -221,6 +222,8 @@ async def sweep_job(
     client, spared = streams.client, set(kept)
     made = {**APPLICATION, "stream": streams.metadata(name).paths.stream.encode()}
     made[JOB_KEY] = key.job.encode()
+    if not await may_collect(client.metadata):
+        return []
     some: list[int] = []
     async with aclosing(client.list_ledgers(max(0, first - SWEEP_BEFORE))) as ledgers:  # type: ignore[type-var]
         async for ledger_id in ledgers:

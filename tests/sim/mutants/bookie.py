@@ -189,7 +189,7 @@ def garbage_collection_trusts_an_old_list(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
         garbage,
-        "collect_garbage",
+        "unnamed_ledgers",
         (
             "local = sorted(store.ledger_ids())\n    if not local:\n        return []\n    await",
             "await",

@@ -1,0 +1,169 @@
+"""`quire cluster gc`: whether bookies delete what the metadata store does not name."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from quire.admin.bookie_identity import opened_metadata
+from quire.admin.groups import LazyGroup, say
+from quire.admin.options import dry_run_option, json_option, metadata_option, run_async
+from quire.admin.output import print_json, time_text
+
+if TYPE_CHECKING:
+    from quire.metadata.collection import Refusal, Switch
+
+_COMMANDS = {
+    "status": ("quire.admin.cluster_gc:status", "Whether garbage is collected, and why not."),
+    "off": ("quire.admin.cluster_gc:off", "Let no bookie of the cluster delete anything."),
+    "on": ("quire.admin.cluster_gc:on", "Let bookies delete deleted ledgers again."),
+    "accept": (
+        "quire.admin.cluster_gc:accept",
+        "Let bookies go on with a metadata store that went back in time.",
+    ),
+}
+
+
+@click.group(cls=LazyGroup, lazy=_COMMANDS)
+def gc() -> None:
+    """Garbage collection: bookies delete the ledgers that the metadata store does not name.
+
+    It stops by itself where the store went back in time, as after the restore of a backup.
+    """
+
+
+@click.command()
+@metadata_option
+@json_option("One JSON object: off, since_ms, by, why, refusing.")
+def status(uri: str, as_json: bool) -> None:
+    """Show whether garbage collection is switched off, and which bookies refuse it.
+
+    A bookie refuses when it has proof that the metadata store is older than it was. Its log names
+    ledgers that it holds and the store does not (the event garbage_unnamed).
+    """
+    switch, refusing = run_async(_status(uri))
+    if as_json:
+        print_json(
+            {
+                "off": switch is not None,
+                "since_ms": None if switch is None else switch.since_ms,
+                "by": None if switch is None else switch.by,
+                "why": None if switch is None else switch.why,
+                "refusing": {name: one.since_ms for name, one in refusing.items()},
+            }
+        )
+        return
+    if switch is None:
+        click.echo("garbage collection is on")
+    else:
+        click.echo(f"{switch.sentence()}, since {time_text(switch.since_ms) or 'some time'}")
+    for name, one in sorted(refusing.items()):
+        click.echo(_line(name, one))
+
+
+def _line(name: str, one: Refusal) -> str:
+    return (
+        f"{name} collects nothing: the metadata store went back behind its mark "
+        f"{one.remembered.count}, found at {time_text(one.since_ms)}"
+    )
+
+
+async def _status(uri: str) -> tuple[Switch | None, dict[str, Refusal]]:
+    from quire.metadata.collection import read_switch, refusals
+
+    async with opened_metadata(uri) as store:
+        await store.instance_id()  # there is a cluster
+        return await read_switch(store), await refusals(store)
+
+
+@click.command()
+@metadata_option
+@click.option("--why", metavar="TEXT", default="", help="For those who read the status.")
+def off(uri: str, why: str) -> None:
+    """Let no bookie delete ledgers or copies, until `quire cluster gc on`.
+
+    Nothing overrides it: not a full disk, no interval of a bookie, and no pass that an operator
+    asks for. Compaction goes on with what was deleted before.
+    """
+    changed = run_async(_off(uri, why))
+    was = "" if changed else "was already "
+    say(f"garbage collection {was}switched off")
+
+
+async def _off(uri: str, why: str) -> bool:
+    from quire.admin.autorecovery import default_name
+    from quire.clock import SystemClock
+    from quire.metadata.collection import Switch, switch_off
+
+    async with opened_metadata(uri) as store:
+        await store.instance_id()
+        return await switch_off(store, Switch(SystemClock().now_ms(), default_name(), why))
+
+
+@click.command()
+@metadata_option
+def on(uri: str) -> None:
+    """Let bookies delete again what the metadata store does not name.
+
+    A bookie that refuses because the store went back goes on refusing (`accept`).
+    """
+    changed = run_async(_on(uri))
+    say("garbage collection is on" if changed else "garbage collection was on already")
+
+
+async def _on(uri: str) -> bool:
+    from quire.metadata.collection import switch_on
+
+    async with opened_metadata(uri) as store:
+        await store.instance_id()
+        return await switch_on(store)
+
+
+@click.command()
+@metadata_option
+@click.argument("bookies", nargs=-1, metavar="[BOOKIE]...")
+@dry_run_option("Only say which bookies would go on.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@json_option("One JSON object a bookie that goes on: bookie, dry_run.")
+def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> None:
+    """Let bookies that refuse to collect garbage go on with this metadata store. [default: all]
+
+    They delete the ledgers that they hold and the store does not name. Look first which these are,
+    and restore what is missing: afterwards they cannot be brought back.
+    """
+    _, refusing = run_async(_status(uri))
+    for name in bookies:
+        if name not in refusing:
+            raise click.UsageError(f"bookie {name} does not refuse to collect garbage")
+    wanted = sorted(bookies or refusing)
+    if not wanted:
+        say("no bookie refuses to collect garbage")
+        return
+    if not dry_run and not yes and not _agreed(wanted, refusing):
+        return
+    for name in wanted:
+        done = dry_run or run_async(_accept(uri, name))
+        if done and as_json:
+            print_json({"bookie": name, "dry_run": dry_run})
+        elif done:
+            say(f"{name} {'would go' if dry_run else 'goes'} on with this metadata store")
+
+
+def _agreed(wanted: list[str], refusing: dict[str, Refusal]) -> bool:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "bookies then delete what this store does not name: give --yes where nobody can be "
+            "asked"
+        )
+    for name in wanted:
+        say(_line(name, refusing[name]))
+    return click.confirm("Let them delete the ledgers that this store does not name?", err=True)
+
+
+async def _accept(uri: str, bookie: str) -> bool:
+    from quire.metadata.collection import accept as accept_one
+
+    async with opened_metadata(uri) as store:
+        return await accept_one(store, bookie)
