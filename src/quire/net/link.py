@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
 
-from quire.codec.frames import MAX_FRAME_BYTES, Buffer
+from quire.codec.frames import CONNECTION_REFUSED, MAX_FRAME_BYTES, Buffer
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import FrameBuffer
@@ -19,6 +19,14 @@ WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 
 CLOSE_DRAIN_S = 2.0
 """For what was handed over before a connection was closed; a third replica may be behind."""
+
+
+def refusal(who: str) -> BookieUnavailableError:
+    """The error for a bookie that has no place for another connection."""
+    return BookieUnavailableError(
+        f"{who} refuses the connection: it is at its limit of connections",
+        remedy="Try again later, close unused clients, or raise bookie.max_connections there",
+    )
 
 
 class Expected(Protocol):
@@ -101,6 +109,9 @@ class Link(asyncio.Protocol):
         self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
 
     def data_received(self, data: bytes) -> None:
+        if not self.received_bytes and data.startswith(CONNECTION_REFUSED):
+            self._refused()
+            return
         self.received_bytes += len(data)
         try:
             for buffer in self._frames.feed(data):
@@ -108,6 +119,12 @@ class Link(asyncio.Protocol):
                 self._frames.keep(buffer, end)
         except ProtocolError as error:
             self.abort(f"protocol error: {error}")
+
+    def _refused(self) -> None:
+        """The bookie said so before it closed the connection."""
+        self._fail(refusal(f"bookie {self.bookie_id}"))
+        if self._transport is not None:
+            self._transport.abort()
 
     # -- adds ---------------------------------------------------------------------------------
 
