@@ -212,12 +212,31 @@ class BookieConfig:
     max_queued_bytes: int = 64 * MIB
     """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
     max_unsent_bytes: int = 16 * MIB
-    """Answers that one connection has not taken. Behind it the bookie stops reading from it."""
+    """Answers of one connection: those that are being read, and those that its client has not
+    taken. Further reads of the connection wait. One answer is always allowed, whatever its size."""
+    max_answer_bytes: int = 256 * MIB
+    """The same for all connections together. Reads beyond it wait, and the connections take
+    turns."""
+    unsent_timeout_s: float = 60.0
+    """A connection whose client takes none of its answers for this long is closed, and after 2 s
+    while reads wait because of `max_answer_bytes`. 0: only then."""
+    max_partial_bytes: int = 64 * MIB
+    """Requests that have not come to their end, of all connections together. Beyond it only the
+    oldest of them are read, and those older than a second end with their connection. Requests
+    smaller than 16 KiB are always read."""
+    partial_frame_timeout_s: float = 60.0
+    """A request must come to its end within this time; else its connection is closed. 0: never."""
     dead_client_s: float = 30.0
     """How long the system keeps a connection to a client whose machine acknowledges nothing any
     more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
     max_connections: int = 4_096
-    """At once; further ones are closed."""
+    """At once. For another one the bookie closes a connection that never completed a request, then
+    one that has been silent for `idle_timeout_s`; where there is none the new one is refused."""
+    first_request_timeout_s: float = 60.0
+    """A connection that has not completed a request after this long is closed. 0: never."""
+    idle_timeout_s: float = 120.0
+    """A connection that has been silent for this long may be closed to make room for another, once
+    there are `max_connections`. 0: never."""
     max_long_polls: int = 65_536
     """Tailing readers that wait at once; behind it they are told that there are too many."""
     max_long_poll_ms: int = 60_000

@@ -92,6 +92,7 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                 len(bookie.service.connections))  # fmt: skip
     yield gauge("quire_bookie_long_polls", "Tailing readers that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
+    yield from _limits(bookie)
     yield from _damage(bookie)
     yield from _rollbacks(bookie)
     yield from _collection(bookie, now_s)
@@ -120,6 +121,39 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
         yield labelled(f"quire_directory_{name}_bytes", "gauge",
                        f"{text} of the file system of a data directory.",
                        "directory", values)  # fmt: skip
+
+
+def _limits(bookie: Bookie) -> Iterator[Metric]:
+    answers, limits = bookie.service.answers, bookie.service.limits
+    for name, text, value in (
+        ("answer_bytes", "Bytes of answers that are being read, or that clients have not taken: "
+         "bounded by max_answer_bytes", answers.held_bytes),
+        ("waiting_requests", "Requests that wait for room for their answers",
+         answers.requests_waiting),
+        ("waiting_connections", "Connections with such requests", answers.accounts_waiting),
+        ("partial_bytes", "Bytes of requests that have not come to their end: bounded by "
+         "max_partial_bytes", limits.partial_bytes),
+        ("connections_without_request", "Connections that have not completed a request yet",
+         len(limits.newcomers)),
+    ):  # fmt: skip
+        yield gauge(f"quire_bookie_{name}", f"{text}.", value)
+    for name, text, value in (
+        ("requests_waited", "Requests that had to wait for room for their answers",
+         answers.counters.waited),
+        ("requests_dropped", "Of these, those whose connection ended first",
+         answers.counters.dropped),
+        ("connections_stalled", "Connections that were closed because the client did not take its "
+         "answers", answers.counters.stalled),
+        ("connections_refused", "Connections that were refused at max_connections",
+         limits.counters.refused),
+        ("connections_displaced", "Connections that were closed to admit another at "
+         "max_connections", limits.counters.displaced),
+        ("connections_silent", "Connections that were closed because no request came",
+         limits.counters.silent),
+        ("connections_unfinished", "Connections that were closed because of an unfinished request",
+         limits.counters.partial_cut),
+    ):  # fmt: skip
+        yield counter(f"quire_bookie_{name}_total", f"{text}.", value)
 
 
 def _damage(bookie: Bookie) -> Iterator[Metric]:

@@ -16,6 +16,7 @@ from quire.bookie.collection_guard import (
     write_remembered,
 )
 from quire.bookie.connection import Connection
+from quire.bookie.connection_limits import SWEEP_S
 from quire.bookie.damage import DamageReports
 from quire.bookie.directories import Found, check_directories, look_at
 from quire.bookie.early_store import EarlyStore
@@ -362,6 +363,7 @@ class Bookie:
         early = EarlyStore(self.store)
         # Of a store it has what the service asks for while it is `loading`.
         self.service.store, self.service.loading = cast(Store, early), True
+        self.service.early = early
         await self._listen(self._port)
         await self._register(self._port, writable=False)
         self._early = early
@@ -369,6 +371,7 @@ class Bookie:
 
     def _end_early(self, early: EarlyStore) -> None:
         self.service.store, self.service.loading = self.store, False
+        self.service.early = None
         early.end()
         self.store.end_early()
 
@@ -499,6 +502,7 @@ class Bookie:
             await port.listen(lambda: Connection(self.service))
         except OSError as error:
             raise self._port_error(error) from None
+        self._repeat(SWEEP_S, self.service.sweep)
 
     def _port_error(self, error: OSError) -> StartError:
         where = f"{self.address.bind}:{self.address.port}"

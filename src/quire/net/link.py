@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
 
-from quire.codec.frames import MAX_FRAME_BYTES, Buffer
+from quire.codec.frames import CONNECTION_REFUSED, MAX_FRAME_BYTES, Buffer
 from quire.errors import (
     BookieUnavailableError,
     ProtocolError,
@@ -32,6 +32,14 @@ DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREAC
 
 PROBE_LEDGER = 2**63 - 1
 """The ledger that a probe asks for: the largest id, which no ledger gets."""
+
+
+def refusal(who: str) -> BookieUnavailableError:
+    """The error for a bookie that has no place for another connection."""
+    return BookieUnavailableError(
+        f"{who} refuses the connection: it is at its limit of connections",
+        remedy="Try again later, close unused clients, or raise bookie.max_connections there",
+    )
 
 
 class Expected(Protocol):
@@ -123,6 +131,9 @@ class Link(asyncio.Protocol):
         self._fail(kind(f"connection to bookie {self.bookie_id} lost{why}"))
 
     def data_received(self, data: bytes) -> None:
+        if not self.received_bytes and data.startswith(CONNECTION_REFUSED):
+            self._refused()
+            return
         self.received_bytes += len(data)
         try:
             for buffer in self._frames.feed(data):
@@ -130,6 +141,12 @@ class Link(asyncio.Protocol):
                 self._frames.keep(buffer, end)
         except ProtocolError as error:
             self.abort(f"protocol error: {error}")
+
+    def _refused(self) -> None:
+        """The bookie said so before it closed the connection."""
+        self._fail(refusal(f"bookie {self.bookie_id}"))
+        if self._transport is not None:
+            self._transport.abort()
 
     # -- adds ---------------------------------------------------------------------------------
 

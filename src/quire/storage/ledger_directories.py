@@ -444,6 +444,9 @@ class LedgerDirectories(StoreEvents):
         home = self._home_of(ledger_id)
         return await home.read_blocking(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
+    def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
+        return self._home_of(ledger_id).entry_size(ledger_id, entry_id)
+
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         return await self._home_of(ledger_id).entry_ranges(ledger_id)
 

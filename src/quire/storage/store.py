@@ -495,6 +495,13 @@ class LedgerStore(StoreEvents, StoreFacts):
         megabyte. More than one entry comes packed (`FrameRun.pack`). May be cancelled."""
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
+    def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
+        """The bytes of an entry, by the index; 0: it is not here, or `read` need not wait for it.
+        None: the device would have to be waited for to know.
+
+        `NoLedger`."""
+        return self._reader.entry_size(self._info(ledger_id), entry_id)
+
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """Ascending ranges (first, last) of the entries that the index names, damaged or not.
 
