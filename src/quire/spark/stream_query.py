@@ -14,6 +14,7 @@ from typing import Any
 from quire.client import Client
 from quire.errors import (
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NoSuchStreamError,
     ReadError,
     StreamError,
@@ -302,6 +303,17 @@ class StreamQuery:
                     followed.frontier = None
                 marks[name] = mark = await self._start_of(name, reached)
             found = await followed.view.frontier(mark.position)
+        except NoSuchLedgerError as error:
+            # The segment may have been truncated, or be completed as lost by the next writer.
+            followed.stale = followed.relist = True
+            gone = StreamGapError(
+                f"stream {name}: the ledger of the segment that is being written is gone: {error}",
+                remedy="Open the stream for writing: that keeps the segment as lost, and the "
+                "query can then go on behind it with the option failOnDataLoss set to false",
+            )
+            if not self._waits(followed, gone):
+                raise gone from error
+            return
         except BaseException as error:
             followed.stale, followed.relist = True, relist
             if not self._bears(followed, error):
@@ -322,8 +334,12 @@ class StreamQuery:
             self._tell_loss(error)
             self._looked_s = float("-inf")  # it will not be among them
             return True
-        if not isinstance(error, ReadError | MetadataUnavailableError):
-            return False
+        return isinstance(error, ReadError | MetadataUnavailableError) and self._waits(
+            followed, error
+        )
+
+    def _waits(self, followed: _Followed, error: Exception) -> bool:
+        """Whether the query has waited for news of this stream for less than `PATIENCE_S`."""
         now_s = asyncio.get_running_loop().time()
         if followed.failing_since_s is None:
             followed.failing_since_s = now_s
