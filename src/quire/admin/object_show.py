@@ -25,7 +25,9 @@ def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
     An object whose ledger does not exist any more is told as lost.
     """
     info, lost = run_async(_info(uri, bucket, name))
-    described = {**object_as_json(bucket, info), "lost": lost}
+    described = object_as_json(bucket, info)
+    if lost:
+        described["lost"] = True
     if as_json:
         print_json(described)
     else:
@@ -60,7 +62,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
         f"ledger    {described['ledger_id']}",
         *(
             ["lost      the ledger does not exist any more: the bytes of the object are gone"]
-            if described["lost"]
+            if described.get("lost")
             else []
         ),
         f"chunks    {described['chunks']} of {described['chunk_bytes']} bytes",

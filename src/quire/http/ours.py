@@ -192,6 +192,7 @@ class OurRoutes:
                 **facts.as_json(),
                 "settings": asdict(facts.settings),
                 "segments": [segment_as_json(one) for one in facts.facts],
+                "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),
                 "lag": await subscription_lags(opened, facts, b""),
             }

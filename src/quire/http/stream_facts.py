@@ -53,16 +53,19 @@ class StreamFacts:
             "first_time": time_text(self._first_ms()) if self.records else None,
             "last": str(self.last) if self.records and self.last else None,
             "last_time": time_text(self._last_ms()) if self.records else None,
-            "lost": [
-                {
-                    "number": fact.segment.lssn,
-                    "ledger_id": fact.segment.ledger_id,
-                    "what": segment_words(fact.segment),
-                }
-                for fact in self.facts
-                if fact.lost
-            ],
         }
+
+    def lost_as_json(self) -> list[dict[str, Any]]:
+        """Segments whose ledger does not exist any more, with their positions in words."""
+        return [
+            {
+                "number": fact.segment.lssn,
+                "ledger_id": fact.segment.ledger_id,
+                "what": segment_words(fact.segment),
+            }
+            for fact in self.facts
+            if fact.lost
+        ]
 
     def _first_ms(self) -> int:
         """-1: not known."""
