@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.admin.apache_conf import Machine, Outcome, Verdict, ignored, implied, refused, taken
+from quire.units import host_port
 
 Apply = Callable[[str, Mapping[str, str], Machine], Outcome]
 
@@ -304,8 +305,8 @@ def http_enabled(value: str, all: Mapping[str, str], machine: Machine) -> Outcom
         return implied("it is off unless asked for")
     host, port = all.get("httpServerHost", "0.0.0.0"), all.get("httpServerPort", "8080")
     if host not in ("localhost", "127.0.0.1"):
-        return ignored(f"it would answer everybody who reaches {host}:{port}: {NO_HTTP}")
-    return taken("", bookie__http=f"{host}:{port}")
+        return ignored(f"it would answer everybody who reaches {host_port(host, port)}: {NO_HTTP}")
+    return taken("", bookie__http=host_port(host, port))
 
 
 def zookeeper_acls(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:

@@ -26,7 +26,7 @@ from quire.admin.tls import client_config, connect, tls_options
 if TYPE_CHECKING:
     import quire
     from quire.http.security import HttpOptions
-    from quire.replication.settings import AutorecoverySettings
+    from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
     from quire.replication.status import Overview, WhyNot
 
 
@@ -127,9 +127,10 @@ async def _start(
 
 
 def beside(
-    uri: str, settings: AutorecoverySettings, log: Callable[..., None]
+    uri: str, settings: AutorecoverySettings, log: Callable[..., None], stats: AutorecoveryStats
 ) -> Callable[[str], Coroutine[Any, Any, None]]:
-    """What a bookie's process runs besides: given the bookie's id, which it is named by."""
+    """Return what a bookie's process runs besides, given the bookie's id, which it is named by. It
+    counts in `stats`, also where it has to begin anew."""
     config = client_config()
 
     async def run(bookie_id: str) -> None:
@@ -137,7 +138,7 @@ def beside(
         from quire.replication.autorecovery import Autorecovery
 
         async with quire.connect(uri, config=config) as client:
-            await Autorecovery(client, bookie_id, settings=settings, log=log).run()
+            await Autorecovery(client, bookie_id, settings=settings, log=log, stats=stats).run()
 
     return run
 

@@ -46,9 +46,9 @@ def init(
     This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
     the id, it is an error and nothing is changed.
     """
-    from quire.codec.registration import check_bookie_id
+    from quire.codec.registration import check_bookie_id, default_bookie_id
 
-    wanted = bookie_id or f"{advertise}:{port}"
+    wanted = bookie_id or default_bookie_id(advertise, port)
     check_bookie_id(wanted)
 
     async def work() -> None:

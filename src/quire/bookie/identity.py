@@ -45,6 +45,7 @@ from quire.storage.directory import (
     write_small_file,
 )
 from quire.storage.seams import Disk
+from quire.units import host_port
 
 COOKIE_FILE = "current/VERSION"
 
@@ -204,8 +205,8 @@ async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
     address = (await metadata.bookies()).find(bookie_id)
     if address is not None:
         raise UsageError(
-            f"bookie {bookie_id} is registered at {address.host}:{address.port}: nothing was "
-            "changed",
+            f"bookie {bookie_id} is registered at {host_port(address.host, address.port)}: nothing "
+            "was changed",
             remedy="Stop it first; one that was killed stays registered for its session time-out",
         )
 
@@ -336,7 +337,8 @@ async def _data_is_gone(metadata: MetadataStore, bookie_id: str, path: str) -> C
     except MetadataError:
         registered = None  # it would only have made the message clearer
     if registered is not None:
-        told += f", or elsewhere: that bookie is registered at {registered.host}:{registered.port}"
+        where = host_port(registered.host, registered.port)
+        told += f", or elsewhere: that bookie is registered at {where}"
     return CookieError(told, remedy=remedy)
 
 

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from quire.metrics import Metric, counter, gauge, histogram, labelled, summary_ms
+from quire.metrics import Metric, Sample, counter, gauge, histogram, labelled, summary_ms
 from quire.storage.stats import StorageStats
 
 if TYPE_CHECKING:
@@ -260,11 +260,23 @@ def _storage_as_apache(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("bookie_ledger_num_dirs", "Data directories.", len(directories))
     yield gauge("bookie_ledger_writable_dirs", "Data directories that take adds.",
                 sum(one.state == "writable" for one in directories))  # fmt: skip
-    for path, total, free in bookie.spaces():
-        name = re.sub("[^a-zA-Z0-9_]", "_", path)
-        yield gauge(f"bookie_ledger_dir_{name}_usage",
-                    "Per cent of the file system of a data directory that are used.",
-                    100 * (1 - free / total) if total else math.nan)  # fmt: skip
+    yield from _directory_usage(bookie.spaces())
+
+
+def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]:
+    """Return Apache's metric of each (path, total bytes, free bytes). Apache makes its name of the
+    path, and several paths can give one name: the label tells them apart."""
+    families: dict[str, list[Sample]] = {}
+    for path, total, free in spaces:
+        name = f"bookie_ledger_dir_{re.sub('[^a-zA-Z0-9_]', '_', path)}_usage"
+        usage = 100 * (1 - free / total) if total else math.nan
+        families.setdefault(name, []).append(Sample(usage, {"directory": path}))
+    text = (
+        "Per cent of the file system of a data directory that are used. Apache makes the name "
+        "of the path: the label tells directories apart whose paths give one name."
+    )
+    for name, samples in families.items():
+        yield Metric(name, "gauge", text, tuple(samples))
 
 
 def _stages(bookie: Bookie) -> Iterator[Metric]:

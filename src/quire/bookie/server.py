@@ -29,7 +29,7 @@ from quire.bookie.rollback import Rollbacks
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
-from quire.codec.registration import Endpoint, check_bookie_id
+from quire.codec.registration import Endpoint, check_bookie_id, default_bookie_id
 from quire.config import BookieConfig
 from quire.errors import (
     CollectionOffError,
@@ -51,6 +51,7 @@ from quire.storage.stats import DirectoryState
 from quire.storage.store import BlockingReader
 from quire.storage.times import StorageTimes
 from quire.tasks import TaskSet
+from quire.units import host_port
 
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""
@@ -213,7 +214,7 @@ class Bookie:
         if self.address.bookie_id:
             check_bookie_id(self.address.bookie_id)
         found = look_at(self._disks, self.metadata.uri)
-        self.bookie_id = self._choose_id(f"{self.address.advertise}:{port}", found)
+        self.bookie_id = self._choose_id(default_bookie_id(self.address.advertise, port), found)
         if all(one.cookie is None and one.error is None for one in found):
             await forget_predecessor(self.metadata, self.bookie_id)
         checked = await check_directories(
@@ -505,7 +506,7 @@ class Bookie:
         self._repeat(SWEEP_S, self.service.sweep)
 
     def _port_error(self, error: OSError) -> StartError:
-        where = f"{self.address.bind}:{self.address.port}"
+        where = host_port(self.address.bind, self.address.port)
         if error.errno == errno.EADDRINUSE:
             return StartError(
                 f"port {where} is in use", remedy="Choose another with --port, or stop its user"

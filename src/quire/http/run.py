@@ -83,10 +83,18 @@ class LazyClient:
 
 @asynccontextmanager
 async def serve_bookie(
-    bookie: Bookie, options: HttpOptions, uri: str, config: ClientConfig, version: str, log: Log
+    bookie: Bookie,
+    options: HttpOptions,
+    uri: str,
+    config: ClientConfig,
+    version: str,
+    log: Log,
+    *,
+    autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Everything, from before the bookie starts: until it serves it is not ready. Its registration
-    will name the port. `StartError`, `TlsConfigError`."""
+    will name the port. `autorecovery`: what it counts is among the metrics. `StartError`,
+    `TlsConfigError`."""
     from quire.bookie.metrics import bookie_metrics
     from quire.http.bookie import BookieRoutes
 
@@ -95,6 +103,8 @@ async def serve_bookie(
 
     def collect() -> Iterable[Metric]:
         yield from bookie_metrics(bookie, clock.monotonic())
+        if autorecovery is not None:
+            yield from autorecovery_metrics(autorecovery)
 
     own = BookieRoutes(bookie, client, tasks).routes()
     # Of the bookies of one machine each by another name.

@@ -18,11 +18,13 @@ from typing import TypeVar, cast
 from quire.codec import v3
 from quire.codec.frames import CONNECTION_REFUSED, LENGTH, Code
 from quire.codec.messages_pb2 import Response
+from quire.codec.registration import default_bookie_id
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, TlsError
 from quire.net.link import refusal
 from quire.net.network import Network
 from quire.net.tls import client_tls
+from quire.units import host_port
 
 MAX_ANSWER_BYTES = 1024
 """Of the two answers before the channel takes over; honest ones have some 20."""
@@ -58,8 +60,8 @@ class Dialer:
         never tried instead. Cancel-safe.
         """
         who = f"bookie {bookie_id}"
-        if bookie_id != f"{host}:{port}":
-            who += f" at {host}:{port}"
+        if bookie_id != default_bookie_id(host, port):
+            who += f" at {host_port(host, port)}"
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._tls is None:
