@@ -11,7 +11,9 @@ connection stays open here, and nothing comes over it any more. TCP notices afte
 An examination sends one cheap request (`Link.probe`). If nothing at all comes within
 `probe_timeout_s`, a second connection is made and probed. Only where that one answers is the old
 one given up: then the connection was at fault. Where neither answers the bookie is at fault, and
-the time-outs of the requests decide, as they do for a bookie that hangs.
+the time-outs of the requests decide, as they do for a bookie that hangs. Where the system says that
+the probe arrived (TCP_INFO), the connection gets a second examination before it is given up: a
+bookie does not read from its connections while its disk keeps it waiting.
 
 There is one timer for all connections of a client, and nothing is done per request.
 """
@@ -102,6 +104,8 @@ class _Seen:
     as far as is known."""
     received_bytes: int = 0
     writes: int = 0
+    slow: bool = False
+    """The last probe was not answered, although TCP carried it to the bookie's system."""
 
 
 Connect = Callable[[str, Callable[[str], Link]], Awaitable[Link]]
@@ -152,7 +156,10 @@ class LinkWatch:
         if not self._closed and link in self._seen and link not in self._examined:
             link.trusted = False
             self._counters.links_examined += 1
-            self._examined[link] = self._tasks.start(self._examine(link, self._seen[link]))
+            seen, heard = self._seen[link], link.received_bytes
+            task = self._tasks.start(self._examine(link, seen, heard))
+            self._examined[link] = task
+            task.add_done_callback(lambda _: self._conclude(link, seen, heard))
 
     async def examined(self, link: Link) -> None:
         """Wait until this connection can be relied on, or is given up. Cancel-safe."""
@@ -190,24 +197,26 @@ class LinkWatch:
         elif self._idle_s and now - seen.heard_at >= self._idle_s:
             link.trusted = False
 
-    async def _examine(self, link: Link, seen: _Seen) -> None:
-        heard = link.received_bytes
-        try:
-            if not await self._answers(link):
-                fresh = await self._fresh(link, seen)
-                if fresh is not None and link.received_bytes != heard:
-                    fresh.close()  # the old one was slow, and one is enough
-                elif fresh is not None:
-                    self.add(fresh, seen.links)
-                    self._count_silent(link)
-                    link.give_up("nothing comes over it any more, while a new one is answered")
-        finally:
-            del self._examined[link]
-            link.trusted = True
-            now = asyncio.get_running_loop().time()
-            answered = link.received_bytes != heard
-            seen.heard_at, seen.quiet_since = now, None if answered else now
-            seen.received_bytes, seen.writes = link.received_bytes, link.writes
+    async def _examine(self, link: Link, seen: _Seen, heard: int) -> None:
+        if await self._answers(link):
+            seen.slow = False
+        elif link.flows and not seen.slow:
+            seen.slow = True  # a bookie whose disk hangs, most likely: the next one decides
+        elif (fresh := await self._fresh(link, seen)) is not None:
+            if link.received_bytes != heard:
+                fresh.close()  # the old one was slow, and one is enough
+                return
+            self.add(fresh, seen.links)
+            self._count_silent(link)
+            link.give_up("nothing comes over it any more, while a new one is answered")
+
+    def _conclude(self, link: Link, seen: _Seen, heard: int) -> None:
+        """The examination is over. Where nothing was heard the next one has time, too."""
+        del self._examined[link]
+        link.trusted = True
+        now = asyncio.get_running_loop().time()
+        seen.heard_at, seen.quiet_since = now, None if link.received_bytes != heard else now
+        seen.received_bytes, seen.writes = link.received_bytes, link.writes
 
     def _count_silent(self, link: Link) -> None:
         if link.usable:

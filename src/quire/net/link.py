@@ -18,7 +18,7 @@ from quire.errors import (
 )
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import FrameBuffer
-from quire.net.network import close_client_side
+from quire.net.network import close_client_side, has_unacknowledged
 
 WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 """Requests wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
@@ -223,6 +223,12 @@ class Link(asyncio.Protocol):
         self._fail(SilentConnectionError(f"connection to bookie {self.bookie_id}: {why}"))
         if self._transport is not None:
             self._transport.abort()
+
+    @property
+    def flows(self) -> bool:
+        """Whether the bookie's system has certainly acknowledged all that was sent. Then it is the
+        bookie, or a proxy before it, that does not answer."""
+        return self._transport is not None and not has_unacknowledged(self._transport)
 
     async def probe(self) -> None:
         """Ask something harmless that a bookie answers at once, and wait for the answer, whatever

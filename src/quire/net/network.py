@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -17,6 +18,9 @@ DEAD_PEER_S = 30.0
 """Seconds until a connection ends whose other side acknowledges nothing any more, by default."""
 KEEPALIVE_PROBES = 3
 """Probes that TCP sends to a silent peer, in the second half of that time."""
+
+TCP_INFO_BYTES, UNACKED_AT = 104, 24
+"""The beginning of Linux' `struct tcp_info`, and where its `tcpi_unacked` is."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -89,6 +93,21 @@ def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
         option = getattr(socket, name, None)
         if option is not None:
             sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def has_unacknowledged(transport: asyncio.Transport) -> bool:
+    """Whether the peer's system has not acknowledged all that was sent to it. If it has, the flow
+    is alive in both directions, whatever the peer's process does. True where the platform cannot
+    tell; Linux can (TCP_INFO)."""
+    sock = transport.get_extra_info("socket")
+    option = getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None or sys.platform != "linux":
+        return True
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, TCP_INFO_BYTES)
+    except OSError:
+        return True
+    return bool(int.from_bytes(info[UNACKED_AT : UNACKED_AT + 4], sys.byteorder))
 
 
 class _AsyncioPort:

@@ -136,8 +136,12 @@ class _Repair:
             if not mine:
                 continue
             index = fragment.ensemble.index(bookie)
-            why = "the bookie does not answer"
-            if not any(one.kind is Kind.UNREACHABLE for one in mine):
+            if any(one.kind is Kind.UNREACHABLE for one in mine):
+                why = await answers(self._client, bookie)
+                if not why:
+                    self._leave(mine, "the bookie answers again: look at the ledger once more")
+                    continue
+            else:
                 why = await self._try_to_write_back(ledger, fragment, index, mine)
                 if not why:
                     continue
