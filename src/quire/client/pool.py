@@ -30,6 +30,7 @@ from quire.net.handshake import Dialer
 from quire.net.link import CLOSE_DRAIN_S, Link
 from quire.net.network import Network
 from quire.tasks import TaskSet
+from quire.units import host_port
 
 L = TypeVar("L", bound=Link)
 T = TypeVar("T")
@@ -324,6 +325,6 @@ class BookiePool:
                 returned = before.find(bookie_id) is None
                 for link in links.of(bookie_id):
                     if link.address not in (None, (now.host, now.port)):
-                        link.give_up(f"the bookie has moved to {now.host}:{now.port}")
+                        link.give_up(f"the bookie has moved to {host_port(now.host, now.port)}")
                     elif returned:
                         self._links_watch.suspect(link)
