@@ -63,11 +63,11 @@ class Asked:
         self.ledger_id, self.entry_id = LEDGER, entry_id
         self.connection = Connection(service)
 
-    def failed(self, code: int) -> int:
-        return code
+    def failed(self, code: int) -> bytes:
+        return b"%d" % code
 
-    def found(self, found: object) -> int:
-        return int(Code.OK)
+    def found(self, found: object) -> bytes:
+        return b"%d" % Code.OK
 
 
 @pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
@@ -84,7 +84,7 @@ async def test_it_does_not_say_that_there_is_no_last_entry(how: str) -> None:
     for entry_id in (0, LAST_ENTRY):
         asked: Any = Asked(entry_id, service)
         answer: Any = service.answer(asked)
-        assert answer == Code.UNKNOWN_LEDGER_STATE
+        assert answer == b"%d" % Code.UNKNOWN_LEDGER_STATE
 
 
 async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:
