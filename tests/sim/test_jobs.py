@@ -16,6 +16,7 @@ from quire.codec.digest import master_key
 from quire.codec.frames import Code, Flag
 from quire.codec.ledger_metadata import LedgerState
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
+from quire.metadata.bookie_directories import read_directories
 from quire.metadata.bookie_orders import What, order_path, read_order
 from quire.metadata.memory import MemoryStore
 from quire.replication import ReplicationLocks
@@ -212,6 +213,7 @@ def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
         with pytest.raises(NoSuchKeyError):
             await operator.metadata.read_cookie(leaving)
         assert await read_order(operator.metadata, leaving) is None
+        assert await read_directories(operator.metadata, leaving) is None  # the id is free
         assert name_of(leaving) not in world.bookies
         await writer.append(payload(writer.last_add_pushed + 1))
         going = False

@@ -416,7 +416,7 @@ def no_log_is_held_against_its_mark(patch: pytest.MonkeyPatch) -> None:
 
 
 def an_empty_disk_begins_as_a_new_one(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, identity, "make_known", ("if why:", "if False:"))
+    edit(patch, identity, "make_known", ("if lost:", "if False:"))
 
 
 def prepared_files_are_not_reported(patch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from quire.storage.incarnation import (
     read_incarnation,
     write_incarnation,
 )
+from quire.storage.ledger_directories import LedgerDirectories
 from tests.support.bookie import peer_of
 from tests.unit.test_lost_directory import KEY, Place, entry, place
 
@@ -185,6 +186,37 @@ def test_a_cluster_that_knows_less(place: Place) -> None:
     Path(place.root / "cluster.db").write_bytes(older)
     for _ in range(2):
         assert place.codes("one", "two") == WHOLE
+
+
+def test_a_ledger_that_lives_in_another_directory_by_now(place: Place) -> None:
+    """Its deletion is what the older copy lacks. The copy of the whole directory counts."""
+    ledger_id = next(one for one in (1, 2) if one in ledgers_in(place, "two"))
+    back_up(place, "two", "backup")
+
+    async def move(bookie: Bookie) -> None:
+        assert isinstance(bookie.store, LedgerDirectories)
+        bookie.store.drop_ledgers([ledger_id])
+        bookie.store._places[0].store.create_ledger(ledger_id, KEY)
+        async with peer_of(bookie) as peer:
+            request = frames.add_request(KEY, entry(ledger_id))
+            assert await peer.ask(request) == frames.add_response(0, ledger_id, 0)
+
+    place.serve(["one", "two"], move)
+    restore(place, "two", "backup")
+    expected = {1: Code.OK, 2: Code.OK, 77: Code.UNKNOWN_LEDGER_STATE}
+    for _ in range(2):
+        assert place.codes("one", "two") == expected
+    assert ledger_id in ledgers_in(place, "one")
+    assert ledger_id not in ledgers_in(place, "two")
+
+
+def ledgers_in(place: Place, name: str) -> set[int]:
+    async def look(bookie: Bookie) -> set[int]:
+        assert isinstance(bookie.store, LedgerDirectories)
+        number = ["one", "two"].index(name)
+        return set(bookie.store._places[number].store.ledgers)
+
+    return place.serve(["one", "two"], look)
 
 
 # -- cookies that are removed -------------------------------------------------------------------

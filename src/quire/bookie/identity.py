@@ -369,16 +369,16 @@ async def make_known(
     found = await read_directories(metadata, bookie_id)
     made = value_of(found)
     earlier = {path: one for path, one in made.ids.items() if one not in ids.values()}
-    why = ""
-    if earlier or made.given_up:
-        why = f"is empty, but bookie {bookie_id} had other directories before, with entries"
-    elif found is None and await is_named(metadata, bookie_id):
-        why = f"is empty, but ledgers name bookie {bookie_id}"
+    had_others = bool(earlier or made.given_up)
+    # Without a record this is nearly always a new bookie, which ledgers that nobody can read must
+    # not keep from taking entries.
+    doubtful = had_others or found is None
+    lost = doubtful and await is_named(metadata, bookie_id, unreadable=had_others)
     for path in earlier:
         made = made.without(path, (), ids.get(path, ""), now_ms)
     made = made.having(ids)
-    if why:
-        made = made.with_lost(ids.values(), why)
+    if lost:
+        made = made.with_lost(ids.values(), f"is empty, but ledgers name bookie {bookie_id}")
     # Before the cookie: a bookie that has one, and no mark, would count as a new one.
     try:
         version = None if found is None else found.version

@@ -36,15 +36,18 @@ class SomeLedgers:
         return named + (", ..." if self.count > NAMED_MAX else "")
 
 
-async def is_named(metadata: MetadataStore, bookie_id: str) -> bool:
-    """Return whether the metadata of any ledger names the bookie. Stops at the first that does, and
-    else reads the metadata of every ledger; what cannot be read does not count. MetadataError."""
+async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool) -> bool:
+    """Return whether the metadata of any ledger names the bookie; `unreadable`: whether metadata
+    that cannot be read counts as naming it. Stops at the first that does, and else reads the
+    metadata of every ledger. MetadataError."""
 
     async def names_it(ledger_id: int) -> bool:
         try:
             found = (await metadata.read_ledger(ledger_id)).value
-        except (NoSuchLedgerError, UnreadableMetadataError):
+        except NoSuchLedgerError:
             return False
+        except UnreadableMetadataError:
+            return unreadable
         return any(bookie_id in segment.ensemble for segment in found.segments)
 
     async for span in metadata.list_ledgers():

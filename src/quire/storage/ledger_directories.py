@@ -63,6 +63,9 @@ class LedgerDirectories(StoreEvents):
         self._ledgers = Ledgers()
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
+        self._outdated: dict[LedgerStore, list[int]] = {}
+        """Ledgers that a directory which has lost something has still, and another one has, too:
+        they are dropped there when it starts."""
         for place in self._places:
             store = place.store
             store.on_failure = partial(self._failed_now, place)
@@ -144,15 +147,27 @@ class LedgerDirectories(StoreEvents):
 
     def _look_for_disputes(self) -> None:
         of = self._ledgers.of
+        twice: set[int] = set()
         for number, ledgers in enumerate(of):
             before = of[:number]
-            self._ledgers.disputed.update(
-                one for one in ledgers if any(one in other for other in before)
-            )
+            twice.update(one for one in ledgers if any(one in other for other in before))
+        for ledger_id in sorted(twice):
+            holders = [place for place in self._serving if ledger_id in place.store.ledgers]
+            whole = [place for place in holders if not place.store.negatives_unknown]
+            if len(whole) != 1:
+                self._ledgers.disputed.add(ledger_id)
+                continue
+            # The others have lost something: a deletion, for only then the ledger was made anew.
+            for place in holders:
+                if place is not whole[0]:
+                    self._outdated.setdefault(place.store, []).append(ledger_id)
 
     def start(self) -> None:
         for place in list(self._serving):
             place.store.start()
+        for store, ledger_ids in self._outdated.items():
+            store.drop_ledgers(ledger_ids)
+        self._outdated.clear()
 
     async def close(self) -> None:
         """Each, though another one fails: the first error is raised in the end."""
