@@ -449,7 +449,10 @@ class StorageError(QuireError):
 class DiskFullError(StorageError):
     """No space is left for new segments."""
 
-    remedy = "Free space or delete ledgers; reads go on meanwhile"
+    remedy = (
+        "`quire bookie explain space DIR` shows what takes it. Make room on the disk, add one, or "
+        "delete ledgers that nobody needs; reads go on meanwhile"
+    )
 
 
 class DamagedError(StorageError):

@@ -448,3 +448,18 @@ async def test_a_write_names_the_creation_that_it_changes(
     assert closed.created == new.created
     read = await ledger_store.read_ledger(ledger_id)
     assert (read.version, read.created) == (1, new.created)
+
+
+async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> None:
+    """A restored store gives the ids of lost ledgers out again, unless it is told not to."""
+    store = await backend.store()
+    first, _ = await store.create_ledger(METADATA)
+    for last in (first + 200, first + 10, 0):
+        await store.skip_ledger_ids(last)
+        ledger_id, _ = await store.create_ledger(METADATA)
+        assert ledger_id > first + 200
+    await store.create_ledger(METADATA, first + 5)  # whoever chooses an id has it
+    far = 7 * 2**32 + 5
+    await store.skip_ledger_ids(far)
+    ledger_id, _ = await store.create_ledger(METADATA)
+    assert ledger_id > far

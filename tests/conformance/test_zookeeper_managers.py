@@ -191,6 +191,24 @@ async def test_a_layout_that_changes(where: MetadataURI, raw: ZooKeeperConnectio
         await store.close()
 
 
+async def test_a_cluster_that_is_made_anew_denies_no_ledger(
+    where: MetadataURI, raw: ZooKeeperConnection
+) -> None:
+    """The nodes are gone, and another cluster has the root: a client that was there before is not
+    told that its ledger was never made."""
+    store = await connect(replace(where, factory=None))
+    try:
+        await store.create_ledger(METADATA, 5)
+        await raw.delete(f"{where.root}/00/0000/L0005")
+        _, stat = await raw.get(f"{where.root}/INSTANCEID")
+        await raw.set(f"{where.root}/INSTANCEID", b"another", stat.version)
+        for call in (lambda: store.read_ledger(5), lambda: ids_of(store)):
+            with pytest.raises(MetadataError, match="another cluster now"):
+                await call()
+    finally:
+        await store.close()
+
+
 @pytest.mark.parametrize(
     ("factory", "ids", "paths"),
     [

@@ -68,6 +68,7 @@ def test_all_commands_are_there() -> None:
         "cluster init", "cluster bookies", "cluster rebalance", "cluster erase", "explain ledger",
         "cluster pause", "cluster resume", "explain cluster",
         "cluster gc status", "cluster gc off", "cluster gc on", "cluster gc accept",
+        "cluster skip-ids",
         "completion",
         "bookie disk files", "bookie disk segment", "bookie disk ledger", "bookie disk last-mark",
         "bookie disk check", "bookie disk rebuild-index", "bookie disk replace",

@@ -32,7 +32,7 @@ WITHOUT_JSON = {
     "does something, and has nothing to tell but that it is done": {
         "autorecovery enable", "autorecovery disable", "autorecovery trigger",
         "bookie cookie create", "bookie cookie update", "bookie cookie delete",
-        "cluster erase", "cluster gc off", "cluster gc on",
+        "cluster erase", "cluster gc off", "cluster gc on", "cluster skip-ids",
         "cluster locations set", "cluster locations remove", "cluster resume",
         "ledger delete", "object delete", "stream delete", "stream end",
         "namespace create", "namespace set", "stream create", "stream set", "stream rename",

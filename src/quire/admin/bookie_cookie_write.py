@@ -280,7 +280,8 @@ async def _cookie_there(
         raise CookieError(
             f"{disk.path} says that bookie {one.bookie_id} has {counted(left, 'more directory')}: "
             "nothing was changed",
-            remedy="Name all of them; with --force the bookie loses what is in the others",
+            remedy="Name all of them, also one whose disk is broken. With --force the bookie loses "
+            "what is in the others",
         )
     return one
 
@@ -331,8 +332,10 @@ async def _check_instance(store: MetadataStore, one: Cookie, what: str, force: b
         raise CookieError(
             f"{what} names cluster {one.instance_id or 'none'}, the one at {store.uri} is "
             f"{instance_id or 'without an instance id'}: nothing was changed",
-            remedy="Use the metadata URI of its cluster; --force makes it belong to this one, and "
-            "its garbage collection drop all that this one does not have",
+            remedy="Use the metadata URI of its cluster. If that store is lost or was made anew, "
+            "restore it from a backup first (docs/disaster-recovery.md). Where `quire ledger list` "
+            "shows that this one names the bookie's ledgers, --force makes the bookie belong to "
+            "it; the bookie then deletes what it does not name",
         )
 
 

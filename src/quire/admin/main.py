@@ -131,6 +131,10 @@ _CLUSTER = {
         "Pause a job, in whichever process it runs; list what is paused.",
     ),
     "resume": ("quire.admin.cluster_pause:resume", "Let a paused job go on."),
+    "skip-ids": (
+        "quire.admin.cluster_skip_ids:skip_ids",
+        "Give no new ledger an id up to this one, after a restore.",
+    ),
     "gc": ("quire.admin.cluster_gc:gc", "Switch garbage collection off and on; its state."),
 }
 

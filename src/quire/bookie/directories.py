@@ -18,6 +18,7 @@ from quire.bookie.identity import (
     check_identity,
     check_local,
     cookie_of,
+    give_up,
     keep_ids,
     known_cookie,
     make_known,
@@ -268,7 +269,9 @@ def _check_new(one: Found, bookie_id: str, cookie: Cookie, uri: str) -> None:
         raise CookieError(
             f"{path} holds data, but the cookie of bookie {bookie_id} does not list it: it was "
             "replaced, or belongs to another bookie",
-            remedy="Erase it, then it can be added: " + repair("format", "--dir", path),
+            remedy="Use an empty directory, or start the bookie that it belongs to. "
+            + give_up(path)
+            + "; then it can be added",
         )
 
 

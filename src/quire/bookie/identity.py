@@ -127,10 +127,11 @@ async def check_identity(
         raise CookieError(
             f"{disk.path} belongs to bookie {bookie_id}, which the cluster at {metadata.uri} does "
             "not know",
-            remedy="If it was decommissioned, erase the directory: "
-            + repair("format", "--dir", disk.path)
-            + "; if only its cookie was lost, write that again: "
-            + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri),
+            remedy="If its cookie was lost, or the metadata store was restored from a backup, "
+            "write the cookie again: "
+            + repair("cookie", "create", bookie_id, "--dir", disk.path, uri=metadata.uri)
+            + ". If the bookie was decommissioned, its ledgers have their copies elsewhere. "
+            + give_up(disk.path),
         )
     await _tie(disk, metadata, wanted, random_bytes, now_ms)
     return instance_id
@@ -151,7 +152,7 @@ async def create_identity(
     if local is not None:
         raise CookieError(
             f"{disk.path} belongs to bookie {local.bookie_id} already; nothing was changed",
-            remedy="Start that one, or erase it: " + repair("format", "--dir", disk.path),
+            remedy="Start that one, or name an empty directory. " + give_up(disk.path),
         )
     identity = read_identity(disk)
     if identity is not None and identity.log_begun:
@@ -159,8 +160,8 @@ async def create_identity(
             f"{disk.path} holds a log, but no {COOKIE_FILE}; nothing was changed",
             remedy="Write its cookie again: "
             + repair("cookie", "create", "BOOKIE", "--dir", disk.path, uri=metadata.uri)
-            + "; or erase it: "
-            + repair("format", "--dir", disk.path),
+            + "; or name an empty directory. "
+            + give_up(disk.path),
         )
     if await known_cookie(metadata, bookie_id) is not None:
         raise CookieError(
@@ -240,7 +241,6 @@ def check_current(
         return
     current = known.successor(directory_id) or known.ids.get(path, "")
     place = known.path_of(current)
-    erase = f"what {path} holds is given up with " + repair("format", "--dir", path)
     if place is not None:
         back = f"Put directory {current} back at {path}"
         if place != path:
@@ -248,10 +248,11 @@ def check_current(
         remedy = (
             f"{back}. If that one is lost too, put an empty one in its place: "
             + repair("disk", "replace", bookie_id, place, uri=uri)
-            + f"; {erase}"
+            + ". "
+            + give_up(path)
         )
     else:
-        remedy = f"Start the bookie without it; {erase}, then it can be added as a new one"
+        remedy = f"Start the bookie without it. {give_up(path)}; then it can be added as a new one"
     raise CookieError(
         f"{path} holds directory {directory_id} of bookie {bookie_id}, {wrong}. Its entries, "
         "fences and deletions are out of date, and must not be served",
@@ -287,8 +288,9 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
     if "instance id" in found and stored.instance_id:
         raise CookieError(
             f"{path} belongs to another cluster than the one at {uri}: {told}",
-            remedy="Use the metadata URI of its cluster, or an empty directory; what it holds is "
-            "given up with " + repair("format", "--dir", path),
+            remedy="Use the metadata URI of its cluster. If that store is lost or was made anew, "
+            "restore it from a backup first (docs/disaster-recovery.md): this directory may have "
+            "the only copies of its entries. A new bookie of this cluster needs an empty directory",
         )
     if "bookie id" in found:
         raise CookieError(
@@ -404,6 +406,14 @@ def _shown(value: str | None) -> str:
     if value is None:
         return "none"
     return value.partition("\t")[2].replace("\t", ", ") or value
+
+
+def give_up(path: str) -> str:
+    """Return how to see whose a directory is, and only then how to give up what it holds."""
+    return (
+        f"To see whose {path} is: {repair('cookie', 'show', '--dir', path)}. Only where nobody "
+        f"needs what it holds, give that up: {repair('format', '--dir', path)}"
+    )
 
 
 def repair(*words: str, uri: str = "") -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from quire.bookie.identity import (
     COOKIE_FILE,
     cookie_of,
+    give_up,
     its_cookie,
     keep_ids,
     out_of_date,
@@ -130,8 +131,8 @@ def check_lost(holder: Holder, path: str, found: Content, uri: str) -> None:
         remedy="Start the bookie with it; if the disk takes no writes any more, copy the directory "
         "to another one first. To take it away, empty the bookie ("
         + drain
-        + "), then `quire bookie disk remove`. What it holds is given up by "
-        + repair("format", "--dir", path),
+        + "), then `quire bookie disk remove`. "
+        + give_up(path),
     )
 
 
@@ -142,12 +143,11 @@ def _is_of(holder: Holder, cookie: Cookie | None) -> bool:
 
 def check_successor(holder: Holder, path: str, found: Content) -> None:
     """`StorageError` or `CookieError` where it cannot take the place of a lost one."""
-    erase = repair("format", "--dir", path)
     if found.ledgers is not None or found.unreadable:
         what = "a log" if found.ledgers is not None else f"what cannot be read ({found.unreadable})"
         raise StorageError(
             f"{path} is not empty, but holds {what}: nothing was changed",
-            remedy=f"Name an empty directory, or erase this one: {erase}",
+            remedy=f"Name an empty directory. {give_up(path)}",
         )
     if not _is_of(holder, found.cookie) or (
         found.cookie is not None and found.cookie.instance_id != holder.instance_id
@@ -156,7 +156,7 @@ def check_successor(holder: Holder, path: str, found: Content) -> None:
         raise CookieError(
             f"{path} belongs to bookie {found.cookie.bookie_id} of cluster "
             f"{found.cookie.instance_id}: nothing was changed",
-            remedy=f"Name an empty directory, or erase this one: {erase}",
+            remedy=f"Name an empty directory. {give_up(path)}",
         )
 
 

@@ -454,7 +454,8 @@ class Bookie:
         except QuireError as error:
             self._log("garbage_unnamed_unknown", error=str(error))
         else:
-            self._log("garbage_unnamed", count=len(found), ledgers=found[:UNNAMED_TOLD])
+            last = found[-1] if found else None
+            self._log("garbage_unnamed", count=len(found), last=last, ledgers=found[:UNNAMED_TOLD])
 
     async def collect_over_replicated(self) -> None:
         """One pass now, for copies that no metadata names; an error is logged. It drops what the

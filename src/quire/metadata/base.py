@@ -167,6 +167,11 @@ class MetadataStore(Protocol):
         Whoever deletes by the list asks for that."""
         ...
 
+    async def skip_ledger_ids(self, last: int) -> None:
+        """Make no id up to `last` for new ledgers from now on. Ids that callers choose are not
+        affected. May be repeated. Takes a while in ZooKeeper, which counts ids one by one."""
+        ...
+
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:

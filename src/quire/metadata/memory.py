@@ -274,6 +274,15 @@ class MemoryStore:
             yield ledgers
             start = ledgers.last + 1
 
+    async def skip_ledger_ids(self, last: int) -> None:
+        check_ledger_id(last)
+
+        def work() -> None:
+            self.cluster.require()
+            self.cluster.next_ledger_id = max(self.cluster.next_ledger_id, last + 1)
+
+        await self.call("skip_ledger_ids", work)
+
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:

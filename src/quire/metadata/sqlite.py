@@ -259,6 +259,16 @@ class SqliteStore:
             yield LedgerRange(start, last, found)
             start = last + 1
 
+    async def skip_ledger_ids(self, last: int) -> None:
+        check_ledger_id(last)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE cluster SET next_ledger_id = max(next_ledger_id, ?)", (last + 1,)
+            )
+
+        await self._write(work)
+
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:

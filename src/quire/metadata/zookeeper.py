@@ -277,6 +277,11 @@ class ZooKeeperStore:
         async for ledgers in list_ledgers(self._root, first, complete=complete):
             yield ledgers
 
+    async def skip_ledger_ids(self, last: int) -> None:
+        self._check_open()
+        check_ledger_id(last)
+        await self._ledgers.skip_ids(last)
+
     def watch_ledger(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:

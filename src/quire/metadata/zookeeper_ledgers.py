@@ -8,6 +8,7 @@ cannot tell, the error says that the outcome is unknown.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 
 from quire.codec.ledger_metadata import LedgerMetadata
@@ -43,6 +44,9 @@ from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
 from quire.tasks import TaskSet
 
+SKIPPED_AT_ONCE = 64
+"""Ids that are made at one time to skip them."""
+
 
 class _AmbiguousError(Exception):
     """A ledger is there, and it cannot be told whether this very call has created it."""
@@ -70,6 +74,20 @@ class Ledgers:
                     ledger_id,
                 )
         raise MetadataError(f"{CREATE_ATTEMPTS_MAX} new ledger ids in a row were taken already")
+
+    async def skip_ids(self, last: int) -> None:
+        """Make no id up to `last` from now on."""
+        made = await self._root.do("make a ledger id", self._ids.next)
+        if self._ids.may_jump(made, last):
+            await self._root.do("skip ledger ids", lambda again: self._ids.jump(last))
+            made = await self._root.do("make a ledger id", self._ids.next)
+        while made < last:
+            some = min(last - made, SKIPPED_AT_ONCE)
+            made = max(
+                await asyncio.gather(
+                    *(self._root.do("make a ledger id", self._ids.next) for _ in range(some))
+                )
+            )
 
     async def create_at(
         self, ledger_id: int, data: bytes, ctoken: int

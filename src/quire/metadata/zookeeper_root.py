@@ -45,6 +45,8 @@ class ZooKeeperRoot:
         self._operation_timeout_s = operation_timeout_s
         self._layout_seen = False
         self._manager: LedgerManager | None = None
+        self._instance_id = ""
+        """The cluster's, as first seen; '': it had none."""
 
     def __str__(self) -> str:
         return f"zk://{self.zk.servers}{self.path}"
@@ -103,7 +105,8 @@ class ZooKeeperRoot:
 
     async def check_layout(self) -> None:
         """`ClusterNotInitialisedError` without root or LAYOUT; `MetadataError` if ledgers are
-        arranged in a way that we do not know, or otherwise than the URI says."""
+        arranged in a way that we do not know, or otherwise than the URI says, and if this is
+        another cluster than before: what that does not have says nothing of ours."""
         try:
             data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))
         except NoNodeError:
@@ -122,8 +125,24 @@ class ZooKeeperRoot:
                 "is another cluster now",
                 remedy="Start this process again",
             )
+        await self._check_instance()
         self._manager = found
         self._layout_seen = True
+
+    async def _check_instance(self) -> None:
+        try:
+            data, _ = await self.zk.get_or_sync(self.at("INSTANCEID"))
+        except NoNodeError:
+            data = b""
+        found = data.decode(errors="replace").strip()
+        if self._instance_id and found != self._instance_id:
+            raise MetadataError(
+                f"{self} holds the cluster {found or 'without an instance id'}, and held "
+                f"{self._instance_id} before: this is another cluster now",
+                remedy="Find out who has made it anew, and restore the data of the earlier one "
+                "(docs/disaster-recovery.md); then start this process again",
+            )
+        self._instance_id = found
 
     def not_initialised(self) -> ClusterNotInitialisedError:
         return ClusterNotInitialisedError(

@@ -132,7 +132,9 @@ class LedgerStore(StoreEvents, StoreFacts):
             identity = read_identity(self._disk)
             if identity is None:
                 raise StorageError(
-                    f"{self._disk.path} was never formatted", remedy="Format it first"
+                    f"{self._disk.path} holds no data of a bookie",
+                    remedy="Start a bookie on it, which prepares an empty directory. If it should "
+                    "hold data, the wrong disk may be mounted",
                 )
             self._directory_id = identity.directory_id
             writer = LogWriter(

@@ -449,7 +449,9 @@ class Mirror:
         return StreamFencedError(
             f"stream {self.name} of the target was taken over by another writer: it is no copy "
             "any more, and replication has stopped",
-            remedy="End that writer; if it has written, delete the target's stream to begin anew",
+            remedy="End that writer. If it has written, the target has records of its own: "
+            "replicate to another namespace, or, where nobody needs them, delete the target's "
+            "stream to begin anew",
         )
 
     async def close(self) -> None:

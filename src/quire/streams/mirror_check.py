@@ -34,7 +34,10 @@ from quire.streams.stream_metadata import StreamMetadata
 
 MARKER = "quire-mirror"
 FORMAT = 1
-REMEDY = "Delete the stream of the target to begin anew, or replicate to another namespace"
+REMEDY = (
+    "Replicate to another namespace, and compare the two streams (`quire stream show`). Where "
+    "nobody needs what the stream of the target holds, delete that to begin anew"
+)
 
 
 async def origin_of(source: Namespace, name: str) -> dict[str, Any]:

@@ -176,7 +176,7 @@ class Namespace:
         if limit and len(await self.streams()) >= limit:
             raise StreamQuotaError(
                 f"namespace {self.path} may have {limit} streams: {name} was not created",
-                remedy="Delete one, or raise streams_max",
+                remedy="Raise streams_max. Or delete a stream that nobody needs",
             )
         encoded = encode_settings(settings or {})
         DEFAULTS.with_values({**self._values, **(settings or {})})

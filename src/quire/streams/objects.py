@@ -254,7 +254,7 @@ class Objects:
                 if (await self._head(name))[0] == info:
                     raise NoSuchObjectError(
                         f"object {name!r}: its ledger {info.ledger_id} was deleted",
-                        remedy="Delete the object, or put it again",
+                        remedy="Put it again: its bytes are gone",
                     ) from error
         raise MetadataError(f"{_what(name)} was replaced {OPEN_ATTEMPTS_MAX} times while opened")
 

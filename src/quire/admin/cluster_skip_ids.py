@@ -1,0 +1,27 @@
+"""`quire cluster skip-ids`."""
+
+from __future__ import annotations
+
+import click
+
+from quire.admin.bookie_identity import opened_metadata
+from quire.admin.groups import say
+from quire.admin.options import metadata_option, run_async
+
+
+@click.command("skip-ids")
+@metadata_option
+@click.argument("last", type=click.IntRange(0, 2**63 - 2), metavar="ID")
+def skip_ids(uri: str, last: int) -> None:
+    """Give no new ledger an id up to ID.
+
+    For a metadata store that was restored from an older backup. Ledgers that were created since
+    have ids that it would give out again, and bookies still hold their entries.
+    """
+
+    async def work() -> None:
+        async with opened_metadata(uri) as store:
+            await store.skip_ledger_ids(last)
+
+    run_async(work())
+    say(f"new ledgers get ids above {last}")

@@ -1,0 +1,121 @@
+"""No error offers destruction as the way out of a confusion.
+
+Every remedy of the code is read out of the syntax trees. One that speaks of destroying something
+is on the list below, with the reason why it may. Where the reason is not that the caller asked for
+destruction, the first sentence of the remedy says how to find out, or what is safe.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import quire
+
+ROOT = Path(quire.__file__).parent
+DESTRUCTIVE = re.compile(
+    r"\b(formats?|formatted|eras(?:e[sd]?|ing)|delet(?:e[sd]?|ing|eall)|destroy\w*|wip(?:e[sd]?|ing)"
+    r"|remov(?:e[sd]?|ing)|rm|give[ns]? (?:\w+ )?up)\b|--force",
+    re.IGNORECASE,
+)
+
+MAKERS = ("give_up", "_remove_remedy", "_without")
+"""Functions that return a remedy, or a part of one."""
+
+ASKED_FOR = {
+    "admin/bookie_format.py:_Erasing.__init__": "the caller formats a directory",
+    "admin/bookie_format.py:_the_one_cookie": "the caller formats directories",
+    "admin/cluster_erase.py:check_erasable": "the caller erases a cluster",
+    "metadata/_tree_common.py:not_empty": "the caller deletes a node",
+    "codec/compression.py:Compression.parse": "the word is the format of streams",
+    "bookie/orders.py:Orders._end": "the bookie was decommissioned by its operator, ledger by "
+    "ledger, and cannot start on this directory again",
+    "spark/stream_writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
+    "admin/bookie_identity.py:check_not_needed": "the caller removes a bookie's cookie",
+}
+"""Remedies for callers who asked for destruction, or who destroyed already."""
+
+LOOK_FIRST = {
+    "bookie/identity.py:give_up": "shows whose a directory is, and names the condition",
+    "bookie/identity.py:check_identity": "the cookie is written again",
+    "bookie/identity.py:create_identity": "another directory is used, or the cookie written again",
+    "bookie/identity.py:check_current": "the right directory is put back",
+    "bookie/directories.py:_check_new": "an empty directory is used",
+    "bookie/lost_directory.py:check_lost": "the bookie starts with it",
+    "bookie/lost_directory.py:check_successor": "an empty directory is used",
+    "admin/bookie_cookie_write.py:_cookie_there": "all directories are named",
+    "bookie/directories.py:_without": "an empty directory takes its place, and copies come back; "
+    "`disk remove` refuses while a ledger needs it",
+    "admin/bookie_cookie_write.py:_check_instance": "the right store is named, or restored",
+    "errors.py:DiskFullError": "what takes the space is looked at",
+    "metadata/zookeeper_values.py:Values._remove_remedy": "whose the node is, is looked at",
+    "metadata/zookeeper_listing.py:_Walk.unknown": "the word says that nothing is deleted",
+    "streams/mirror.py:Mirror._fenced": "the other writer is ended",
+    "streams/mirror_check.py:REMEDY": "another namespace is used",
+    "streams/namespace.py:Namespace.create_stream": "the limit is raised",
+}
+"""The others: by the way out that comes first."""
+
+
+@cache
+def remedies() -> list[tuple[str, str]]:
+    """Where each remedy is, and its text, with {} for what is not known."""
+    return [one for path in sorted(ROOT.rglob("*.py")) for one in _remedies_of(path)]
+
+
+def _remedies_of(path: Path) -> Iterator[tuple[str, str]]:
+    waiting: list[tuple[str, ast.AST]] = [("", ast.parse(path.read_text(encoding="utf-8")))]
+    while waiting:
+        place, node = waiting.pop()
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            place = f"{place}.{node.name}" if place else node.name
+        waiting += [(place, child) for child in ast.iter_child_nodes(node)]
+        name = f"{path.relative_to(ROOT)}:{place}"
+        if isinstance(node, ast.keyword) and node.arg == "remedy":
+            yield name, _text(node.value)
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            names = [getattr(one, "id", getattr(one, "attr", "")) for one in targets]
+            if any("remedy" in one.lower() for one in names):
+                yield name if place else f"{name}{names[0]}", _text(node.value)
+        elif isinstance(node, ast.Return) and place.rpartition(".")[2] in MAKERS and node.value:
+            yield name, _text(node.value)
+
+
+def _text(node: ast.AST) -> str:
+    match node:
+        case ast.Constant(str(value)):
+            return value
+        case ast.JoinedStr(values):
+            return "".join(map(_text, values))
+        case ast.FormattedValue(value):
+            return _text(value)
+        case ast.BinOp(left, ast.Add(), right):
+            return _text(left) + _text(right)
+        case ast.IfExp(_, body, otherwise):
+            return f"{_text(body)} {_text(otherwise)}"
+        case ast.Call(ast.Name("repair"), arguments):
+            return "quire bookie " + " ".join(map(_text, arguments))
+        case ast.Call(ast.Name("give_up")):
+            return "See {}. Only then format it"
+    return "{}"
+
+
+def test_every_remedy_that_destroys_has_its_reason() -> None:
+    found = remedies()
+    assert len(found) > 250  # the reader of the trees works
+    destructive = {place for place, text in found if DESTRUCTIVE.search(text)}
+    listed = {*ASKED_FOR, *LOOK_FIRST}
+    assert destructive - listed == set(), "say first how to find out; then list it with a reason"
+    assert listed - destructive == set(), "listed for nothing"
+
+
+def test_the_first_sentence_says_how_to_find_out_or_what_is_safe() -> None:
+    for place, text in remedies():
+        if place in LOOK_FIRST and DESTRUCTIVE.search(text):
+            first = re.split(r"(?<=[.;:]) ", text, maxsplit=1)[0]
+            harmless = place == "metadata/zookeeper_listing.py:_Walk.unknown"
+            assert harmless or not DESTRUCTIVE.search(first), (place, text)
