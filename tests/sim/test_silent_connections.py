@@ -101,6 +101,32 @@ def test_the_first_append_of_a_new_ledger_does_not_wait_for_dead_connections(see
     run(seed, scenario)
 
 
+@pytest.mark.parametrize("deferred", [False, True], ids=["plain", "deferred"])
+def test_an_idle_writer_keeps_its_bookies(deferred: bool) -> None:
+    """Its connections end while it is idle: the system notices that they are dead, or a bookie
+    closes them."""
+
+    async def scenario(world: World, client: Client) -> None:
+        writer = await client.create_ledger(**SHAPE, deferred_sync=deferred)
+        await writer.append(b"before")
+        if deferred:
+            await writer.force()
+        silence(world)
+        await asyncio.sleep(LATER_S)
+        await in_time(writer.append(b"after"), 1.0)
+        await asyncio.sleep(LATER_S)
+        for bookie in world.bookies.values():
+            for connection in list(bookie.service.connections):
+                connection.close()
+        await asyncio.sleep(1.0)
+        await in_time(writer.append(b"in the end"), 1.0)
+        await writer.close()
+        assert len((await client.ledger_metadata(writer.ledger_id)).segments) == 1
+        assert client.pool.counters.bookie_failures == 0
+
+    run(1, scenario)
+
+
 def test_a_member_that_stays_silent_on_its_new_connection_is_replaced() -> None:
     async def scenario(world: World, client: Client) -> None:
         writer = await client.create_ledger(ensemble_size=3, write_quorum=3, ack_quorum=3)

@@ -340,23 +340,24 @@ class AddSession:
 
     # -- failures -----------------------------------------------------------------------------
 
-    def on_failure(self, member: Member, error: QuireError) -> None:
+    def on_failure(self, member: Member, error: QuireError, *, may_return: bool = False) -> None:
+        """`may_return`: only the connection is lost, as far as is known; the same bookie is tried
+        over a new one before it is replaced."""
         if self.failure is not None or member.gone:
             return
         self.causes[member.bookie_id] = error
         if isinstance(error, LedgerFencedError | UnauthorizedError):
             self.fail(error)
             return
-        silent = isinstance(error, SilentConnectionError)
         if isinstance(error, BookieTimeoutError) and member.channel is not None:
             self.pool.suspect(member.bookie_id)
-        if not silent:
+        may_return = may_return or isinstance(error, SilentConnectionError)
+        if not may_return:
             self.pool.mark_failed(member.bookie_id)
-        self.fail_member(member, may_return=silent)
+        self.fail_member(member, may_return=may_return)
 
     def fail_member(self, member: Member, *, may_return: bool = False) -> None:
-        """Replace it, as soon as no other change of the ensemble is under way. `may_return`: only
-        its connection died, and it is tried over a new one first."""
+        """Replace it, as soon as no other change of the ensemble is under way."""
         if self._reached is not None:
             member.leave()
             self.look_who_is_reached()

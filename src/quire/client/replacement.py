@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -34,7 +34,7 @@ class Replacement:
         self._change_ensemble = change_ensemble
         self._failed: dict[int, Member] = {}
         self._may_return: set[int] = set()
-        """The members whose connections died, while nothing is known against the bookies."""
+        """The members that only lost their connections, as far as is known."""
         self._returned: dict[int, float] = {}
         """When a member returned over a new connection, by its index (loop time)."""
         self._changes = 0
@@ -72,7 +72,7 @@ class Replacement:
             session.pipeline.frozen = False
             session.after_acks()
 
-    async def _return(self, indexes: Iterable[int]) -> list[int]:
+    async def _return(self, indexes: Collection[int]) -> list[int]:
         """Begin again with those of these members that can be connected to at once. Nothing
         changes in the metadata, and nothing is taken on trust: each is sent all that is not
         confirmed, and refuses it if the ledger was fenced meanwhile."""
@@ -83,6 +83,8 @@ class Replacement:
         ]
         reached = await asyncio.gather(*(self._reached(session.ensemble[i]) for i in rested))
         back = [index for index, there in zip(rested, reached, strict=True) if there]
+        for index in set(indexes).difference(back):
+            session.pool.mark_failed(session.ensemble[index])
         if back and session.failure is None:
             self._returned.update(dict.fromkeys(back, now))
             session.begin_again(set(back))

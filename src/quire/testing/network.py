@@ -129,6 +129,10 @@ class SimNetwork:
         """Whether there is, or was, a node of this name."""
         return name in self._hosts
 
+    def others(self, name: str) -> list[str]:
+        """All other nodes that there are, or were."""
+        return [other for other in self._hosts if other != name]
+
     def known(self, beginning: str) -> list[str]:
         """The nodes that there are, or were, whose names begin so."""
         return [name for name in self._hosts if name.startswith(beginning)]
