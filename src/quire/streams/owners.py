@@ -133,7 +133,10 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
 
 
 async def _by_its_metadata(client: Client, ledger_id: int) -> list[Claim] | None:
-    """None: there is no such ledger. Nothing: nobody whom the ledger names, names the ledger."""
+    """Return the claims of the owner that the ledger's own metadata names.
+
+    The list is empty where that owner does not name the ledger. None: there is no such ledger.
+    """
     try:
         metadata = await client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
@@ -200,7 +203,7 @@ async def _by_all_records(
     *,
     objects: bool = False,
 ) -> tuple[Mapping[int, list[Claim]], list[Claim]]:
-    """What is certain of each ledger, and what remains in doubt of all."""
+    """Return the certain claims of each ledger, and the doubts that hold for all of them."""
     found: dict[int, list[Claim]] = {}
     doubts: list[Claim] = []
     try:
