@@ -165,8 +165,9 @@ class ClientConfig:
     `add_quorum_timeout_s` is set, for that. 0: it fails at once, as Apache's client."""
     watch_written_ledgers: bool = False
     """A writer watches its ledger's metadata and stops when somebody else recovers, closes or
-    deletes the ledger; else it learns that from bookies, or at its next change of the metadata.
-    Worth its watch where bookies may come back empty under their former ids."""
+    deletes the ledger, or creates another one under its id. Without the watch it learns that from
+    bookies, or at its next change of the metadata. Use it where bookies may come back empty under
+    their former ids, and where ledger ids are used again."""
     max_ensemble_changes: int = 1_000
     """Of one writer; behind it appends fail."""
     avoid_failed_bookie_s: float = 30.0

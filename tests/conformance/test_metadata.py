@@ -463,3 +463,21 @@ async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> Non
     await store.skip_ledger_ids(far)
     ledger_id, _ = await store.create_ledger(METADATA)
     assert ledger_id > far
+
+
+async def test_a_watch_does_not_take_the_new_ledger_for_the_old_one(
+    ledger_backend: Backend,
+) -> None:
+    """Whether it sees the deletion, or only another creation at the version that it has seen."""
+    writer, watcher = await ledger_backend.store(), await ledger_backend.store()
+    ledger_id, old = await writer.create_ledger(METADATA)
+    seen: list[Versioned[LedgerMetadata] | None] = []
+    watcher.watch_ledger(ledger_id, seen.append)
+    await until(lambda: len(seen) == 1)
+    assert seen[0] is not None
+    assert seen[0].created == old.created
+    await asyncio.sleep(0.002)  # creations of one millisecond look alike to SQLite
+    await writer.delete_ledger(ledger_id)
+    await writer.create_ledger(METADATA, ledger_id)
+    await until(lambda: len(seen) > 1)
+    assert seen[1] is None or seen[1].created != old.created

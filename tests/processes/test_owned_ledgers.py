@@ -75,6 +75,9 @@ def test_the_command_line(
     explained = run(cluster, "explain")
     assert "Stream test_the_command_line in namespace /streams names a ledger" in explained.stdout
     assert f"ledger {segment} (segment 1, 1 record" in explained.stdout
+    alone = run(cluster, "explain", "ledger", str(segment))
+    assert alone.exit_code == 1
+    assert f"ledger {segment} does not exist, and stream test_the_command_line" in alone.stderr
 
 
 def test_the_shell(cluster: LocalCluster, client: quire.blocking.Client, segment: int) -> None:
@@ -103,6 +106,11 @@ def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:
     assert http("DELETE", f"{path}&force=true") == (200, f"Deleted ledger: {segment}")
     with pytest.raises(NoSuchLedgerError):
         client.ledger_metadata(segment)
+    status, body = http("GET", f"/api/v1/quire/ledgers/{segment}/explain")
+    assert status == 404
+    assert "stream test_http in namespace /streams" in body["error"]["what"]
+    stream = http.get("/api/v1/quire/stream?name=test_http")
+    assert [one["ledger_id"] for one in stream["lost"]] == [segment]
 
 
 def test_an_object(cluster: LocalCluster, client: quire.blocking.Client, tmp_path: Path) -> None:

@@ -172,7 +172,7 @@ async def test_a_record_that_cannot_be_read_may_name_any_ledger(client: Client) 
         text = await told(client, one)
         assert "perhaps stream" in text
         assert "cannot be read" in text
-    # Whoever insists is told as far as the ledger's own metadata goes, and not stopped.
+    # With force only the ledger's own metadata is looked at.
     claims = await find_claims(client, [ledger_id], scan=False)
     assert claims == {ledger_id: []}
 

@@ -35,7 +35,7 @@ def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
 
 
 async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
-    """What is known of the object, and whether its ledger is gone."""
+    """Return what is known of the object, and whether its ledger is gone."""
     import quire
     from quire.errors import NoSuchLedgerError
     from quire.streams.objects import Objects

@@ -11,7 +11,7 @@ from quire.errors import MetadataError
 from quire.http.background import LOOK_WAIT_S, Background
 from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
 
-LOOK_INTERVAL_S = 30.0
+LOOK_INTERVAL_S = 60.0
 """Seconds between two looks at the records of all streams, objects and datasets."""
 LOOK_SHARE = 0.1
 """The share of the time that looks may take: after a long one the next waits longer."""

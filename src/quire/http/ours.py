@@ -23,6 +23,7 @@ from quire.replication.running import running_jobs
 from quire.replication.status import why_not
 from quire.streams import Namespace
 from quire.streams.namespace import namespace_path
+from quire.streams.owners import missed
 from quire.tasks import each
 
 PREFIX = "/api/v1/quire"
@@ -154,7 +155,10 @@ class OurRoutes:
 
     async def explain(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.path["ledger_id"]
-        found = await explain_ledger(client, ledger_id, deep=call.query.get("deep", False))
+        try:
+            found = await explain_ledger(client, ledger_id, deep=call.query.get("deep", False))
+        except NoSuchLedgerError as error:
+            raise await missed(client, error, ledger_id) from None
         metadata = await client.ledger_metadata(ledger_id)
         return {**found.as_json(), "metadata": ledger_as_json(ledger_id, metadata)}
 

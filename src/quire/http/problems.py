@@ -114,7 +114,7 @@ def _of_data(risk: AtRisk | None) -> Iterator[Problem]:
 
 
 def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
-    """Streams, objects and datasets that lack ledgers, and those of which that is not known."""
+    """Yield the problems of streams, objects and datasets: lost ledgers, unreadable records."""
     if lost is None:
         return
     owners = lost.by_owner()

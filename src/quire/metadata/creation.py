@@ -39,6 +39,7 @@ def check_same_creation(
 
 
 def recreated(ledger_id: int) -> LedgerRecreatedError:
+    """Return the error for a ledger whose id belongs to another ledger by now."""
     return LedgerRecreatedError(
         f"ledger {ledger_id} was deleted, and somebody created another ledger under its id. "
         "The metadata of the new ledger was not changed",
@@ -47,7 +48,7 @@ def recreated(ledger_id: int) -> LedgerRecreatedError:
 
 
 def _fixed(metadata: LedgerMetadata) -> tuple[object, ...]:
-    """What no change of a ledger's metadata touches."""
+    """Return the fields that no change of a ledger's metadata touches."""
     return (
         metadata.ensemble_size,
         metadata.write_quorum,

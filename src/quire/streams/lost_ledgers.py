@@ -37,7 +37,7 @@ LISTED_MAX = 20_000_000
 
 @dataclass(frozen=True, slots=True)
 class LostLedgers:
-    """What a look at the records of all owners has found so far."""
+    """The result so far of a look at the records of all owners."""
 
     lost: tuple[Named, ...] = ()
     """The first `TOLD_MAX` of them."""
@@ -118,7 +118,7 @@ async def _with_record(
 
 
 async def _listed(client: Client) -> array[int]:
-    """The ids of the ledgers, ascending."""
+    """Return the ids of the ledgers, ascending."""
     found = array("q")
     ledgers = client.metadata.list_ledgers()
     try:
@@ -139,7 +139,7 @@ def _among(listed: array[int], ledger_id: int) -> bool:
 
 
 async def _certainly_lost(client: Client, suspects: Sequence[Named]) -> Record:
-    """Those that do not exist, and that their owner still names after that was seen."""
+    """Return the suspects that do not exist and that their owner still names afterwards."""
     gone = [
         one
         for one, there in zip(

@@ -1,4 +1,4 @@
-"""Which ledgers streams, objects and datasets name, as their own records say it.
+"""Read which ledgers streams, objects and datasets name, from their own records.
 
 A ledger's custom metadata only says what it was made for. The record of the owner says what is
 true: the segments and the allocation of a stream, the head of an object, the ledgers of a dataset.
@@ -72,7 +72,7 @@ class Unreadable:
 
 
 Record = Sequence[Named] | Unreadable
-"""What one owner names."""
+"""The ledgers that one owner names."""
 
 
 async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Record, None]:
@@ -159,7 +159,8 @@ async def _object_records(client: Client) -> AsyncGenerator[Record, None]:
 
 
 async def stream_record(client: Client, path: str) -> Record:
-    """What the stream at this path names: the ledgers of its segments, and the one made ahead."""
+    """Return the ledgers that the stream at this path names: its segments, and the one made
+    ahead."""
     tree = client.metadata.tree
     try:
         owner = await stream_owner(tree, path)
@@ -171,7 +172,7 @@ async def stream_record(client: Client, path: str) -> Record:
 
 
 async def stream_owner(tree: Tree, path: str) -> Owner:
-    """The stream as users name it: the closest namespace above it tells where its name begins."""
+    """Return the stream as users name it. Its name begins after the closest namespace above it."""
     parts = path.strip("/").split("/")
     for length in range(len(parts) - 1, 0, -1):
         namespace = "/" + "/".join(parts[:length])
@@ -218,7 +219,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
 
 
 def segment_words(segment: StreamSegment) -> str:
-    """The segment, and the positions of its records."""
+    """Return the segment and the positions of its records, in words."""
     if segment.in_progress:
         return f"segment {segment.lssn}, in progress, from position {segment.first_dlsn}"
     return (
@@ -235,7 +236,7 @@ def _number(path: str, value: bytes) -> int:
 
 
 async def _value(tree: Tree, path: str) -> bytes:
-    """Empty where there is no such node."""
+    """Return the value of the node, or nothing where there is no such node."""
     try:
         return (await tree.read(path)).value
     except NoSuchKeyError:

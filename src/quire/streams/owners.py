@@ -41,6 +41,8 @@ PULSAR_KEYS = {
     "pulsar/delayedIndexBucketId": "delayed index bucket",
 }
 """Custom metadata that Pulsar's brokers give their ledgers, and what its value names."""
+MISSED_LIMIT_S = 5.0
+"""Seconds to look for those who need a ledger that does not exist."""
 DOUBTS_MAX = 5
 """Records that cannot be read, in one error."""
 
@@ -110,11 +112,31 @@ async def find_claims(
     return {ledger_id: found or [] for ledger_id, found in claims.items()}
 
 
+async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
+    """Return the error for a ledger that does not exist, with those who still need the ledger.
+
+    Looks at all records for at most `MISSED_LIMIT_S`, and says where that was not enough. Raises
+    MetadataUnavailableError.
+    """
+    limit_s = MISSED_LIMIT_S
+    found, doubts = await _by_all_records(
+        client, {ledger_id}, limit_s, lambda _: None, objects=True
+    )
+    claims = [str(claim) for claim in (*found.get(ledger_id, ()), *doubts)]
+    if not claims:
+        return error
+    told = f"ledger {ledger_id} does not exist, and {', and '.join(claims)} names it"
+    return NoSuchLedgerError(told, remedy="What the ledger held is gone for readers")
+
+
 # -- by the ledger's own metadata -------------------------------------------------------------
 
 
 async def _by_its_metadata(client: Client, ledger_id: int) -> list[Claim] | None:
-    """None: there is no such ledger. Nothing: nobody whom the ledger names, names the ledger."""
+    """Return the claims of the owner that the ledger's own metadata names.
+
+    The list is empty where that owner does not name the ledger. None: there is no such ledger.
+    """
     try:
         metadata = await client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
@@ -174,16 +196,21 @@ def _text(metadata: LedgerMetadata, key: str) -> str:
 
 
 async def _by_all_records(
-    client: Client, ledger_ids: set[int], limit_s: float | None, looked_at: Callable[[int], None]
+    client: Client,
+    ledger_ids: set[int],
+    limit_s: float | None,
+    looked_at: Callable[[int], None],
+    *,
+    objects: bool = False,
 ) -> tuple[Mapping[int, list[Claim]], list[Claim]]:
-    """What is certain of each ledger, and what remains in doubt of all."""
+    """Return the certain claims of each ledger, and the doubts that hold for all of them."""
     found: dict[int, list[Claim]] = {}
     doubts: list[Claim] = []
     try:
-        # An object's ledger always names the object, so that objects need no look.
+        # The metadata of an object's ledger names the object: a ledger that exists needs no look.
         async with (
             asyncio.timeout(limit_s),
-            aclosing(records(client, objects=False)) as all_records,
+            aclosing(records(client, objects=objects)) as all_records,
         ):
             async for record in all_records:
                 looked_at(1)
