@@ -39,6 +39,8 @@ CHUNK_BYTES_MAX = 256 * 1024
 TRANSACTIONS_MAX = 1_000
 """Transaction keys remembered by a dataset; the oldest is forgotten first."""
 TRANSACTION_KEY_BYTES_MAX = 256
+NAME_BYTES_MAX = 4_096
+"""The limit of a dataset's name in UTF-8. The metadata of each ledger repeats the name."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
 """Ledgers that are being deleted at one time."""
@@ -106,11 +108,27 @@ class Head:
         return Head(sequence=self.sequence, condemned=self.condemned)
 
 
-def check_transaction_key(txn: str) -> None:
+def check_dataset_name(name: str) -> str:
+    """Return `name`. UsageError where no metadata store can hold a dataset of that name."""
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"{name!r} cannot be the name of a dataset",
+            remedy="Use printable characters without '/', and a name other than '.' and '..'",
+        )
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise UsageError(
+            f"the name of a dataset has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"
+        )
+    return name
+
+
+def check_transaction_key(txn: str) -> str:
+    """Return `txn`. UsageError where it cannot be a transaction key."""
     if not txn or len(txn.encode()) > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
             f"a transaction key has 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {len(txn.encode())}"
         )
+    return txn
 
 
 # -- bytes ------------------------------------------------------------------------------------
