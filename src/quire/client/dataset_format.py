@@ -46,6 +46,8 @@ TRANSACTION_KEY_BYTES_MAX = 256
 TRANSACTION_KEY_STORED_BYTES_MAX = 320
 """The largest size, in bytes, of a transaction key as it is stored, where a quote takes two bytes
 and a control character six."""
+NAME_BYTES_MAX = 4_096
+"""The limit of a dataset's name in UTF-8. The metadata of each ledger repeats the name."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
 """Ledgers that are being deleted at one time."""
@@ -113,8 +115,22 @@ class Head:
         return Head(sequence=self.sequence, condemned=self.condemned)
 
 
-def check_transaction_key(txn: str) -> None:
-    """Check that `TRANSACTIONS_MAX` keys of this size fit into one head. UsageError."""
+def check_dataset_name(name: str) -> str:
+    """Return `name`. UsageError where no metadata store can hold a dataset of that name."""
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
+        raise UsageError(
+            f"{name!r} cannot be the name of a dataset",
+            remedy="Use printable characters without '/', and a name other than '.' and '..'",
+        )
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise UsageError(
+            f"the name of a dataset has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"
+        )
+    return name
+
+
+def check_transaction_key(txn: str) -> str:
+    """Return `txn`. UsageError unless `TRANSACTIONS_MAX` keys of this size fit into one head."""
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
@@ -125,6 +141,7 @@ def check_transaction_key(txn: str) -> None:
             f"a transaction key takes at most {TRANSACTION_KEY_STORED_BYTES_MAX} bytes as it is "
             f"stored, not {stored}: a quote takes two and a control character six"
         )
+    return txn
 
 
 # -- bytes ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import random
 from dataclasses import asdict
 from typing import Any
 
+from quire.errors import NoSuchLedgerError
 from quire.http.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.bookie_list import bookie_facts
 from quire.http.cluster import RESULT_LEDGERS_MAX, Connect

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 from quire.client import Client
 from quire.client.datasets import HEADS as DATASETS
 from quire.client.datasets import Datasets
-from quire.codec.stream_name import PARTITION, StreamPaths, is_reserved
+from quire.codec.stream_name import PARTITION, StreamPaths, decode_number, is_reserved
 from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataDeniedError,
@@ -193,7 +193,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
     for _ in range(LIST_ATTEMPTS):
         # The allocation first: a ledger moves from there to a segment.
         if allocated := await _value(tree, paths.allocation):
-            ledger_id = _number(paths.allocation, allocated)
+            ledger_id = decode_number(allocated, paths.allocation)
             ahead[ledger_id] = Named(ledger_id, owner, "made ahead for its next segment", False)
         try:
             names = await tree.children(paths.segments)
@@ -201,7 +201,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
             return list(ahead.values())  # it is being made, or deleted
         values = await each(names, lambda node: _value(tree, paths.segment(node)))
         if all(values):
-            segments = [StreamSegment.from_bytes(value, oldest=1) for value in values]
+            segments = [_segment(paths.segment(node), value) for node, value in zip(names, values)]
             found = [
                 Named(
                     one.ledger_id,
@@ -228,11 +228,11 @@ def segment_words(segment: StreamSegment) -> str:
     )
 
 
-def _number(path: str, value: bytes) -> int:
+def _segment(path: str, value: bytes) -> StreamSegment:
     try:
-        return int(value)
-    except ValueError:
-        raise MetadataError(f"{path} names no ledger: {value[:40]!r}") from None
+        return StreamSegment.from_bytes(value, oldest=1)
+    except MetadataError as error:
+        raise MetadataError(f"{path}: {error}") from error
 
 
 async def _value(tree: Tree, path: str) -> bytes:

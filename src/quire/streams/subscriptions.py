@@ -19,6 +19,16 @@ from quire.streams.stream_metadata import StreamMetadata
 COMMIT_ATTEMPTS_MAX = 20
 
 
+def check_subscription_name(name: str) -> str:
+    """Return `name`. UsageError where no subscription can have it."""
+    if not name or "/" in name or name in (".", "..") or not name.isprintable():
+        raise UsageError(
+            f"{name!r} cannot be the name of a subscription",
+            remedy="Use printable characters without '/', and a name other than '.' and '..'",
+        )
+    return name
+
+
 class Subscription:
     """Where a named reader goes on. Any number of processes may share it; the position only moves
     forward.
@@ -27,9 +37,7 @@ class Subscription:
     another stream gets its name, all calls raise NoSuchStreamError."""
 
     def __init__(self, metadata: StreamMetadata, name: str) -> None:
-        if not name or "/" in name or name in (".", ".."):
-            raise UsageError(f"{name!r} cannot be the name of a subscription")
-        self.name = name
+        self.name = check_subscription_name(name)
         self._metadata = metadata
         self._path = metadata.paths.subscriber(name)
         self._life: str | None = None
