@@ -17,7 +17,13 @@ from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireErr
 from quire.metadata.base import UNKNOWN_CREATION
 from quire.metadata.unreadable import UNREADABLE
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import Outcome, choose_replacements, replicate_fragment
+from quire.replication.fragment import (
+    BATCH_SEGMENTS_MAX,
+    Batch,
+    Copied,
+    Outcome,
+    choose_replacements,
+)
 from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
 from quire.replication.opened import OpenedLedger, open_for_repair
 
@@ -25,6 +31,8 @@ CONFLICTS_MAX = 10
 """Of one ledger, in a row; somebody else works on it."""
 TARGET_ATTEMPTS = 3
 """New bookies that fail while they are written to, of one ledger."""
+CONFLICT_SHRINKS = 8
+"""After a conflict a batch has so many times fewer segments, and one at least."""
 REASON_CHARS_MAX = 500
 
 
@@ -157,7 +165,7 @@ async def take_out_locked(
     """As `take_out`, for who has the ledger's lock. A bookie that `recheck` does not name any more
     stays where it is, and so does the mark if that names it."""
     result = LedgerWork(lock.ledger_id, Work.DONE)
-    failures = 0
+    failures, segments_max = 0, BATCH_SEGMENTS_MAX
     for _ in range(CONFLICTS_MAX):
         try:
             ledger = await open_for_repair(client, lock.ledger_id, password=password)
@@ -166,30 +174,15 @@ async def take_out_locked(
             return replace(result, work=Work.GONE)
         except UNREADABLE as error:
             return _failed(result, str(error))
-        reasons: list[str] = []
-        changed = False
-        for fragment in ledger.fragments():
-            if not fragment.closed or not members(fragment, lost):
-                continue
-            lost = await recheck(lost)
-            if not members(fragment, lost):
-                continue
-            try:
-                result = await _fragment(client, ledger, fragment, lost, result, budget)
-                changed = True
-            except NoSuchLedgerError:
-                changed = True
-            except BookieError as error:
-                failures += 1  # of a new bookie: another one is taken
-                if failures < TARGET_ATTEMPTS:
-                    changed = True
-                else:
-                    reasons.append(str(error))
-            except QuireError as error:
-                reasons.append(str(error))
-        if reasons:
-            return _failed(result, "; ".join(reasons))
-        if changed:
+        turn = _Turn(client, ledger, lost, recheck, failures)
+        result = await turn.replace(result, budget, segments_max)
+        lost, failures = turn.lost, turn.failures
+        if turn.reasons:
+            return _failed(result, "; ".join(turn.reasons))
+        if turn.conflict:
+            # A writer, or another worker, is at it: less is at stake in the next swap.
+            segments_max = max(segments_max // CONFLICT_SHRINKS, 1)
+        if turn.changed:
             continue  # the metadata says whether that was all
         newest = ledger.fragments()[-1]
         if not newest.closed and members(newest, lost := await recheck(lost)):
@@ -213,24 +206,87 @@ def _failed(result: LedgerWork, reason: str) -> LedgerWork:
     return replace(result, work=Work.FAILED, reason=reason[:REASON_CHARS_MAX])
 
 
-async def _fragment(
-    client: Client,
-    ledger: OpenedLedger,
-    fragment: Fragment,
-    lost: Collection[str],
-    result: LedgerWork,
-    budget: Budget,
-) -> LedgerWork:
-    replacements = await choose_replacements(
-        client, ledger, fragment, members(fragment, lost), lost
-    )
-    copied = await replicate_fragment(client, ledger, fragment, replacements, budget=budget)
-    return replace(
-        result,
-        fragments=result.fragments + (copied.outcome is Outcome.DONE),
-        entries=result.entries + copied.entries,
-        size_bytes=result.size_bytes + copied.size_bytes,
-    )
+class _Turn:
+    """One pass over the segments of a ledger, in which lost members are replaced."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: OpenedLedger,
+        lost: Collection[str],
+        recheck: Recheck,
+        failures: int,
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._recheck = recheck
+        self.lost = lost
+        self.failures = failures
+        """New bookies that failed, in this pass and those before it."""
+        self.reasons: list[str] = []
+        """Why segments could not be copied."""
+        self.changed = False
+        """The metadata may be another one now: the ledger has to be looked at again."""
+        self.conflict = False
+        """Somebody else changed the ledger."""
+
+    async def replace(self, result: LedgerWork, budget: Budget, segments_max: int) -> LedgerWork:
+        """Copy, and name the copies batch by batch. Returns `result` with what was done."""
+        batch = Batch(self._client, self._ledger, budget=budget, segments_max=segments_max)
+        async with batch:
+            try:
+                for fragment in self._ledger.fragments():
+                    if not fragment.closed or not members(fragment, self.lost):
+                        continue
+                    self.lost = await self._recheck(self.lost)
+                    if members(fragment, self.lost):
+                        await self._copy(batch, fragment)
+                    if batch.full:
+                        result = self._named(result, await batch.name())
+                result = self._named(result, await batch.name())
+            except NoSuchLedgerError:
+                self.changed = True
+        return result
+
+    async def _copy(self, batch: Batch, fragment: Fragment) -> None:
+        lost = {*self.lost, *batch.broken}
+        known = len(batch.broken)
+        try:
+            replacements = await choose_replacements(
+                self._client, self._ledger, fragment, members(fragment, self.lost), lost
+            )
+            if not await batch.copy(fragment, replacements):
+                self.changed = self.conflict = True
+        except NoSuchLedgerError:
+            raise
+        except BookieError as error:
+            if len(batch.broken) > known:
+                self._failed(error)
+            else:
+                self.reasons.append(str(error))
+        except QuireError as error:
+            self.reasons.append(str(error))
+
+    def _named(self, result: LedgerWork, done: Copied) -> LedgerWork:
+        for error in done.broken.values():
+            self._failed(error)
+        self.changed = self.changed or bool(done.named)
+        if done.outcome is Outcome.CONFLICT:
+            self.changed = self.conflict = True
+        return replace(
+            result,
+            fragments=result.fragments + len(done.named),
+            entries=result.entries + done.entries,
+            size_bytes=result.size_bytes + done.size_bytes,
+        )
+
+    def _failed(self, error: QuireError) -> None:
+        """Count a new bookie that failed: another one is taken, up to `TARGET_ATTEMPTS`."""
+        self.failures += 1
+        if self.failures < TARGET_ATTEMPTS:
+            self.changed = True
+        else:
+            self.reasons.append(str(error))
 
 
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:

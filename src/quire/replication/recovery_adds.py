@@ -66,6 +66,11 @@ class RecoveryAdds:
         self.size_bytes = 0
         """Payload that was written."""
 
+    @property
+    def failed(self) -> bool:
+        """The bookie failed: what was written to it may not be durable."""
+        return self._failure is not None
+
     async def __aenter__(self) -> RecoveryAdds:
         """BookieUnavailableError."""
         ledger_id = self._codec.ledger_id
@@ -123,10 +128,12 @@ class RecoveryAdds:
             except TimeoutError:
                 self._pool.mark_failed(self._bookie)
                 self._pool.suspect(self._bookie)
-                raise BookieTimeoutError(
+                error = BookieTimeoutError(
                     f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
                     f"unanswered for {limit:g} s"
-                ) from None
+                )
+                self._fail(error)
+                raise error from None
         self._check()
 
     def _check(self) -> None:

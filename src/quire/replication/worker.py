@@ -133,6 +133,8 @@ class Worker:
         self._joined_ms = 0
         """When a bookie joined last: failures of before count no more."""
         self._registered: tuple[float, frozenset[str]] | None = None
+        self._asked: dict[str, tuple[float, bool]] = {}
+        """When a bookie was asked last, and whether it was silent."""
 
     async def run(self) -> None:
         """Until cancelled, which is safe at any moment: what is named in the metadata is durable on
@@ -460,9 +462,19 @@ class Worker:
         registered = await self._now_registered()
         lost = {bookie for bookie in bookies if bookie not in registered}
         for bookie in sorted(set(bookies) - lost):
-            if await answers(self._client, bookie):
+            if await self._silent(bookie):
                 lost.add(bookie)
         return lost
+
+    async def _silent(self, bookie: str) -> bool:
+        """Whether a bookie does not answer. A ledger has many segments: one answer counts for
+        `FRESH_S`, and so does its absence."""
+        now_s = asyncio.get_running_loop().time
+        asked_s, silent = self._asked.get(bookie, (-FRESH_S, False))
+        if asked_s <= now_s() - FRESH_S:
+            silent = bool(await answers(self._client, bookie))
+            self._asked[bookie] = (now_s(), silent)
+        return silent
 
     async def _now_registered(self) -> frozenset[str]:
         now_s = asyncio.get_running_loop().time()
