@@ -205,3 +205,22 @@ async def test_what_http_says(client: Client) -> None:
 
 async def test_a_ledger_that_does_not_exist_belongs_to_nobody(client: Client) -> None:
     await refuse_owned(client, [4711])
+
+
+async def test_the_record_of_one_owner_is_read_once_for_all_its_ledgers(client: Client) -> None:
+    streams = await stream(client)
+    for n in range(5):
+        async with await streams.open_writer("orders") as writer:
+            await writer.append(b"%d" % n)
+    ids = [one.ledger_id for one in await streams.segments("orders")]
+    tree, read = client.metadata.tree, list[str]()
+    children = tree.children
+
+    async def counted(path: str) -> list[str]:
+        read.append(path)
+        return list(await children(path))
+
+    tree.children = counted  # type: ignore[method-assign]
+    claims = await find_claims(client, ids)
+    assert all(len(found) == 1 for found in claims.values())
+    assert read == [StreamPaths(NAMESPACE, "orders").segments]

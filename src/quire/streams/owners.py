@@ -101,15 +101,18 @@ async def find_claims(
     Raises:
         MetadataUnavailableError: the store does not answer. Nothing was changed.
     """
-    claims = dict(
-        zip(ledger_ids, await each(ledger_ids, lambda one: _by_its_metadata(client, one)))
-    )
-    rest = {ledger_id for ledger_id, found in claims.items() if found == []}
+    hints = dict(zip(ledger_ids, await each(ledger_ids, lambda one: _hint(client, one))))
+    made_for = list({hint.made_for: None for hint in hints.values() if hint.made_for is not None})
+    answers = dict(zip(made_for, await each(made_for, lambda one: _record(client, one))))
+    claims = {
+        ledger_id: _by_its_metadata(ledger_id, hint, answers) for ledger_id, hint in hints.items()
+    }
+    rest = {one for one, hint in hints.items() if hint.exists and not claims[one]}
     if rest and scan:
         found, doubts = await _by_all_records(client, rest, limit_s, looked_at)
         for ledger_id in rest:
             claims[ledger_id] = found.get(ledger_id) or doubts
-    return {ledger_id: found or [] for ledger_id, found in claims.items()}
+    return claims
 
 
 async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
@@ -132,41 +135,69 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
 # -- by the ledger's own metadata -------------------------------------------------------------
 
 
-async def _by_its_metadata(client: Client, ledger_id: int) -> list[Claim] | None:
-    """Return the claims of the owner that the ledger's own metadata names.
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """The owner of a ledger, as far as the ledger's own metadata tells it."""
 
-    The list is empty where that owner does not name the ledger. None: there is no such ledger.
-    """
+    exists: bool = True
+    claims: tuple[Claim, ...] = ()
+    """Claims that need no other record."""
+    made_for: tuple[str, str, str] | None = None
+    """The kind of the owner, its name (the path of a stream), and its bucket."""
+    closed: bool = False
+
+
+async def _hint(client: Client, ledger_id: int) -> _Hint:
     try:
         metadata = await client.ledger_metadata(ledger_id)
     except NoSuchLedgerError:
-        return None
+        return _Hint(exists=False)
     except UnreadableMetadataError as error:
-        return [Claim(Owner("owner", "unknown"), doubt=str(error))]
+        return _Hint(claims=(Claim(Owner("owner", "unknown"), doubt=str(error)),))
     application = _text(metadata, APPLICATION_KEY)
     if application and application.encode() != APPLICATION["application"]:
-        return [_foreign(metadata, application)]
-    made_for, record = await _made_for(client, metadata)
-    if made_for is None:
-        return []
-    claims = _claims(record, ledger_id)
-    if not claims and not metadata.closed:
-        doubt = "the ledger is open, and was made for it: somebody may be writing it"
-        return [Claim(made_for, doubt=doubt)]
-    return claims
-
-
-async def _made_for(client: Client, metadata: LedgerMetadata) -> tuple[Owner | None, Record]:
+        return _Hint(claims=(_foreign(metadata, application),))
     if name := _text(metadata, NAME_KEY):
-        bucket = _text(metadata, BUCKET_KEY)
+        made_for = ("object", name, _text(metadata, BUCKET_KEY))
+    elif name := _text(metadata, DATASET_KEY):
+        made_for = ("dataset", name, "")
+    elif application and (path := _text(metadata, STREAM_KEY)).startswith("/"):
+        made_for = ("stream", path, "")
+    else:
+        return _Hint()
+    return _Hint(made_for=made_for, closed=metadata.closed)
+
+
+async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner, Record]:
+    """Return the owner that ledgers were made for, and the ledgers that its record names."""
+    kind, name, bucket = made_for
+    if kind == "object":
         return object_owner(bucket, name), await object_record(client, bucket, name)
-    if name := _text(metadata, DATASET_KEY):
+    if kind == "dataset":
         return Owner("dataset", name), await dataset_record(client, name)
-    path = _text(metadata, STREAM_KEY)
-    if path.startswith("/") and _text(metadata, APPLICATION_KEY):
-        owner = await stream_owner(client.metadata.tree, path)
-        return owner, await stream_record(client, path)
-    return None, ()
+    record = await stream_record(client, name)
+    if isinstance(record, Unreadable):
+        return record.owner, record
+    return await stream_owner(client.metadata.tree, name), record
+
+
+def _by_its_metadata(
+    ledger_id: int,
+    hint: _Hint,
+    answers: Mapping[tuple[str, str, str], tuple[Owner, Record]],
+) -> list[Claim]:
+    """Return the claims of the owner that the ledger's own metadata names.
+
+    The list is empty where that owner does not name the ledger.
+    """
+    if hint.made_for is None:
+        return list(hint.claims)
+    owner, record = answers[hint.made_for]
+    claims = _claims(record, ledger_id)
+    if not claims and not hint.closed:
+        doubt = "the ledger is open, and was made for it: somebody may be writing it"
+        return [Claim(owner, doubt=doubt)]
+    return claims
 
 
 def _foreign(metadata: LedgerMetadata, application: str) -> Claim:
