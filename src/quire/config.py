@@ -109,6 +109,19 @@ class PlacementConfig:
 class ClientConfig:
     connect_timeout_s: float = 5.0
     """For a connection to a bookie, its TLS handshake included."""
+    silent_link_s: float = 2.5
+    """A connection to a bookie is probed when nothing has come over it for so long after a request,
+    and replaced if a new connection is answered and it is not. At most half of `read_timeout_s`
+    and of `add_timeout_s` is used. 0: never."""
+    idle_link_s: float = 10.0
+    """A connection over which nothing has come for so long is probed before it is used again.
+    0: never."""
+    probe_timeout_s: float = 1.0
+    """How long a probe of a connection may take. At most a fifth of `read_timeout_s` and of
+    `add_timeout_s` is used."""
+    dead_link_s: float = 30.0
+    """How long the system keeps a connection to a bookie whose machine acknowledges nothing any
+    more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
     add_timeout_s: float = 5.0
     """A bookie that leaves an add unanswered for so long is replaced."""
     read_timeout_s: float = 5.0
@@ -152,8 +165,9 @@ class ClientConfig:
     `add_quorum_timeout_s` is set, for that. 0: it fails at once, as Apache's client."""
     watch_written_ledgers: bool = False
     """A writer watches its ledger's metadata and stops when somebody else recovers, closes or
-    deletes the ledger; else it learns that from bookies, or at its next change of the metadata.
-    Worth its watch where bookies may come back empty under their former ids."""
+    deletes the ledger, or creates another one under its id. Without the watch it learns that from
+    bookies, or at its next change of the metadata. Use it where bookies may come back empty under
+    their former ids, and where ledger ids are used again."""
     max_ensemble_changes: int = 1_000
     """Of one writer; behind it appends fail."""
     avoid_failed_bookie_s: float = 30.0
@@ -199,9 +213,31 @@ class BookieConfig:
     max_queued_bytes: int = 64 * MIB
     """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
     max_unsent_bytes: int = 16 * MIB
-    """Answers that one connection has not taken. Behind it the bookie stops reading from it."""
+    """Answers of one connection: those that are being read, and those that its client has not
+    taken. Further reads of the connection wait. One answer is always allowed, whatever its size."""
+    max_answer_bytes: int = 256 * MIB
+    """The same for all connections together. Reads beyond it wait, and the connections take
+    turns."""
+    unsent_timeout_s: float = 60.0
+    """A connection whose client takes none of its answers for this long is closed, and after 2 s
+    while reads wait because of `max_answer_bytes`. 0: only then."""
+    max_partial_bytes: int = 64 * MIB
+    """Requests that have not come to their end, of all connections together. Beyond it only the
+    oldest of them are read, and those older than a second end with their connection. Requests
+    smaller than 16 KiB are always read."""
+    partial_frame_timeout_s: float = 60.0
+    """A request must come to its end within this time; else its connection is closed. 0: never."""
+    dead_client_s: float = 30.0
+    """How long the system keeps a connection to a client whose machine acknowledges nothing any
+    more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
     max_connections: int = 4_096
-    """At once; further ones are closed."""
+    """At once. For another one the bookie closes a connection that never completed a request, then
+    one that has been silent for `idle_timeout_s`; where there is none the new one is refused."""
+    first_request_timeout_s: float = 60.0
+    """A connection that has not completed a request after this long is closed. 0: never."""
+    idle_timeout_s: float = 120.0
+    """A connection that has been silent for this long may be closed to make room for another, once
+    there are `max_connections`. 0: never."""
     max_long_polls: int = 65_536
     """Tailing readers that wait at once; behind it they are told that there are too many."""
     max_long_poll_ms: int = 60_000
@@ -215,7 +251,13 @@ class BookieConfig:
     """Read in large pieces from each data directory while it takes entries, for readers who are
     behind; twice what it takes, where that is more. 0: no bound, at the price of what adds take."""
     min_free_bytes: int = 256 * MIB
-    """Less free space than this makes the bookie read-only."""
+    """The low-water mark: a bookie with less free space becomes read-only at once."""
+    writable_free_bytes: int = 0
+    """The high-water mark: a bookie that became read-only for lack of space is writable again only
+    once this much is free. At least `min_free_bytes`. 0: `min_free_bytes` and a quarter more."""
+    read_only_dwell_s: float = 30.0
+    """The shortest time for which a bookie that became read-only for lack of space stays so. It
+    bounds how often a bookie whose free space is near a mark changes its state."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end of the log as synced."""
     gc_enabled: bool = True
@@ -254,6 +296,11 @@ class BookieConfig:
     damage_report_interval_s: float = 10.0
     """Between two looks whether entries are damaged here, to mark their ledgers as lacking
     replicas. 0: never."""
+    log_position_interval_s: float = 10.0
+    """Seconds between two reports to the metadata store of how far the log has got, while it grows.
+    What was written since the last report is missed by nobody where a data directory is restored
+    from a copy of that time. A new segment is reported within a second in any case. 0: only new
+    segments, starts and clean stops are reported."""
     gc_over_replicated_interval_s: float = 3_600.0
     """Between two looks for copies of closed ledgers that do not name this bookie any more, at the
     cost of reading the metadata of every ledger that is here. The second look that finds one drops

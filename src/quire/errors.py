@@ -72,8 +72,34 @@ class MetadataDeniedError(MetadataError):
 
 
 class UnreadableMetadataError(MetadataError):
-    """What the metadata store has of one ledger is damaged, or of a format that is not known here.
-    It says nothing of the store."""
+    """The metadata of one ledger, or one mark, is damaged or has a format that is not known here.
+    The store itself answers, and other ledgers are not affected."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        ledger_id: int | None = None,
+        version: int | None = None,
+        reason: str = "",
+        causes: Mapping[str, BaseException | str] | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        super().__init__(message, causes=causes, remedy=remedy)
+        self.ledger_id = ledger_id
+        self.reason = reason or message
+        """What is wrong with the value, without the ledger's id."""
+        self.version = version
+        """The version of the value that cannot be read. Its replacement must name it."""
+
+
+class MetadataTooLargeError(MetadataError):
+    """A change of a ledger's metadata does not fit into the store. Nothing was written."""
+
+    remedy = (
+        "The ledger can still be recovered, closed, read and deleted. Close it and write to a new "
+        "ledger"
+    )
 
 
 class MetadataURIError(MetadataError):
@@ -181,6 +207,30 @@ class UnauthorizedError(LedgerError):
     code = -102
 
 
+class LedgerRecreatedError(LedgerError):
+    """The ledger was deleted, and another client created a new ledger under its id. The handle is
+    over: its ledger does not exist any more. An append that was in flight, or was acknowledged
+    after the deletion, may have reached bookies that now keep it as an entry of the new ledger."""
+
+    code = -25
+    remedy = "Open the ledger anew to work with the new one"
+
+
+class LedgerOwnedError(LedgerError):
+    """Ledgers were not deleted because a stream, an object, a dataset or another application
+    needs them, or may need them. `owners`: by ledger id, in words."""
+
+    code = -14
+    remedy = (
+        "Delete or truncate the owner instead (`quire stream trim`, `quire object delete`), which "
+        "frees its ledgers; the option force deletes a ledger and loses what it holds for its owner"
+    )
+
+    def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:
+        super().__init__(message)
+        self.owners = dict(owners)
+
+
 class NotEnoughBookiesError(LedgerError):
     """Too few writable bookies for the ensemble."""
 
@@ -249,6 +299,11 @@ class BookieUnavailableError(BookieError):
     """The bookie cannot be reached, or the connection was lost."""
 
     code = -8
+
+
+class SilentConnectionError(BookieUnavailableError):
+    """The connection to the bookie died without a sign: nothing came over it any more. The bookie
+    itself may be well, so ask it again over a new connection before you conclude anything."""
 
 
 class TlsError(BookieUnavailableError):

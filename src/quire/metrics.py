@@ -158,6 +158,8 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
+    """Paths and ids may hold bytes that are no text; they are shown as Python shows them."""
+    text = text.encode(errors="backslashreplace").decode()
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 
 

@@ -27,6 +27,11 @@ def parse_duration(text: str) -> float:
     return float(found[1]) * DURATION_UNITS_S[found[2]]
 
 
+def host_port(host: str, port: int | str) -> str:
+    """Return the address as HOST:PORT, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
+
+
 def plural(noun: str, count: int) -> str:
     """Without the count: "block", "blocks"; of "entry" "entries", "batch" "batches"."""
     if count == 1:

@@ -17,6 +17,7 @@ from quire.errors import (
     ClusterNotInitialisedError,
     KeyExistsError,
     LedgerExistsError,
+    LedgerRecreatedError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     UsageError,
@@ -424,6 +425,31 @@ async def test_a_lost_answer_can_be_modelled() -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("version", [1, 2, 3])
+async def test_a_write_names_the_creation_that_it_changes(
+    ledger_store: MetadataStore, version: int
+) -> None:
+    """Both ledgers are at version 0: a compare-and-swap on the version alone would succeed."""
+    metadata = replace(METADATA, format_version=version)
+    if version == 1:
+        metadata = replace(metadata, digest=None, password=None)
+    ledger_id, old = await ledger_store.create_ledger(metadata)
+    await ledger_store.delete_ledger(ledger_id)
+    await asyncio.sleep(0.002)  # creations of one millisecond look alike to SQLite
+    _, new = await ledger_store.create_ledger(replace(metadata, ctoken=0), ledger_id)
+    assert old.created != new.created
+    with pytest.raises(LedgerRecreatedError, match=str(ledger_id)) as failed:
+        await ledger_store.write_ledger(ledger_id, old.value.with_close(5, 50), 0, old)
+    assert failed.value.outcome_known
+    assert await ledger_store.read_ledger(ledger_id) == new
+    with pytest.raises(LedgerRecreatedError):
+        await update_ledger(ledger_store, ledger_id, old, lambda now: now.with_close(5, 50))
+    closed = await ledger_store.write_ledger(ledger_id, new.value.with_close(1, 9), 0, new)
+    assert closed.created == new.created
+    read = await ledger_store.read_ledger(ledger_id)
+    assert (read.version, read.created) == (1, new.created)
+
+
 async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> None:
     """A restored store gives the ids of lost ledgers out again, unless it is told not to."""
     store = await backend.store()
@@ -437,3 +463,21 @@ async def test_ids_that_are_skipped_are_never_given_out(backend: Backend) -> Non
     await store.skip_ledger_ids(far)
     ledger_id, _ = await store.create_ledger(METADATA)
     assert ledger_id > far
+
+
+async def test_a_watch_does_not_take_the_new_ledger_for_the_old_one(
+    ledger_backend: Backend,
+) -> None:
+    """Whether it sees the deletion, or only another creation at the version that it has seen."""
+    writer, watcher = await ledger_backend.store(), await ledger_backend.store()
+    ledger_id, old = await writer.create_ledger(METADATA)
+    seen: list[Versioned[LedgerMetadata] | None] = []
+    watcher.watch_ledger(ledger_id, seen.append)
+    await until(lambda: len(seen) == 1)
+    assert seen[0] is not None
+    assert seen[0].created == old.created
+    await asyncio.sleep(0.002)  # creations of one millisecond look alike to SQLite
+    await writer.delete_ledger(ledger_id)
+    await writer.create_ledger(METADATA, ledger_id)
+    await until(lambda: len(seen) > 1)
+    assert seen[1] is None or seen[1].created != old.created

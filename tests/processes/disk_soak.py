@@ -48,6 +48,7 @@ ENTRY_OVERHEAD_BYTES = 60
 SETTINGS = {
     "segment_bytes": SEGMENT_BYTES,
     "min_free_bytes": 2 * SEGMENT_BYTES,
+    "read_only_dwell_s": 1,
     "compact_reserve_bytes": SEGMENT_BYTES,
     "check_space_s": 1,
     "gc_interval_s": 5,

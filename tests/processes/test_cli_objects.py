@@ -125,7 +125,7 @@ def test_list_replace_and_delete(quire: Quire, tmp_path: Path) -> None:
 
 def test_a_failed_get_leaves_the_file_as_it_was(quire: Quire, tmp_path: Path) -> None:
     quire("object", "put", "-", "damaged", stdin=b"some").ok()
-    quire("ledger", "delete", str(show(quire, "damaged")["ledger_id"]), "--yes").ok()
+    quire("ledger", "delete", str(show(quire, "damaged")["ledger_id"]), "--force").ok()
     (tmp_path / "there").write_bytes(b"before")
     quire("object", "get", "damaged", "-o", "there").fails(1, "damaged")
     quire("object", "put", "-", "good", stdin=b"good").ok()

@@ -19,6 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from quire.client.blocking import connect
 from quire.testing._process import quire_command
 from quire.testing.cluster import LocalCluster
+from tests.support.bookie import free_port
 from tests.support.waiting import wait_for
 
 from .cli import Quire
@@ -55,13 +56,13 @@ class Http:
         return value
 
     def metrics(self) -> dict[str, float]:
-        """Of samples without labels, and of those that succeeded."""
+        """Return the samples without labels, those of a directory, and those that succeeded."""
         found, text = {}, self.get("/metrics")
         for family in text_string_to_metric_families(text):
             for sample in family.samples:
                 # The parser appends what Apache's counters do not have.
                 name = sample.name if sample.name in text else sample.name.removesuffix("_total")
-                if not sample.labels or sample.labels == {"success": "true"}:
+                if not sample.labels.keys() - {"directory"} or sample.labels == {"success": "true"}:
                     found[name] = sample.value
         return found
 
@@ -393,6 +394,44 @@ def test_a_server_of_the_cluster_alone(cluster: LocalCluster, tmp_path: Path) ->
         finally:
             process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
+
+
+def test_a_bookie_with_autorecovery_has_its_metrics_and_each_directory_once(
+    cluster: LocalCluster, tmp_path: Path
+) -> None:
+    """The names of both directories are one name to Apache."""
+    directories = [tmp_path / "x-1", tmp_path / "x_1"]
+    for one in directories:
+        one.mkdir()
+    command = quire_command(
+        "bookie", "start", "--metadata", cluster.uri, "--port", str(free_port()),
+        *(word for one in directories for word in ("--dir", str(one))),
+        "--set", "min_free_bytes=0", "--set", "segment_bytes=1048576",
+        "--autorecovery", "--http", "127.0.0.1:0",
+    )  # fmt: skip
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        try:
+            assert process.stderr is not None
+            assert process.stdout is not None
+            line = next(line for line in process.stderr if "http_serving" in line)
+            http = Http(json.loads(line)["url"])
+            process.stdout.readline()
+            wait_for(lambda: "quire_autorecovery_ledgers_done_total" in http.metrics())
+            text = http.get("/metrics")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            process.communicate(timeout=WAIT_S)
+        assert process.returncode == 0
+    types = [line for line in text.splitlines() if line.startswith("# TYPE ")]
+    assert len(set(types)) == len(types)
+    families = list(text_string_to_metric_families(text))
+    assert len({(one.name, one.type) for one in families}) == len(families)
+    samples = [(s.name, *sorted(s.labels.items())) for one in families for s in one.samples]
+    assert len(set(samples)) == len(samples)
+    [usage] = [one for one in families if one.name.startswith("bookie_ledger_dir_")]
+    assert [s.labels for s in usage.samples] == [{"directory": str(one)} for one in directories]
 
 
 def test_autorecovery_has_metrics(cluster: LocalCluster) -> None:

@@ -26,6 +26,7 @@ MIN_FREE_BYTES = 4 * MIB
 SETTINGS = {
     "segment_bytes": SEGMENT_BYTES,
     "min_free_bytes": MIN_FREE_BYTES,
+    "read_only_dwell_s": 1,
     "compact_reserve_bytes": SEGMENT_BYTES,
     "check_space_s": 0.2,
     "gc_interval_s": 1,

@@ -207,7 +207,7 @@ def test_a_disk_fills(tmp_path: Path) -> None:
     run("cluster", "init").ok()
     with SmallDisk(tmp_path / "disk", 64) as disk:
         settings = {
-            "segment_bytes": 4 * MIB, "min_free_bytes": 8 * MIB,
+            "segment_bytes": 4 * MIB, "min_free_bytes": 8 * MIB, "read_only_dwell_s": 1,
             "compact_reserve_bytes": 4 * MIB, "check_space_s": 0.2,
         }  # fmt: skip
         given = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]

@@ -271,6 +271,47 @@ def test_a_living_writer_is_left_alone_and_a_dead_one_is_fenced() -> None:
     scene(play)
 
 
+def test_retries_of_what_cannot_be_recovered_slow_down_and_say_one_thing() -> None:
+    """Every recovery that failed gave the writer its time again, with no attempts counted, and the
+    explanation changed each time."""
+
+    async def play(there: Scene) -> None:
+        writer = await there.ledger(close=False)
+        ledger_id = writer.ledger_id
+        first, second, _ = await there.ensemble(ledger_id)
+        await there.client.close()  # the writer dies
+        there.client = there.world.client("operator")
+        there.locks = ReplicationLocks(there.client.metadata, "x", SimClock(there.world.loop))
+        limits = {"backoff_s": 5.0, "backoff_max_s": 120.0, "ledger_check_interval_s": 0}
+        workers = [there.begin(name, **limits) for name in ("one", "two")]
+        for lost in (first, second):
+            there.world.crash(name_of(lost))
+        said: list[tuple[str, int, int]] = []
+        for _ in range(1_500):
+            await asyncio.sleep(1.0)
+            why = await why_not(there.client.metadata, ledger_id, clock=there.client.clock)
+            if why is not None and why.failure is not None and why.failure.attempts:
+                said.append((why.failure.reason, why.failure.attempts, why.failure.at_ms))
+        reasons = {reason.partition(" (")[0] for reason, _, _ in said}
+        assert len(reasons) == 1, "one explanation, once it is known"
+        assert "writer is given" not in reasons.pop()
+        counts = [attempts for _, attempts, _ in said]
+        assert counts == sorted(counts)
+        failed = sum(one.stats.ledgers_failed for one in workers)
+        # 5, 10, 20, 40, 80, and then 120 s at most, a quarter less by chance, for two workers.
+        assert 8 <= failed <= 40
+        times = sorted({at_ms for _, _, at_ms in said})
+        assert times[-1] - times[-2] > 60_000, "at last it is tried every two minutes"
+        # Once the bookies are back nothing waits for the end of a pause.
+        for lost in (first, second):
+            await there.world.start(name_of(lost))
+        await there.unmarked(ledger_id)
+        reader = await there.client.open_ledger(ledger_id, password=b"pw", recover=True)
+        assert reader.last_add_confirmed == ENTRIES - 1
+
+    scene(play)
+
+
 def test_another_loss_gives_a_writer_time_again() -> None:
     """A worker remembered a ledger from a loss that was over, and fenced its writer at once when it
     had lost another bookie (found by the simulator, seed 243 of that time)."""

@@ -50,6 +50,10 @@ class Polled(ControlChannel):
     def usable(self) -> bool:
         return not self.bookie.down
 
+    async def probe(self) -> None:
+        self.check()
+        self.received_bytes += 1
+
     def check(self) -> None:
         if self.bookie.down:
             raise BookieUnavailableError(f"connection to bookie {self.bookie.name} lost")

@@ -16,6 +16,7 @@ FREE_BYTES = 1 << 20
 TIGHT = BookieConfig(
     segment_bytes=1 << 20,
     min_free_bytes=FREE_BYTES,
+    read_only_dwell_s=5.0,
     max_queued_bytes=1 << 20,
     seal_idle_ms=50,
     check_space_s=0.5,

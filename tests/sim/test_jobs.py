@@ -16,6 +16,7 @@ from quire.codec.digest import master_key
 from quire.codec.frames import Code, Flag
 from quire.codec.ledger_metadata import LedgerState
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
+from quire.metadata.bookie_directories import read_directories
 from quire.metadata.bookie_orders import What, order_path, read_order
 from quire.metadata.memory import MemoryStore
 from quire.replication import ReplicationLocks
@@ -75,6 +76,32 @@ async def filled(client: Client, bookie: str, quorums: tuple[int, int, int] = PL
 # -- recover ----------------------------------------------------------------------------------
 
 
+def test_recover_says_why_an_open_ledger_could_not_be_closed() -> None:
+    """`--open-ledgers fence` hid the error, and said that the ledger was written meanwhile."""
+
+    async def scenario(world: World) -> None:
+        await start(world, 5)
+        client = world.client("client")
+        ledger_id = (await write(client, 40, close=False)).ledger_id
+        await client.close()
+        operator = world.client("operator")
+        metadata = await operator.ledger_metadata(ledger_id)
+        lost, other, _ = metadata.segments[0].ensemble
+        for one in (lost, other):
+            world.crash(name_of(one))
+        await asyncio.sleep(30)
+        options = MoveOptions(OpenLedgers.FENCE)
+        locks = locks_of(world, operator)
+        done = await recover_bookie(operator, locks, lost, options=options)
+        assert not done.open
+        [left] = done.failed
+        assert left.why.startswith("it could not be fenced and closed: ")
+        assert f"ledger {ledger_id}" in left.why
+        await operator.close()
+
+    simulated(scenario)
+
+
 def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -> None:
     async def scenario(world: World) -> None:
         await start(world, 5)
@@ -99,7 +126,7 @@ def test_a_lost_bookie_is_recovered_and_a_second_time_there_is_nothing_to_do() -
         described = done.as_json(limit=1)
         assert len(described["moves"]) == 1
         assert described["to_move"]["ledgers"] == len(before)
-        assert described["left"] == {"open": 0, "locked": 0, "failed": 0}
+        assert described["left"] == {"open": 0, "locked": 0, "failed": 0, "unreadable": 0}
         await client.close()
 
     simulated(scenario)
@@ -186,6 +213,7 @@ def test_a_living_bookie_is_emptied_under_a_writer_and_ends(
         with pytest.raises(NoSuchKeyError):
             await operator.metadata.read_cookie(leaving)
         assert await read_order(operator.metadata, leaving) is None
+        assert await read_directories(operator.metadata, leaving) is None  # the id is free
         assert name_of(leaving) not in world.bookies
         await writer.append(payload(writer.last_add_pushed + 1))
         going = False

@@ -109,7 +109,10 @@ def test_places(text: str, place: object) -> None:
         ({"stream": "a", "startingOffsets": "x"}, "unknown option 'startingoffsets'"),
         ({"stream": "a", "maxRecordPerTrigger": 5}, "Did you mean 'maxRecordsPerTrigger'?"),
         ({"stream": "a", "dataset": "b"}, "'dataset' is of no use for reading streams"),
-        ({"stream": "a", "namespace": "x//y"}, "cannot be a namespace"),
+        ({"stream": "a", "namespace": "x//y"}, "option 'namespace': 'x//y' cannot be a namespace"),
+        ({"stream": "a//b"}, "option 'stream': 'a//b' cannot be the name of a stream"),
+        ({"streams": "a,<b>"}, "option 'streams': '<b>' cannot be the name of a stream"),
+        ({"stream": "a", "subscription": "x/y"}, "option 'subscription': 'x/y' cannot be the name"),
     ],
 )
 def test_options_that_cannot_be(options: dict[str, object], message: str) -> None:

@@ -163,6 +163,11 @@ class FakeLink(BookieChannel):
 
     # -- reads --------------------------------------------------------------------------------
 
+    async def probe(self) -> None:
+        if self.bookie.says == self.bookie.silent:
+            await asyncio.Event().wait()
+        self.received_bytes += 1
+
     async def read(self, ledger_id: int, entry_id: int, flags: int = 0, key: bytes = b"") -> bytes:
         await asyncio.sleep(self.bookie.answers_in_s)
         answer = self.bookie.answer(Ask(entry_id, flags))
@@ -244,6 +249,9 @@ class _NoControl(ControlChannel):
 
     async def read_lac(self, ledger_id: int) -> Any:
         raise ProtocolError("it speaks v2 only")
+
+    async def probe(self) -> None:
+        self.received_bytes += 1
 
 
 class FakePool(BookiePool):

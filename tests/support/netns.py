@@ -17,6 +17,7 @@ import asyncio
 import ctypes
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import threading
@@ -31,6 +32,8 @@ CLONE_NEWNET = 0x40000000
 THIS_THREAD = "/proc/thread-self/ns/net"
 COMMAND_LIMIT_S = 20.0
 MACHINES_MAX = 200
+ESTABLISHED = "01"
+"""How the kernel's table of TCP connections names that state."""
 
 
 class NamespacesRefused(Exception):
@@ -95,6 +98,12 @@ class Machine:
     def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
         return self.start(work).result()
 
+    def flows(self) -> list[tuple[str, int, str, int]]:
+        """Its established TCP connections: own address and port, those of the peer."""
+        with self.entered(), open("/proc/thread-self/net/tcp", encoding="ascii") as table:
+            rows = [line.split() for line in table.readlines()[1:]]
+        return [(*_endpoint(row[1]), *_endpoint(row[2])) for row in rows if row[3] == ESTABLISHED]
+
     def close(self) -> None:
         os.close(self._file)
 
@@ -108,6 +117,8 @@ class Net:
         self._machines: dict[str, Machine] = {}
         self._hub: Machine | None = None
         self._cut: set[tuple[str, str]] = set()
+        self._silenced: list[str] = []
+        """The rules that drop single flows."""
 
     def __getitem__(self, name: str) -> Machine:
         return self._machines[name]
@@ -142,8 +153,27 @@ class Net:
         """What the one sends does not arrive at the other; the way back is open."""
         self._rules("add", [(sender, receiver)])
 
+    def silence(self, machine: str, *others: str) -> int:
+        """Drop what the connections carry that exist between `machine` and the others now. Nobody
+        is told, and new connections pass. Returns the number of connections."""
+        addresses = {self[name].address for name in others}
+        rules = []
+        flows = [flow for flow in self[machine].flows() if flow[2] in addresses]
+        for own, port, peer, peer_port in flows:
+            rules += [
+                f"from {own} to {peer} ipproto tcp sport {port} dport {peer_port} blackhole",
+                f"from {peer} to {own} ipproto tcp sport {peer_port} dport {port} blackhole",
+            ]
+        assert self._hub is not None
+        _ip(self._hub, [f"rule add {rule}" for rule in rules])
+        self._silenced += rules
+        return len(flows)
+
     def heal(self) -> None:
         self._rules("del", sorted(self._cut))
+        rules, self._silenced = self._silenced, []
+        assert self._hub is not None
+        _ip(self._hub, [f"rule del {rule}" for rule in rules])
 
     # -- inside -------------------------------------------------------------------------------
 
@@ -180,6 +210,12 @@ class Net:
             _ip(machine, own)
         with hub.entered(), open("/proc/sys/net/ipv4/ip_forward", "w") as switch:
             switch.write("1")
+
+
+def _endpoint(text: str) -> tuple[str, int]:
+    """Address and port, from the kernel's table."""
+    address, _, port = text.partition(":")
+    return socket.inet_ntoa(int(address, 16).to_bytes(4, sys.byteorder)), int(port, 16)
 
 
 def _ip(machine: Machine, lines: list[str]) -> None:

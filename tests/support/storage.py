@@ -29,6 +29,7 @@ SMALL = StorageConfig(
     max_group_bytes=8 * 1024,
     max_queued_bytes=64 * 1024,
     min_free_bytes=0,
+    read_only_dwell_s=0.0,
     footer_cache_bytes=4096,
     max_open_files=2,
 )

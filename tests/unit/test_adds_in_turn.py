@@ -245,6 +245,9 @@ class Bookie:
     def write(self, data: bytes) -> None:
         self.sent.append(bytes(data))
 
+    def get_write_buffer_size(self) -> int:
+        return 0
+
     def get_extra_info(self, name: str) -> None: ...
 
     def set_write_buffer_limits(self, high: int) -> None: ...

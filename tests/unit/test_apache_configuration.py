@@ -182,6 +182,11 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     machine = Machine(MACHINE.own_host, MACHINE.own_user, sizes.get)
     text = HOST + "diskUsageThreshold=0.9\nledgerDirectories=/d/1,/d/2,/d/none\n"
     assert configuration(text, machine).bookie().min_free_bytes == 199  # of 2,000, in floats
+    marks = configuration(text + "diskUsageLwmThreshold=0.85\n", machine)
+    assert marks.problems == []
+    assert (marks.bookie().min_free_bytes, marks.bookie().writable_free_bytes) == (199, 300)
+    above = outcomes(text + "diskUsageLwmThreshold=0.95\n", machine)
+    assert above["diskUsageLwmThreshold"].verdict == "ignored"
     nowhere = Machine(MACHINE.own_host, MACHINE.own_user, lambda path: None)
     assert outcomes(text, nowhere)["diskUsageThreshold"].verdict == "ignored"
     [problem] = configuration(HOST + "diskUsageThreshold=95").problems

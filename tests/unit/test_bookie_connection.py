@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from quire.bookie import protocol_v2
 from quire.bookie.connection import Connection
+from quire.bookie.connection_limits import ConnectionLimits
 from quire.bookie.long_polls import LongPolls
 from quire.bookie.service import Counters
 from quire.clock import SystemClock
@@ -56,6 +57,7 @@ def connection(ledgers: list[int]) -> tuple[Connection, Store]:
         config=BookieConfig(),
         counters=Counters(),
         received_s=0.0,
+        limits=ConnectionLimits(BookieConfig(), SystemClock().monotonic, lambda event, **_: None),
     )
     return Connection(service), store
 
@@ -174,7 +176,8 @@ def test_what_is_refused_between_adds_of_other_ledgers(
                 stored.append((ledger, entry_id, body))
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=3)))
     sent: list[bytes] = []
-    peer._transport = cast(Any, SimpleNamespace(write=sent.append))
+    transport = SimpleNamespace(write=sent.append, get_write_buffer_size=lambda: 0)
+    peer._transport = cast(Any, transport)
     for a, b in zip([0, *cuts], [*cuts, len(stream)]):
         if a < b:
             peer.data_received(stream[a:b])
@@ -251,7 +254,8 @@ def test_answers_leave_in_few_writes_and_large_ones_uncopied() -> None:
     """A thousand small answers were a thousand writes where they had more than 256 KB together."""
     peer, _ = connection([])
     sent: list[bytes] = []
-    peer._transport = cast(Any, SimpleNamespace(write=sent.append))
+    transport = SimpleNamespace(write=sent.append, get_write_buffer_size=lambda: 0)
+    peer._transport = cast(Any, transport)
     small, large = [bytes([k % 251]) * 1024 for k in range(1_000)], bytes(1 << 20)
     peer.out = [*small, large, b"tail"]
     peer._send_out()

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from quire.bookie.connection import Connection
 from quire.bookie.service import BookieService
 from quire.bookie.whole import is_whole
 from quire.codec.frames import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
@@ -56,16 +57,17 @@ def with_a_loss(box: StoreOnDisk) -> BookieService:
 class Asked:
     """For one entry."""
 
-    max_count, max_bytes, connection = 1, 0, None
+    max_count, max_bytes = 1, 0
 
-    def __init__(self, entry_id: int) -> None:
+    def __init__(self, entry_id: int, service: BookieService) -> None:
         self.ledger_id, self.entry_id = LEDGER, entry_id
+        self.connection = Connection(service)
 
-    def failed(self, code: int) -> int:
-        return code
+    def failed(self, code: int) -> bytes:
+        return b"%d" % code
 
-    def found(self, found: object) -> int:
-        return int(Code.OK)
+    def found(self, found: object) -> bytes:
+        return b"%d" % Code.OK
 
 
 @pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
@@ -80,9 +82,9 @@ async def test_it_does_not_say_that_there_is_no_last_entry(how: str) -> None:
         box.idle()
         assert answers == [Code.OK]
     for entry_id in (0, LAST_ENTRY):
-        asked: Any = Asked(entry_id)
+        asked: Any = Asked(entry_id, service)
         answer: Any = service.answer(asked)
-        assert answer == Code.UNKNOWN_LEDGER_STATE
+        assert answer == b"%d" % Code.UNKNOWN_LEDGER_STATE
 
 
 async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:

@@ -338,3 +338,40 @@ def test_help_is_quick_because_it_loads_little() -> None:
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("ingest", "--stream", "a//b", "x.csv"), "'a//b' cannot be the name of a stream"),
+        (
+            ("ingest", "--stream-column", "c", "--streams", "a*,<b>", "x.csv"),
+            "'<b>' cannot be the name of a stream",
+        ),
+        (
+            ("ingest", "--stream", "a", "--txn-id", "x" * 300, "x.csv"),
+            "cannot be the name of a job",
+        ),
+        (("ingest", "--stream", "a", "--token", "x" * 70, "x.csv"), "at most 64 bytes, not 70"),
+        (("ingest", "--stream", "a", "--writer-id", "x" * 300, "x"), "cannot be the name of a wri"),
+        (
+            ("compact", "a", "--key", "k", "--to-stream", "b//c"),
+            "'b//c' cannot be the name of a st",
+        ),
+        (
+            ("replicate", "--to", "memory://other", "--to-namespace", "//x//y"),
+            "cannot be a namespace",
+        ),
+    ],
+)
+def test_names_are_checked_before_a_pipeline_begins(
+    arguments: tuple[str, ...], message: str
+) -> None:
+    result = quire("pipeline", *arguments, "--metadata", "memory://nowhere")
+    assert result.exit_code == 2, result.output
+    assert message in " ".join(result.stderr.split())
+
+
+def test_the_name_of_a_subscription_is_checked_first() -> None:
+    result = quire("stream", "read", "s", "--subscription", "a/b", "--metadata", "memory://nowhere")
+    assert "'a/b' cannot be the name of a subscription" in only_error(result, 2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +30,7 @@ from quire.errors import (
     NoSuchLedgerError,
     UsageError,
 )
+from quire.metadata.base import Versioned
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 
@@ -54,6 +57,16 @@ class Bench:
         self.cluster.initialise()
         self.store = MemoryStore(self.cluster)
         self.datasets = Datasets(self.store, clock=self.clock)
+        self.unreadable: set[int] = set()
+        """Ledgers whose metadata cannot be understood."""
+        read = self.store.read_ledger
+
+        async def read_ledger(ledger_id: int) -> Versioned[LedgerMetadata]:
+            if ledger_id in self.unreadable:
+                raise MetadataError(f"the metadata of ledger {ledger_id} cannot be understood")
+            return await read(ledger_id)
+
+        self.store.read_ledger = read_ledger  # type: ignore[method-assign]
 
     async def ledger(self, owner: str | None = "d", job: str = "j", rows: int = 10) -> int:
         custom = {} if owner is None else {OWNER_KEY: owner.encode(), JOB_KEY: job.encode()}
@@ -121,8 +134,13 @@ async def test_an_empty_publication_makes_the_dataset(bench: Bench) -> None:
 
 
 async def test_names_must_be_names(bench: Bench) -> None:
-    with pytest.raises(UsageError, match="cannot be part of a key"):
-        await bench.datasets.publish("a/b", [])
+    for name in ("a/b", "", ".", "..", "a\nb", "x" * 5_000):
+        with pytest.raises(UsageError, match="name of a dataset"):
+            await bench.datasets.publish(name, [])
+        with pytest.raises(UsageError, match="name of a dataset"):
+            await bench.datasets.discard(name, [])
+        with pytest.raises(UsageError, match="name of a dataset"):
+            await bench.datasets.sweep(0, name=name)
 
 
 async def test_a_ledger_given_twice_is_refused(bench: Bench) -> None:
@@ -369,9 +387,33 @@ async def test_a_changed_piece_is_damage(bench: Bench) -> None:
 
 def test_a_head_has_a_limit() -> None:
     chunks = tuple(Chunk(f"{i}-{'0' * 32}", 700) for i in range(20_000))
-    with pytest.raises(UsageError, match="too many ledgers") as caught:
-        dataset_format.encode_head("d", Head(exists=True, chunks=chunks))
-    assert str(VALUE_BYTES_MAX) in str(caught.value)
+    with pytest.raises(UsageError, match="too large") as caught:
+        dataset_format.encode_head("d", Head(exists=True, chunks=chunks), VALUE_BYTES_MAX)
+    assert f"{VALUE_BYTES_MAX:,} bytes" in str(caught.value)
+
+
+async def test_a_dataset_whose_head_is_full_is_still_swept_and_dropped(bench: Bench) -> None:
+    head = Head(exists=True, sequence=1, ledgers=(part(await bench.ledger()),))
+    keys = iter(range(10**6))
+    while True:
+        more = {**head.transactions, f"{next(keys):0900}": 1}
+        larger = replace(head, transactions=more)
+        if len(dataset_format.encode_head("d", larger)) > VALUE_BYTES_MAX:
+            break
+        head = larger
+    await bench.store.write_value(("datasets", "d"), dataset_format.encode_head("d", head), None)
+    orphans = [await bench.ledger() for _ in range(2 * dataset_format.CONDEMNED_MAX)]
+    with pytest.raises(UsageError, match="Nothing was changed"):
+        await bench.datasets.publish("d", [part(orphans[0])], txn="t" * 256)
+    bench.clock.ms += 10**6
+    assert await bench.datasets.sweep_orphans(1.0) == orphans
+    assert await bench.datasets.drop("d")
+
+
+def test_a_transaction_key_that_grows_when_it_is_stored_is_refused() -> None:
+    dataset_format.check_transaction_key('"' * 64 + "x" * 192)
+    with pytest.raises(UsageError, match="control character"):
+        dataset_format.check_transaction_key("\x01" * 256)
 
 
 def test_every_head_within_the_limits_fits_beside_its_chunks() -> None:
@@ -465,6 +507,63 @@ async def test_the_sweep_can_be_narrowed(bench: Bench) -> None:
     d = await bench.ledger("d", "j1")
     assert await bench.datasets.sweep_orphans(0, look_at_most=1) == [b]
     assert bench.stored() == [d]
+
+
+async def test_the_sweep_goes_on_past_what_it_cannot_read(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that no dataset can have, a damaged head, a lost piece, a damaged ledger: each is
+    named, what it may own is kept, and the orphans of all others go."""
+    poisoned = await bench.ledger("a/b")
+    held = await bench.ledger("damaged")
+    await bench.datasets.publish("damaged", [part(held)])
+    also_held = await bench.ledger("holed")
+    await bench.datasets.publish("holed", [part(also_held)])
+    orphan_of_damaged = await bench.ledger("damaged")
+    orphan_of_holed = await bench.ledger("holed")
+    orphan, later = await bench.ledger("c"), await bench.ledger("z")
+    version = (await bench.store.read_value(("datasets", "damaged"))).version
+    await bench.store.write_value(("datasets", "damaged"), b"{", version)
+    head = dataset_format.decode_head(
+        "holed", (await bench.store.read_value(("datasets", "holed"))).value
+    )
+    head = replace(head, ledgers=(), chunks=(Chunk("0-gone", 1),))
+    version = (await bench.store.read_value(("datasets", "holed"))).version
+    await bench.store.write_value(
+        ("datasets", "holed"), dataset_format.encode_head("holed", head), version
+    )
+    unreadable = await bench.ledger("d")
+    bench.unreadable.add(unreadable)
+
+    swept = await bench.datasets.sweep(0)
+    assert swept.deleted == [orphan, later]
+    assert bench.stored() == sorted(
+        [poisoned, held, also_held, orphan_of_damaged, orphan_of_holed, unreadable]
+    )
+    told = {skipped.what: skipped.why for skipped in swept.skipped}
+    assert list(told) == [
+        f"ledger {unreadable}", "dataset 'a/b'", "dataset 'damaged'", "dataset 'holed'"
+    ]  # fmt: skip
+    assert "cannot be the name of a dataset" in told["dataset 'a/b'"]
+    assert f"are kept: {poisoned}" in told["dataset 'a/b'"]
+    assert f"are kept: {held}, {orphan_of_damaged}" in told["dataset 'damaged'"]
+    with caplog.at_level(logging.WARNING, "quire.datasets"):
+        assert await bench.datasets.sweep_orphans(0) == []
+    assert "skipped what it could not read (4)" in caplog.text
+    assert "dataset 'a/b'" in caplog.text
+
+
+async def test_the_listing_names_what_it_cannot_read(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    for name in ("a", "b", "c"):
+        await bench.datasets.publish(name, [])
+    version = (await bench.store.read_value(("datasets", "b"))).version
+    await bench.store.write_value(("datasets", "b"), b"{", version)
+    with caplog.at_level(logging.WARNING, "quire.datasets"):
+        assert await bench.datasets.list_datasets() == ["a", "b", "c"]
+    assert "skipped what it could not read (1)" in caplog.text
+    assert "dataset 'b'" in caplog.text
 
 
 async def test_discard_spares_what_is_published_or_foreign(bench: Bench) -> None:

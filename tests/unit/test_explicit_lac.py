@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -27,6 +28,9 @@ class Bookies:
         self.written: list[tuple[str, int]] = []
         self.failing: set[str] = set()
         self.silent: set[str] = set()
+
+    async def ask_control(self, bookie: str, call: Callable[[Any], Awaitable[None]]) -> None:
+        await call(await self.control(bookie))
 
     async def control(self, bookie: str) -> Any:
         async def write_lac(ledger_id: int, lac: int, key: bytes, packet: bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -44,9 +44,9 @@ def walks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     monkeypatch.setattr(status, "COUNTED_AT_ONCE", 2)
     walk = status.Marks.walk
 
-    def counted(self: status.Marks) -> AsyncIterator[int]:
+    def counted(self: status.Marks, **how: Any) -> AsyncIterator[int]:
         begun.append(1)
-        return walk(self)
+        return walk(self, **how)
 
     monkeypatch.setattr(status.Marks, "walk", counted)
     return begun

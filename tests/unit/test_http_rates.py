@@ -6,6 +6,7 @@ import asyncio
 
 from quire.codec.registration import Endpoint
 from quire.http.background import Background
+from quire.http.bookie_list import _described
 from quire.http.rates import (
     BOOKIES_AT_ONCE,
     ENDPOINT,
@@ -17,6 +18,7 @@ from quire.http.rates import (
     together,
 )
 from quire.metadata.base import BookieAddress
+from quire.metadata.base import Bookies as Found
 
 ADDS = 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}'
 P99 = 'bookkeeper_server_ADD_ENTRY_REQUEST{success="true",quantile="0.99"}'
@@ -135,6 +137,8 @@ async def test_not_all_are_asked_at_once() -> None:
 
 def test_where_it_is_asked() -> None:
     assert metrics_url(address("a", "https", "fe80::1")) == "https://[fe80::1]:8080/metrics"
+    found = Found(writable={"a": address("a", "https", "fe80::1")}, readonly={})
+    assert _described(found, "a")["http"] == ["https://[fe80::1]:8080"]
     assert metrics_url(address("a", "file")) is None
     assert metrics_url(BookieAddress("a", "h", 1)) is None
 

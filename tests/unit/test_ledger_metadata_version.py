@@ -44,7 +44,7 @@ async def test_a_recovery_keeps_the_format(tmp_path: Path) -> None:
         )  # fmt: skip
         await metadata.create_ledger(old, 7)
         client = Client(metadata)
-        await client.open_ledger(7, recover=True)
+        await client.open_ledger(7, recover=True, unverified_password=True)
         stored = metadata.cluster.ledgers[7].data
         assert stored.startswith(b"BookieMetadataFormatVersion\t1\n")
         assert stored.endswith(b"\n-1\tCLOSED")

@@ -112,6 +112,14 @@ def test_any_label_and_any_number_can_be_told(label: str, help_text: str, value:
         assert told == pytest.approx(value, rel=1e-14)  # times have ten digits before the point
 
 
+def test_a_label_that_is_no_text_is_shown_all_the_same() -> None:
+    """The path of a directory may hold any bytes."""
+    text = exposition([labelled("x", "gauge", "X.", "directory", [("/d/\udcff", 1)])])
+    assert text.encode()
+    [family] = text_string_to_metric_families(text)
+    assert family.samples[0].labels == {"directory": r"/d/\udcff"}
+
+
 def test_kinds_and_help_are_told() -> None:
     text = exposition([counter("a_total", "One\nline.", 3), gauge("b", "Two.", 1.5, rack="r")])
     assert "# HELP a_total One\\nline.\n# TYPE a_total counter\na_total 3\n" in text

@@ -63,10 +63,10 @@ class HeldStore:
         store = writer._store
         real = store.write_ledger
 
-        async def held(ledger_id: int, value: LedgerMetadata, version: int) -> Any:
+        async def held(ledger_id: int, value: LedgerMetadata, *version: Any) -> Any:
             self.wanted.append(value)
             await self.go.wait()
-            return await real(ledger_id, value, version)
+            return await real(ledger_id, value, *version)
 
         store.write_ledger = held  # type: ignore[method-assign]
 

@@ -169,6 +169,7 @@ def test_the_default_of_pushdown() -> None:
         ({"ledgers": ""}, "option 'ledgers'"),
         ({"ledgers": "1,2,1"}, "given twice"),
         ({"dataset": ""}, "option 'dataset': it is empty"),
+        ({"dataset": "a/b"}, "option 'dataset': 'a/b' cannot be the name of a dataset"),
         ({"ledger": "1", "recover": "yes"}, "option 'recover': 'yes' is neither true nor false"),
         ({"ledger": "1", "columns": "value,size"}, "there is no column 'size'"),
         ({"ledger": "1", "columns": "value,value"}, "given twice"),
@@ -195,6 +196,11 @@ def test_bad_reading(options: dict[str, str], message: str) -> None:
     ("options", "message"),
     [
         ({"dataset": ""}, "it is empty"),
+        ({"dataset": "a/b"}, "option 'dataset': 'a/b' cannot be the name of a dataset"),
+        ({"dataset": ".."}, "option 'dataset': '..' cannot be the name of a dataset"),
+        ({"dataset": "a\nb"}, "cannot be the name of a dataset"),
+        ({"dataset": "x" * 5_000}, "at most 4096 bytes, not 5000"),
+        ({"txnId": "x" * 300}, "option 'txnId': a transaction key has 1 to 256 bytes, not 300"),
         ({"ensemble": "2"}, "ensemble 2 >= writeQuorum 3 >= ackQuorum 2 does not hold"),
         ({"ackQuorum": "0"}, "less than 1"),
         ({"digest": "md5"}, "option 'digest'"),
@@ -205,6 +211,29 @@ def test_bad_reading(options: dict[str, str], message: str) -> None:
 def test_bad_writing(options: dict[str, str], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         write(**options)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"stream": "a//b"}, "option 'stream': 'a//b' cannot be the name of a stream"),
+        ({"streams": "a*,<b>", "streamColumn": "c"}, "option 'streams': '<b>' cannot be the name"),
+        ({"stream": "a", "token": "hunter2" * 10}, "option 'token': .* at most 64 bytes, not 70"),
+        ({"stream": "a", "txnId": "x" * 300}, "option 'txnId': 'x*' cannot be the name of a job"),
+        ({"stream": "a", "namespace": "<x>"}, "option 'namespace': .* cannot be a namespace"),
+    ],
+)
+def test_bad_writing_of_streams(options: dict[str, str], message: str) -> None:
+    with pytest.raises(UsageError, match=message) as caught:
+        StreamWriteOptions.parse({"metadata": URI, **options}, streaming=False, environ={})
+    assert "hunter2" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["writerId", "queryName"])
+def test_bad_writers_of_streams(name: str) -> None:
+    options = {"metadata": URI, "stream": "a", name: "x" * 300}
+    with pytest.raises(UsageError, match="cannot be the name of a writer"):
+        StreamWriteOptions.parse(options, streaming=True, environ={})
 
 
 def test_writing_needs_a_dataset() -> None:

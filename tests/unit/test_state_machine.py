@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quire.errors import StreamFencedError, UsageError
+from quire.errors import StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary, DurableDict, follow, lead
 from tests.unit.test_streams import Bench, run
 
@@ -59,6 +59,21 @@ def test_a_snapshot_stands_for_what_is_truncated() -> None:
         async with await DurableDict.open(b.streams, "d") as d:
             assert dict(d) == expected
             assert d.leader.applied == 400
+
+    run(scene)
+
+
+def test_a_snapshot_of_a_former_stream_is_refused() -> None:
+    async def scene(b: Bench) -> None:
+        async with await DurableDict.open(b.streams, "d") as d:
+            await d.set("old", 1)
+            await d.leader.snapshot()
+        await b.streams.delete_stream("d")
+        await b.streams.create_stream("d")
+        with pytest.raises(StreamDamagedError, match=r"the snapshot of state machine d .* deleted"):
+            await DurableDict.open(b.streams, "d")
+        async with await DurableDict.open(b.streams, "another") as d:
+            assert dict(d) == {}
 
     run(scene)
 

@@ -694,7 +694,7 @@ def test_nothing_is_compacted_any_more_once_the_log_has_failed() -> None:
 def test_room_for_a_compaction_is_held_only_where_one_may_come() -> None:
     """All ledgers are deleted, and something else fills the disk: what is free then counts."""
     least, free = 1_000_000, 10_000_000
-    box = opened(replace(EAGER, min_free_bytes=least))
+    box = opened(replace(EAGER, min_free_bytes=least, writable_free_bytes=least))
     mixed(box, segments=2)
     disk_of(box).free_bytes = lambda: free  # type: ignore[method-assign]
 

@@ -311,7 +311,7 @@ def test_a_reserve_is_never_larger_than_a_segment() -> None:
 
 
 def test_little_free_space_is_enough_reason() -> None:
-    box = opened(replace(SMALL, min_free_bytes=100_000))
+    box = opened(replace(SMALL, min_free_bytes=100_000, writable_free_bytes=100_000))
     disk = disk_of(box)
     disk.capacity_bytes -= disk.free_bytes() - 99_999
     assert box.store.writable

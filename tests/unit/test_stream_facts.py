@@ -5,14 +5,16 @@ from __future__ import annotations
 
 import pytest
 
+from quire.client.skipped import Skipped
 from quire.codec.dlsn import DLSN
+from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.stream_binding import NamespaceBinding
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
 from quire.streams import orphans
 from quire.streams.facts import before_end, records_from, segment_facts
 from quire.streams.namespace import Namespace
-from quire.streams.orphans import delete_orphans, find_orphans
+from quire.streams.orphans import delete_orphans, find_orphans, look_for_orphans
 from quire.streams.segments import APPLICATION
 from quire.streams.walk import namespaces
 from tests.unit.test_streams import Bench, run
@@ -195,10 +197,10 @@ def test_a_stream_renamed_while_one_looks(monkeypatch: pytest.MonkeyPatch) -> No
     looks = 0
     named = orphans._named
 
-    async def misses_at_first(*arguments: object) -> set[int]:
+    async def misses_at_first(*arguments: object) -> orphans._Place:
         nonlocal looks
         looks += 1
-        return set() if looks == 1 else await named(*arguments)  # type: ignore[arg-type]
+        return orphans._Place() if looks == 1 else await named(*arguments)  # type: ignore[arg-type]
 
     async def scene(made: Bench) -> None:
         await written(made, "a")
@@ -242,9 +244,53 @@ def test_a_segment_that_cannot_be_understood_could_name_any_ledger() -> None:
         await written(made, "a")
         await abandoned_ledger(made)
         tree = made.client.metadata.tree
+        before = await look_for_orphans(made.client, 0)
+        assert len(before.orphans) == 1
         (name, *_) = await tree.children("/acme/test/a/<default>/ledgers")
-        await tree.commit(Put(f"/acme/test/a/<default>/ledgers/{name}", b"rubbish"))
-        with pytest.raises(MetadataError, match="rubbish"):
-            await find_orphans(made.client, 0)
+        path = f"/acme/test/a/<default>/ledgers/{name}"
+        await tree.commit(Put(path, b"rubbish"))
+        # A ledger made for a stream of another namespace is an orphan still.
+        custom = {**APPLICATION, "stream": b"/other/test/b"}
+        other = await made.client.create_ledger(custom=custom)
+        found = await look_for_orphans(made.client, 0)
+        assert [one.ledger_id for one in found.orphans] == [other.ledger_id]
+        (skipped,) = found.skipped
+        assert skipped.what == "stream /acme/test/a"
+        assert path in skipped.why
+        assert "rubbish" in skipped.why
+        (left,) = await delete_orphans(made.client, [*before.orphans, *found.orphans])
+        assert left.orphan == before.orphans[0]
+        assert "a stream that may name it cannot be read: stream /acme/test/a" in left.why
+        assert other.ledger_id not in await made.ledgers()
+
+    run(scene)
+
+
+@pytest.mark.parametrize("stream", [b"/", b"//", b"/\xff/x", b"/a\0b/c"])
+def test_a_ledger_for_a_stream_that_cannot_be_stops_nothing(stream: bytes) -> None:
+    async def scene(made: Bench) -> None:
+        await made.client.create_ledger(custom={**APPLICATION, "stream": stream})
+        ledger_id = await abandoned_ledger(made)
+        found = await look_for_orphans(made.client, 0)
+        assert ledger_id in [one.ledger_id for one in found.orphans]
+
+    run(scene)
+
+
+def test_a_ledger_that_cannot_be_read_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scene(made: Bench) -> None:
+        ledger_id = await abandoned_ledger(made)
+        poisoned = await abandoned_ledger(made)
+        read = made.client.ledger_metadata
+
+        async def ledger_metadata(wanted: int) -> LedgerMetadata:
+            if wanted == poisoned:
+                raise MetadataError("it cannot be understood")
+            return await read(wanted)
+
+        monkeypatch.setattr(made.client, "ledger_metadata", ledger_metadata)
+        found = await look_for_orphans(made.client, 0)
+        assert [one.ledger_id for one in found.orphans] == [ledger_id]
+        assert found.skipped == [Skipped(f"ledger {poisoned}", "it cannot be understood")]
 
     run(scene)

@@ -195,14 +195,21 @@ def _storage() -> None:
     )
     _add(
         Rule(
-            "taken", "`bookie.min_free_bytes`: the rest of the smallest disk", rules.disk_threshold
+            "taken",
+            "`bookie.min_free_bytes`: the rest of the smallest disk",
+            rules.disk_threshold("bookie.min_free_bytes"),
         ),
         "diskUsageThreshold",
     )
     _add(
-        skip("one threshold: `bookie.min_free_bytes`"),
-        "diskUsageWarnThreshold diskUsageLwmThreshold",
+        Rule(
+            "taken",
+            "`bookie.writable_free_bytes`: the rest of the smallest disk",
+            rules.low_water_threshold,
+        ),
+        "diskUsageLwmThreshold",
     )
+    _add(skip("nothing warns before `bookie.min_free_bytes`"), "diskUsageWarnThreshold")
     _add(seconds_of_ms("bookie.check_space_s"), "diskCheckInterval")
     _add(
         always(

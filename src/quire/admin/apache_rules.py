@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from quire.admin.apache_conf import Machine, Outcome, Verdict, ignored, implied, refused, taken
+from quire.units import host_port
 
 Apply = Callable[[str, Mapping[str, str], Machine], Outcome]
 
@@ -166,16 +167,29 @@ def part_of_uri(value: str, all: Mapping[str, str], machine: Machine) -> Outcome
     return implied("in `metadata`, beside zkServers")
 
 
-def disk_threshold(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
-    share = number(value)
-    if not 0 < share < 1:
-        raise ValueError(f"{value} is no share of a disk")
-    sizes = [machine.disk_bytes(one) for one in words(all.get("ledgerDirectories", ""))]
-    known = [size for size in sizes if size is not None]
-    if not known:
-        return ignored("the size of the disk is not known: set `bookie.min_free_bytes`")
-    free = int(min(known) * (1 - share))
-    return taken(f"{1 - share:.0%} of the smallest disk", bookie__min_free_bytes=free)
+def disk_threshold(key: str) -> Apply:
+    """Return the rule of a share of the disk that may be used: the rest of it goes to `key`."""
+
+    def apply(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
+        share = number(value)
+        if not 0 < share < 1:
+            raise ValueError(f"{value} is no share of a disk")
+        sizes = [machine.disk_bytes(one) for one in words(all.get("ledgerDirectories", ""))]
+        known = [size for size in sizes if size is not None]
+        if not known:
+            return ignored(f"the size of the disk is not known: set `{key}`")
+        free = int(min(known) * (1 - share))
+        return Outcome("taken", f"{1 - share:.0%} of the smallest disk", {key: free})
+
+    return apply
+
+
+def low_water_threshold(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
+    """Apache takes it for the upper mark of free space; only below the other it has a meaning."""
+    limit = all.get("diskUsageThreshold")
+    if limit is None or number(value) > number(limit):
+        return ignored("it has a meaning only beside a `diskUsageThreshold` that is larger")
+    return disk_threshold("bookie.writable_free_bytes")(value, all, machine)
 
 
 def compaction_interval(which: str) -> Apply:
@@ -291,8 +305,8 @@ def http_enabled(value: str, all: Mapping[str, str], machine: Machine) -> Outcom
         return implied("it is off unless asked for")
     host, port = all.get("httpServerHost", "0.0.0.0"), all.get("httpServerPort", "8080")
     if host not in ("localhost", "127.0.0.1"):
-        return ignored(f"it would answer everybody who reaches {host}:{port}: {NO_HTTP}")
-    return taken("", bookie__http=f"{host}:{port}")
+        return ignored(f"it would answer everybody who reaches {host_port(host, port)}: {NO_HTTP}")
+    return taken("", bookie__http=host_port(host, port))
 
 
 def zookeeper_acls(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:

@@ -26,7 +26,7 @@ from quire.admin.tls import client_config, connect, tls_options
 if TYPE_CHECKING:
     import quire
     from quire.http.security import HttpOptions
-    from quire.replication.settings import AutorecoverySettings
+    from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
     from quire.replication.status import Overview, WhyNot
 
 
@@ -127,9 +127,10 @@ async def _start(
 
 
 def beside(
-    uri: str, settings: AutorecoverySettings, log: Callable[..., None]
+    uri: str, settings: AutorecoverySettings, log: Callable[..., None], stats: AutorecoveryStats
 ) -> Callable[[str], Coroutine[Any, Any, None]]:
-    """What a bookie's process runs besides: given the bookie's id, which it is named by."""
+    """Return what a bookie's process runs besides, given the bookie's id, which it is named by. It
+    counts in `stats`, also where it has to begin anew."""
     config = client_config()
 
     async def run(bookie_id: str) -> None:
@@ -137,7 +138,7 @@ def beside(
         from quire.replication.autorecovery import Autorecovery
 
         async with quire.connect(uri, config=config) as client:
-            await Autorecovery(client, bookie_id, settings=settings, log=log).run()
+            await Autorecovery(client, bookie_id, settings=settings, log=log, stats=stats).run()
 
     return run
 
@@ -161,6 +162,13 @@ def status(uri: str, as_json: bool) -> None:
         f"ledgers: {found.marked} lack replicas, {found.locked} are worked on, "
         f"the last attempt failed with {found.failing}"
     )
+    if found.unreadable is not None:
+        click.echo(
+            f"skipped, for its metadata or mark cannot be read: {found.unreadable.sentence()}, as "
+            f"of {time_text(found.unreadable.at_ms)}"
+        )
+    for damaged in found.damaged:
+        click.echo(f"damaged: {damaged}")
     if (check := found.placement) is not None:
         click.echo(
             f"placement: {check.misplaced} of {check.ledgers} ledgers lie otherwise than they "
@@ -195,12 +203,15 @@ async def _list(uri: str, as_json: bool) -> None:
     from quire.replication.status import marked_ledgers
 
     client: quire.Client
+    malformed: dict[str, str] = {}
     async with _store(uri) as client:
-        async for one in marked_ledgers(client.metadata):
+        async for one in marked_ledgers(client.metadata, malformed=malformed):
             if as_json:
                 print_json({**one.as_json(), "why": one.sentence()})
             else:
                 click.echo(_line(one))
+    for path, why in malformed.items():
+        say(f"{path} is among the marks, and is no mark: {why}")
 
 
 def _line(one: WhyNot) -> str:

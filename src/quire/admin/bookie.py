@@ -93,6 +93,7 @@ def bookie(
     from quire.admin.configuration import assignments_layer, configured
     from quire.bookie.main import BookieOptions, log_event, run_bookie
     from quire.configuration.layers import options_layer
+    from quire.replication.settings import AutorecoveryStats
 
     options = options_layer(
         {
@@ -108,6 +109,7 @@ def bookie(
     layers.append(server_tls(configured(*layers), **tls))
     configuration = configured(*layers)
     process = configuration.bookie_process()
+    stats = AutorecoveryStats() if process.autorecovery else None
     if not process.directories:
         raise click.UsageError("where does it keep its entries? Give --dir DIR")
     fill_options(configuration.http_side("bookie").options())
@@ -126,8 +128,8 @@ def bookie(
             config=configuration.bookie(),
             on_serving=_print_id,
             loading_bar=_loading_bar if sys.stderr.isatty() else None,
-            around=around_bookie(uri, log_event),
-            beside=beside(uri, autorecovery_settings, log_event) if process.autorecovery else None,
+            around=around_bookie(uri, log_event, stats),
+            beside=beside(uri, autorecovery_settings, log_event, stats) if stats else None,
         )
     )
 

@@ -216,11 +216,14 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     """Remove the cookie of BOOKIE from the cluster, which then knows it no more.
 
     Its directories are left as they are, and refused by then. What it holds is not copied: see
-    `quire bookie decommission`. Asks first where standard input is a terminal.
+    `quire bookie decommission`. With --force the cluster remembers that a bookie of this id held
+    data: the next one begins as one that has lost it, and answers "unknown" until autorecovery has
+    brought it back. Asks first where standard input is a terminal.
     """
 
     async def work() -> int:
         from quire.bookie.identity import check_not_registered, its_cookie
+        from quire.metadata.bookie_directories import forget_bookie
 
         async with opened_metadata(uri) as store:
             known = await its_cookie(store, bookie)
@@ -233,6 +236,8 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
                 return EXIT_ERROR
             if not dry_run:
                 await store.delete_cookie(bookie, known.version)
+                if not force:
+                    await forget_bookie(store, bookie)
             done = "would be removed" if dry_run else "is removed"
             say(f"the cluster's cookie of bookie {bookie} {done}")
             return 0

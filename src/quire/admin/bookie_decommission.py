@@ -90,7 +90,11 @@ def decommission(
 def _text(found: Decommissioned, keep_cookie: bool) -> str:
     bookie = found.moved.bookie
     lines = [done_text(found.moved)]
-    if not found.drained:
+    if found.moved.unreadable_count:
+        lines.append(
+            f"bookie {bookie} keeps its cookie: ledgers whose metadata cannot be read may name it"
+        )
+    elif not found.drained:
         lines.append(f"bookie {bookie} is still needed: run this again")
     elif keep_cookie:
         lines.append(f"bookie {bookie} is empty and read-only; --cancel makes it writable again")

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.bookie_disk import directory_argument, looked_at
-from quire.admin.bookie_identity import held, old_directory, opened_metadata
+from quire.admin.bookie_identity import (
+    behind,
+    expected_of,
+    held,
+    old_directory,
+    opened_metadata,
+)
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import json_option, optional_metadata_option, run_async
 from quire.admin.output import print_json
@@ -18,27 +24,34 @@ from quire.units import are, counted, plural
 if TYPE_CHECKING:
     from quire.storage.check import Checked, Survey
     from quire.storage.disk import RealDisk
+    from quire.storage.incarnation import Expected
     from quire.storage.rebuild import Rebuilt
 
 
 @click.command()
-@optional_metadata_option("The bookie's cluster, which knows whether the directory was replaced.")
+@optional_metadata_option("The bookie's cluster, which knows whether the directory is an old one.")
 @directory_argument
 @json_option("One JSON object a segment, and one in the end.")
 def check(uri: str | None, directory: str, as_json: bool) -> int:
     """Check that a data directory holds together: every block, every run, every index.
 
-    Reads all of it. Exit status 1 where something is missing or damaged, or where the directory is
-    an old one, which the bookie has no more. Beside a bookie that runs segments may go meanwhile,
+    Reads all of it. Exit status 1 where something is missing or damaged, where the directory is an
+    old one, which the bookie has no more, or where it went back in time: it was restored from an
+    older copy, or its newest files were deleted. The bookie's next start treats such a directory as
+    lost, and autorecovery repairs it. Beside a bookie that runs segments may go meanwhile,
     which is told and no error.
     """
     from quire.storage.check import check_segments, survey
+    from quire.storage.incarnation import Expected
 
     counts = {"sealed": 0, "open": 0, "gone": 0}
     bad = 0
     with looked_at(directory) as place:
+        # The cluster first: beside a bookie that runs the log goes on meanwhile.
+        old, expected = run_async(_asked(uri, place)) if uri is not None else ("", Expected())
         found = survey(place)
-        old = run_async(_asked(uri, place)) if uri is not None else ""
+        if not old and (why := expected.held_against(found.position)):
+            old = behind(place.path, why)
         with Progress(
             "check", total=found.size_bytes, in_bytes=True, shown=not as_json, counted="segments"
         ) as progress:
@@ -51,16 +64,18 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
     return EXIT_ERROR if bad or old or found.problems else 0
 
 
-async def _asked(uri: str, place: RealDisk) -> str:
-    """A disk can be checked without its cluster."""
+async def _asked(uri: str, place: RealDisk) -> tuple[str, Expected]:
+    """What the cluster holds against the directory, and how far its log should go. A disk can be
+    checked without its cluster."""
     from quire.errors import MetadataError
+    from quire.storage.incarnation import Expected
 
     try:
         async with opened_metadata(uri) as store:
-            return await old_directory(store, place)
+            return await old_directory(store, place), await expected_of(store, place)
     except MetadataError as error:
         say(f"whether a bookie still has {place.path} is not known: {error}")
-        return ""
+        return "", Expected()
 
 
 def _tell(one: Checked, as_json: bool) -> None:

@@ -25,6 +25,7 @@ from quire.admin.job_progress import JobBar
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 from quire.metadata.naming import SomeLedgers
+from quire.metadata.unreadable import Unread
 from quire.units import are
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Loss:
     """Each entry is on one bookie alone."""
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
     """Of a segment that names the bookie no other member is registered."""
+    unread: Unread = field(default_factory=Unread)
+    """Ledgers whose metadata cannot be read: they may name the bookie."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata, bookie: str, known: Bookies) -> None:
         self.all.add(ledger_id)
@@ -65,6 +68,7 @@ class Loss:
             "open": _as_json(self.open),
             "only_here": _as_json(self.only_here),
             "waiting": _as_json(self.waiting),
+            "unreadable": {"count": len(self.unread), "ledger_ids": list(self.unread.named)},
         }
 
 
@@ -151,6 +155,11 @@ def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content])
     for path, found in others.items():
         if found.ledgers is None:
             say(f"{path} cannot be used either, and counts as lost here: {found.unreadable}")
+    if loss.unread:
+        say(
+            f"the metadata of {loss.unread} cannot be read: it may name bookie {bookie}. Until it "
+            f"can be read again, the bookie does not say that an entry does not exist"
+        )
     if not loss.all.count:
         click.echo(f"no ledger that names bookie {bookie} was in {lost}")
         return
@@ -253,7 +262,7 @@ async def _loss(
     here = [one.ledgers for one in others.values() if one.ledgers is not None]
     known = await store.bookies()
     with JobBar(shown=shown) as progress:
-        async for page in pages_naming(store, holder.bookie_id, progress):
+        async for page in pages_naming(store, holder.bookie_id, progress, loss.unread):
             for ledger_id, metadata in page:
                 if not any(ledger_id in ledgers for ledgers in here):
                     loss.add(ledger_id, metadata, holder.bookie_id, known)

@@ -179,6 +179,7 @@ async def _remove_cookie(
 ) -> None:
     from quire.bookie.identity import check_not_registered
     from quire.errors import NoSuchKeyError
+    from quire.metadata.bookie_directories import forget_bookie
 
     async with opened_metadata(uri) as store:
         await _check_cluster(store, cookie)
@@ -191,6 +192,8 @@ async def _remove_cookie(
             except NoSuchKeyError:
                 return
             await store.delete_cookie(cookie.bookie_id, found.version)
+            if not force:
+                await forget_bookie(store, cookie.bookie_id)
 
 
 async def _check_cluster(store: MetadataStore, cookie: Cookie) -> None:

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
     from quire.codec.cookie import Cookie
     from quire.codec.ledger_metadata import LedgerMetadata
     from quire.metadata.base import MetadataStore
+    from quire.metadata.bookie_directories import BookieDirectories
+    from quire.metadata.unreadable import Unread
     from quire.storage.disk import RealDisk
+    from quire.storage.incarnation import Expected
     from quire.storage.seams import Disk
 
 NAMED_MAX = 5
@@ -68,28 +71,56 @@ def errors_of(directory: str) -> Iterator[None]:
 
 
 async def old_directory(store: MetadataStore, disk: Disk) -> str:
-    """What the cluster knows against this directory: that another one is in its place, or that it
-    was taken away; '' for nothing. MetadataError."""
-    from quire.bookie.identity import check_current, stored_cookie, value_of
+    """What the cluster knows against this directory: that another one is in its place, that it was
+    taken away, or that it is an older copy of itself; '' for nothing. The log is not read.
+    MetadataError."""
+    from quire.bookie.identity import check_current
+    from quire.bookie.rollback import expected_in
     from quire.errors import CookieError
-    from quire.metadata.bookie_directories import read_directories
     from quire.storage.directory import read_identity
+
+    bookie_id, known = await _known_of(store, disk)
+    identity = read_identity(disk)
+    if identity is None:
+        return ""
+    try:
+        check_current(known, disk.path, identity.name, bookie_id, store.uri)
+    except CookieError as error:
+        return str(error)
+    why = expected_in(disk, known).went_back
+    return behind(disk.path, why) if why else ""
+
+
+async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
+    """How far the log of this directory should go, as far as the cluster knows. MetadataError."""
+    from quire.bookie.rollback import expected_in
+
+    return expected_in(disk, (await _known_of(store, disk))[1])
+
+
+async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
+    """The bookie that this directory belongs to, and what the cluster knows of its directories: of
+    a directory that says nothing of its bookie, or is of another cluster, nothing."""
+    from quire.bookie.identity import stored_cookie, value_of
+    from quire.errors import CookieError
+    from quire.metadata.bookie_directories import BookieDirectories, read_directories
 
     try:
         cookie = stored_cookie(disk)
     except CookieError:
-        return ""  # nobody can tell whose it is
-    identity = read_identity(disk)
-    if cookie is None or identity is None:
-        return ""
-    if (cookie.instance_id or "") != await store.instance_id():
-        return ""
-    known = value_of(await read_directories(store, cookie.bookie_id))
-    try:
-        check_current(known, disk.path, identity.name, cookie.bookie_id, store.uri)
-    except CookieError as error:
-        return str(error)
-    return ""
+        cookie = None  # nobody can tell whose it is
+    if cookie is None or (cookie.instance_id or "") != await store.instance_id():
+        return "", BookieDirectories()
+    return cookie.bookie_id, value_of(await read_directories(store, cookie.bookie_id))
+
+
+def behind(path: str, why: str) -> str:
+    """What to say of a directory that went back in time."""
+    return (
+        f"{path} {why}. The bookie may be started with it: what the directory does not have counts "
+        "as lost until autorecovery has brought it back. If the right directory still exists, put "
+        "it back instead"
+    )
 
 
 def absolute(directories: Sequence[str]) -> list[str]:
@@ -121,31 +152,41 @@ def looking_at_ledgers(progress: JobBar) -> Callable[[int], None]:
 
 
 def pages_naming(
-    store: MetadataStore, bookie_id: str, progress: JobBar
+    store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """`metadata.naming.pages_naming`, with progress."""
     from quire.metadata import naming
 
-    return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress))
+    return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress), unread)
 
 
-async def ledgers_naming(store: MetadataStore, bookie_id: str, progress: JobBar) -> list[int]:
-    """Some of the ledgers whose metadata names the bookie: the first page with any. Looks at all
-    of them where there is none. MetadataError."""
-    async for page in pages_naming(store, bookie_id, progress):
+async def ledgers_naming(
+    store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
+) -> list[int]:
+    """Return some of the ledgers whose metadata names the bookie: the first page with any.
+
+    Where there is none, all ledgers were looked at, and those that could not be read are in
+    `unread`. Raises MetadataError.
+    """
+    async for page in pages_naming(store, bookie_id, progress, unread):
         if page:
             return [ledger_id for ledger_id, _ in page]
     return []
 
 
 async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
-    """`UsageError` where ledgers name the bookie. `shown`: with progress."""
+    """Raise UsageError where ledgers name the bookie, or may name it. `shown`: with progress.
+
+    A ledger whose metadata cannot be read counts as one that may name it.
+    """
     from quire.admin.job_progress import JobBar
     from quire.bookie.identity import repair
     from quire.errors import UsageError
+    from quire.metadata.unreadable import REMEDY, Unread
 
+    unread = Unread()
     with JobBar(shown=shown) as progress:
-        needing = await ledgers_naming(store, bookie_id, progress)
+        needing = await ledgers_naming(store, bookie_id, progress, unread)
     if needing:
         some = ", ".join(map(str, needing[:NAMED_MAX]))
         more = ", ..." if len(needing) > NAMED_MAX else ""
@@ -154,4 +195,10 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
             remedy="Replicate them and free the id: "
             + repair("decommission", bookie_id, uri=store.uri)
             + "; --force gives these copies up",
+        )
+    if unread:
+        raise UsageError(
+            f"no ledger that can be read names bookie {bookie_id}, but the metadata of {unread} "
+            f"cannot be read and may name it ({unread.why}): nothing was changed",
+            remedy=REMEDY,
         )

@@ -46,17 +46,20 @@ def init(
     This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
     the id, it is an error and nothing is changed.
     """
-    from quire.codec.registration import check_bookie_id
+    from quire.codec.registration import check_bookie_id, default_bookie_id
 
-    wanted = bookie_id or f"{advertise}:{port}"
+    wanted = bookie_id or default_bookie_id(advertise, port)
     check_bookie_id(wanted)
 
     async def work() -> None:
         from quire.bookie.identity import create_identity
+        from quire.clock import SystemClock
 
         async with opened_metadata(uri) as store:
             with held(directory) as disk:
-                cookie = await create_identity(disk, store, wanted, secrets.token_bytes)
+                cookie = await create_identity(
+                    disk, store, wanted, secrets.token_bytes, SystemClock().now_ms()
+                )
         if as_json:
             print_json(cookie_as_json(cookie) or {})
         else:

@@ -11,6 +11,7 @@ from quire.admin.groups import say
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.tls import connect, tls_options
+from quire.units import host_port
 
 if TYPE_CHECKING:
     import quire
@@ -42,7 +43,7 @@ def bookies(uri: str, space: bool, as_json: bool) -> None:
                 described["total_bytes"] = info.total_bytes if info else None
             print_json(described)
         else:
-            line = f"{bookie_id} {state} {address.host}:{address.port}"
+            line = f"{bookie_id} {state} {host_port(address.host, address.port)}"
             click.echo(f"{line} {_space(info)}" if space else line)
     if not found.writable and not found.readonly:
         say("no bookies are registered")

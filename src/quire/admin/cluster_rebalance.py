@@ -16,6 +16,7 @@ from quire.admin.move_options import (
     parallel_option,
     rate_option,
     run_job,
+    say_what_was_skipped,
 )
 from quire.admin.options import (
     json_option,
@@ -102,6 +103,7 @@ def rebalance(
         click.echo("\n".join(_lines(result)))
         for left in result.left[:LINES_MAX]:
             say(f"ledger {left.ledger}: {left.why}")
+        say_what_was_skipped(result.unreadable, result.unreadable_count)
     return EXIT_ERROR if result.left else 0
 
 

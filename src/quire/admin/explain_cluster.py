@@ -79,6 +79,12 @@ def _lines(view: View) -> list[str]:
         lines += _problem(one)
     if not view.problems:
         lines.append("✓ Nothing is wrong that is known of")
+    if view.lost is None or not view.lost.whole:
+        looked_at = 0 if view.lost is None else view.lost.records
+        lines.append(
+            "note: not all streams, objects and datasets were looked at for ledgers that are gone "
+            f"({looked_at} so far)"
+        )
     lines += [f"runs: {one.sentence()}" for one in view.running]
     return lines
 

@@ -45,10 +45,15 @@ def explain(uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
 
 
 async def _explain(uri: str, ledger_id: int, deep: bool, password: bytes) -> Explained:
+    from quire.errors import NoSuchLedgerError
     from quire.replication.explain import explain_ledger
+    from quire.streams.owners import missed
 
     async with explaining(uri) as client:
-        return await explain_ledger(client, ledger_id, deep=deep, password=password)
+        try:
+            return await explain_ledger(client, ledger_id, deep=deep, password=password)
+        except NoSuchLedgerError as error:
+            raise await missed(client, error, ledger_id) from None
 
 
 def _lines(found: Explained) -> list[str]:

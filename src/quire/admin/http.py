@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from quire.bookie.server import Bookie
     from quire.http.security import HttpOptions
     from quire.http.server import HttpServer
+    from quire.replication.settings import AutorecoveryStats
 
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)
@@ -128,9 +129,10 @@ def given_options() -> HttpOptions | None:
 
 
 def around_bookie(
-    uri: str, log: Callable[..., None]
+    uri: str, log: Callable[..., None], autorecovery: AutorecoveryStats | None
 ) -> Callable[[Bookie], AbstractAsyncContextManager[Any]] | None:
-    """What `BookieOptions.around` is to be."""
+    """Return the value of `BookieOptions.around`. `autorecovery`: the counters of the autorecovery
+    that the bookie's process runs, which become metrics."""
     options = given_options()
     if options is None:
         return None
@@ -139,7 +141,9 @@ def around_bookie(
 
     # Of this client only reads and jobs of an operator: with TLS to bookies by the environment.
     config = client_config()
-    return lambda bookie: serve_bookie(bookie, options, uri, config, quire.__version__, log)
+    return lambda bookie: serve_bookie(
+        bookie, options, uri, config, quire.__version__, log, autorecovery=autorecovery
+    )
 
 
 @click.command()

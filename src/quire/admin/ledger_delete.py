@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import LEDGER_ID_MAX, dry_run_option, metadata_option, run_async
+from quire.admin.progress import Progress
 from quire.units import counted
 
 if TYPE_CHECKING:
+    from quire.client import Client
     from quire.codec.ledger_metadata import LedgerMetadata
 
 
@@ -21,22 +24,30 @@ if TYPE_CHECKING:
     "ledger_ids", metavar="ID...", nargs=-1, required=True, type=click.IntRange(0, LEDGER_ID_MAX)
 )
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Delete also ledgers that a stream, an object, a dataset or another application needs, "
+    "which loses their data.",
+)
 @dry_run_option("Only say what would be deleted.")
-def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool, dry_run: bool) -> int:
+def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_run: bool) -> int:
     """Delete ledgers; bookies free their space at their next garbage collection.
 
-    Asks first, once for all, where standard input is a terminal. Where one of them does not exist
-    none is deleted.
+    Asks first, once for all, where standard input is a terminal. None is deleted where one of them
+    does not exist. Without --force none is deleted where one of them belongs to a stream, an
+    object, a dataset or another application, or where that cannot be told.
     """
     ask = not yes and sys.stdin.isatty()
-    return run_async(_delete(uri, list(dict.fromkeys(ledger_ids)), ask, dry_run))
+    return run_async(_delete(uri, list(dict.fromkeys(ledger_ids)), ask, force, dry_run))
 
 
-async def _delete(uri: str, ledger_ids: list[int], ask: bool, dry_run: bool) -> int:
+async def _delete(uri: str, ledger_ids: list[int], ask: bool, force: bool, dry_run: bool) -> int:
     import quire
 
     async with quire.connect(uri) as client:
-        found = {one: _described(await client.ledger_metadata(one)) for one in ledger_ids}
+        found = {one: await _found(client, one, force) for one in ledger_ids}
+        await check_owners(client, ledger_ids, force=force)
         if dry_run:
             for ledger_id, what in found.items():
                 say(f"ledger {ledger_id} ({what}) would be deleted")
@@ -50,6 +61,30 @@ async def _delete(uri: str, ledger_ids: list[int], ask: bool, dry_run: bool) -> 
             await client.delete_ledger(ledger_id)
             say(f"ledger {ledger_id} deleted")
     return 0
+
+
+async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
+    """Raise LedgerOwnedError if somebody needs one of these ledgers. With `force`, say who."""
+    from quire.streams.owners import find_claims, refuse_owned
+
+    if force:
+        for ledger_id, claims in (await find_claims(client, ledger_ids, scan=False)).items():
+            for claim in claims:
+                say(f"warning: ledger {ledger_id} belongs to {claim}")
+        return
+    with Progress("look for owners", counted="records") as progress:
+        await refuse_owned(client, ledger_ids, looked_at=lambda count: progress.advance(count, 0))
+
+
+async def _found(client: Client, ledger_id: int, force: bool) -> str:
+    from quire.errors import UnreadableMetadataError
+
+    try:
+        return _described(await client.ledger_metadata(ledger_id))
+    except UnreadableMetadataError:
+        if not force:
+            raise
+        return "its metadata cannot be understood"
 
 
 def _described(metadata: LedgerMetadata) -> str:

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import LEDGER_ID_MAX, json_option, metadata_option, run_async
 from quire.admin.output import ledger_as_json, print_json
 
 if TYPE_CHECKING:
     from quire.client import Client
+    from quire.metadata.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64
 
@@ -27,25 +29,34 @@ LOOKUPS_IN_FLIGHT = 64
     help="Only ledgers from this id on.",
 )
 @json_option("One JSON object a line, with what `show --json` says of the ledger.")
-def list_ledgers(uri: str, first: int, as_json: bool) -> None:
-    """List the ids of all ledgers, ascending, one a line."""
-    run_async(_list(uri, first, as_json))
+def list_ledgers(uri: str, first: int, as_json: bool) -> int:
+    """List the ids of all ledgers, ascending, one a line.
+
+    With --json, a ledger whose metadata cannot be read is an object with `ledger_id` and `error`,
+    and the exit status is 1.
+    """
+    return run_async(_list(uri, first, as_json))
 
 
-async def _list(uri: str, first: int, as_json: bool) -> None:
+async def _list(uri: str, first: int, as_json: bool) -> int:
     import quire
+    from quire.metadata.unreadable import Unread
 
+    unread = Unread()
     async with quire.connect(uri) as client:
         async for ids in _pieces(client, first):
             if not as_json:
                 sys.stdout.write("".join(f"{ledger_id}\n" for ledger_id in ids))
                 continue
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(_described(client, ledger_id)) for ledger_id in ids]
+                tasks = [group.create_task(_described(client, one, unread)) for one in ids]
             for task in tasks:
                 if (described := task.result()) is not None:
                     print_json(described)
         sys.stdout.flush()
+    if unread:
+        say(f"the metadata of {unread} cannot be read: {unread.why}")
+    return EXIT_ERROR if unread else 0
 
 
 async def _pieces(client: Client, first: int) -> AsyncIterator[list[int]]:
@@ -58,10 +69,8 @@ async def _pieces(client: Client, first: int) -> AsyncIterator[list[int]]:
     yield piece
 
 
-async def _described(client: Client, ledger_id: int) -> dict[str, Any] | None:
-    from quire.errors import NoSuchLedgerError
+async def _described(client: Client, ledger_id: int, unread: Unread) -> dict[str, Any] | None:
+    """Return a ledger as JSON; None for one that was deleted since it was listed."""
+    from quire.http.shapes import described_or_error
 
-    try:
-        return ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
-    except NoSuchLedgerError:
-        return None  # deleted since it was listed
+    return await described_or_error(client.metadata, ledger_id, ledger_as_json, unread)

@@ -26,22 +26,44 @@ from quire.units import counted
 @ledger_argument
 @password_option
 @liars_option
+@click.option(
+    "--unverified-password",
+    is_flag=True,
+    help="Recover also where nobody can check the password: an empty ledger whose metadata stores "
+    "none (format 1).",
+)
 @json_option("Print what `show --json` says of the closed ledger.")
-def recover(uri: str, ledger_id: int, password: bytes, assume_liars: int, as_json: bool) -> None:
+def recover(
+    uri: str,
+    ledger_id: int,
+    password: bytes,
+    assume_liars: int,
+    unverified_password: bool,
+    as_json: bool,
+) -> None:
     """Fence the writer of a ledger, if there is one, and close the ledger.
 
     Every acknowledged entry is in it afterwards. A ledger that is closed already stays as it is.
     """
-    run_async(_recover(uri, ledger_id, password, assume_liars, as_json))
+    run_async(_recover(uri, ledger_id, password, assume_liars, unverified_password, as_json))
 
 
 async def _recover(
-    uri: str, ledger_id: int, password: bytes, assume_liars: int, as_json: bool
+    uri: str,
+    ledger_id: int,
+    password: bytes,
+    assume_liars: int,
+    unverified_password: bool,
+    as_json: bool,
 ) -> None:
     async with (
         connect(uri) as client,
         await client.open_ledger(
-            ledger_id, password=password, recover=True, assume_liars=assume_liars
+            ledger_id,
+            password=password,
+            recover=True,
+            assume_liars=assume_liars,
+            unverified_password=unverified_password,
         ) as reader,
     ):
         if as_json:

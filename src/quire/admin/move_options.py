@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -26,7 +26,7 @@ from quire.units import counted
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
-    from quire.replication.move_result import RecoverResult
+    from quire.replication.move_result import Left, RecoverResult
 
 T = TypeVar("T")
 
@@ -145,6 +145,19 @@ def say_what_is_left(result: RecoverResult) -> None:
         say(line)
     if len(lines) > LINES_MAX:
         say(f"... and {counted(len(lines) - LINES_MAX, 'ledger')} more")
+    say_what_was_skipped(result.unreadable, result.unreadable_count)
+    if result.unreadable_count:
+        from quire.metadata.unreadable import REMEDY
+
+        say(f"they may name {result.bookie}. {REMEDY}")
+
+
+def say_what_was_skipped(named: Sequence[Left], count: int) -> None:
+    """Print a line for each ledger that could not be read, some of them at most."""
+    for one in named:
+        say(f"ledger {one.ledger} was skipped: {one.why}")
+    if count > len(named):
+        say(f"... and {counted(count - len(named), 'ledger')} more that cannot be read")
 
 
 def planned_text(result: RecoverResult) -> str:
@@ -182,4 +195,6 @@ def done_text(result: RecoverResult) -> str:
     ):
         if ledgers:
             text += f"; {len(ledgers)} {what}"
+    if result.unreadable_count:
+        text += f"; {result.unreadable_count} skipped, for their metadata cannot be read"
     return text

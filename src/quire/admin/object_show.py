@@ -20,20 +20,36 @@ if TYPE_CHECKING:
 @name_argument
 @json_option("One JSON object.")
 def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
-    """Show what is known of an object: size, SHA-256, ledger, metadata. Nothing of it is read."""
-    described = object_as_json(bucket, run_async(_info(uri, bucket, name)))
+    """Show what is known of an object: size, SHA-256, ledger, metadata. Nothing of it is read.
+
+    An object whose ledger does not exist any more is told as lost.
+    """
+    info, lost = run_async(_info(uri, bucket, name))
+    described = object_as_json(bucket, info)
+    if lost:
+        described["lost"] = True
     if as_json:
         print_json(described)
     else:
         click.echo("\n".join(_lines(described)))
 
 
-async def _info(uri: str, bucket: str, name: str) -> ObjectInfo:
+async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
+    """Return what is known of the object, and whether its ledger is gone."""
     import quire
+    from quire.errors import NoSuchLedgerError
     from quire.streams.objects import Objects
 
     async with quire.connect(uri) as client:
-        return await Objects(client, bucket).info(name)
+        objects = Objects(client, bucket)
+        info = await objects.info(name)
+        try:
+            await client.ledger_metadata(info.ledger_id)
+        except NoSuchLedgerError:
+            # It may have been replaced in between: then the new head says so.
+            now = await objects.info(name)
+            return now, now.ledger_id == info.ledger_id
+        return info, False
 
 
 def _lines(described: dict[str, Any]) -> list[str]:
@@ -44,6 +60,11 @@ def _lines(described: dict[str, Any]) -> list[str]:
         f"SHA-256   {described['sha256']}",
         f"created   {described['ctime'] or 'not known'}",
         f"ledger    {described['ledger_id']}",
+        *(
+            ["lost      the ledger does not exist any more: the bytes of the object are gone"]
+            if described.get("lost")
+            else []
+        ),
         f"chunks    {described['chunks']} of {described['chunk_bytes']} bytes",
         *(f"metadata  {key}={value}" for key, value in described["metadata"].items()),
     ]

@@ -6,7 +6,7 @@ import click
 
 from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, job_options
-from quire.admin.stream_options import name_argument, namespace_option
+from quire.admin.stream_options import name_argument, namespace_option, stream_callback
 from quire.units import counted
 
 
@@ -28,7 +28,10 @@ from quire.units import counted
     "with nothing behind it]",
 )
 @click.option("--to", metavar="DIR", help="The table: a directory, or a URI of a store.")
-@click.option("--to-stream", metavar="NAME", help="The stream that gets what has changed.")
+@click.option(
+    "--to-stream", metavar="NAME", callback=stream_callback,
+    help="The stream that gets what has changed.",
+)  # fmt: skip
 @click.option("--full", is_flag=True, help="Read all of the stream, not only what is new.")
 @click.option("--skip-keyless", is_flag=True, help="Leave out records without key.")
 @dry_run_option("Change nothing; say how many records would be read.")

@@ -7,11 +7,37 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.pipeline import Bar, Job, job_options, key_values
-from quire.admin.stream_options import namespace_option
+from quire.admin.stream_options import checked, namespace_option, stream_callback
 from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target
+
+
+def _streams(text: str) -> str:
+    from quire.spark.stream_write_options import parse_streams
+
+    parse_streams(text)
+    return text
+
+
+def _token(text: str) -> str:
+    from quire.codec.stream_control import check_token
+
+    return check_token(text)
+
+
+def _job_name(text: str) -> str:
+    from quire.streams.published import check_key_name
+
+    return check_key_name(text, "a job")
+
+
+def _writer_name(text: str) -> str:
+    from quire.streams.published import check_key_name
+
+    return check_key_name(text, "a writer")
+
 
 _SOURCE = (
     click.argument("paths", metavar="[PATH]...", nargs=-1),
@@ -28,13 +54,16 @@ _SOURCE = (
     click.option("--schema", metavar="DDL", help='Of the files: "id BIGINT, name STRING".'),
 )
 _TARGET = (
-    click.option("--stream", metavar="NAME", help="The stream that is written."),
+    click.option(
+        "--stream", metavar="NAME", callback=stream_callback, help="The stream that is written."
+    ),
     click.option(
         "--stream-column", metavar="COLUMN", help="The column that says which stream a row is for."
     ),
     click.option(
         "--streams",
         metavar="NAME,...",
+        callback=checked(_streams),
         help="With --stream-column: streams that may be written, or patterns. [default: those "
         "that occur]",
     ),
@@ -46,7 +75,7 @@ _TARGET = (
     ),
     click.option("--order-by", metavar="COLUMN", help="Sort the rows."),
     click.option(
-        "--token", envvar="QUIRE_TOKEN", default="", metavar="TEXT",
+        "--token", envvar="QUIRE_TOKEN", default="", metavar="TEXT", callback=checked(_token),
         help="The fencing token of the streams. [default: QUIRE_TOKEN]",
     ),
 )  # fmt: skip
@@ -54,6 +83,7 @@ _ONCE = (
     click.option(
         "--txn-id",
         metavar="ID",
+        callback=checked(_job_name),
         help="What has been published under this id is not published again. [default: derived "
         "from path, size and time of each file; for a table: none]",
     ),
@@ -67,7 +97,12 @@ _FOLLOW = (
     click.option(
         "--checkpoint", metavar="DIR", help="What has been read; with --follow, --available-now."
     ),
-    click.option("--writer-id", metavar="NAME", help="Names this writer for its streams."),
+    click.option(
+        "--writer-id",
+        metavar="NAME",
+        callback=checked(_writer_name),
+        help="Names this writer for its streams.",
+    ),
     click.option("--takeover", is_flag=True, help="The writer begins with a new checkpoint."),
     click.option(
         "--interval",

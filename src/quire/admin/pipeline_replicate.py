@@ -15,7 +15,7 @@ import click
 
 from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, cluster_options, job_options
-from quire.admin.stream_options import namespace_option, set_option
+from quire.admin.stream_options import namespace_option, path_callback, set_option
 from quire.units import counted
 
 if TYPE_CHECKING:
@@ -42,7 +42,10 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option(
     "--to", metavar="URI", required=True, callback=_target, help="The metadata of the target."
 )
-@click.option("--to-namespace", metavar="PATH", help="Of the copies. [default: as in the source]")
+@click.option(
+    "--to-namespace", metavar="PATH", callback=path_callback,
+    help="Of the copies. [default: as in the source]",
+)  # fmt: skip
 @click.option(
     "--to-password",
     envvar=PASSWORD_VARIABLE,

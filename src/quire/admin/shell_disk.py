@@ -208,6 +208,7 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
 
     async def work() -> list[int]:
         from quire.errors import NoSuchLedgerError
+        from quire.metadata.unreadable import UNREADABLE
         from quire.tasks import each
 
         async with connect(uri) as client:
@@ -217,6 +218,8 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
                     await client.ledger_metadata(ledger_id)
                 except NoSuchLedgerError:
                     return False
+                except UNREADABLE:
+                    pass  # the cluster has it, whatever it says
                 return True
 
             ledger_ids = sorted(held)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.ledger_delete import check_owners
 from quire.admin.options import ENTRY_ID_MAX, check_quorums, run_async
 from quire.admin.progress import Progress
 from quire.admin.shell_options import (
@@ -27,6 +28,7 @@ from quire.admin.tls import connect
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.metadata.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64
 TEST_PAYLOAD = b"\0" * 100
@@ -68,16 +70,20 @@ def metadata_text(metadata: LedgerMetadata) -> str:
     return f"LedgerMetadata{{{', '.join(fields)}}}"
 
 
-async def each_metadata(client: Client) -> AsyncIterator[tuple[int, LedgerMetadata]]:
-    """Of all ledgers, ascending; those deleted meanwhile are left out. MetadataError."""
-    from quire.errors import NoSuchLedgerError
+async def each_metadata(
+    client: Client, unread: Unread
+) -> AsyncIterator[tuple[int, LedgerMetadata]]:
+    """Yield all ledgers with their metadata, ascending; those deleted meanwhile are left out.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`. Raises MetadataError where the
+    store does not answer.
+    """
+    from quire.metadata.unreadable import read_or_skip
     from quire.tasks import each, pages
 
     async def look(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
-        try:
-            return ledger_id, await client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
-            return None
+        found = await read_or_skip(client.metadata, ledger_id, unread)
+        return None if found is None else (ledger_id, found.value)
 
     async for ids in pages(client.list_ledgers(), LOOKUPS_IN_FLIGHT):
         for found in await each(ids, look):
@@ -92,9 +98,14 @@ async def each_metadata(client: Client) -> AsyncIterator[tuple[int, LedgerMetada
 @flag("meta", "m", "meta", help="Print the metadata, too.")
 @value("bookie", "bookieid", metavar="ID", help="Only ledgers that name this bookie.")
 @pass_shell
-def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> None:
-    """List all ledgers."""
-    uri = shell.cluster()
+def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
+    """List all ledgers.
+
+    With -meta or -bookieid, exit status 1 says that the metadata of some cannot be read.
+    """
+    from quire.metadata.unreadable import Unread
+
+    uri, unread = shell.cluster(), Unread()
 
     async def work() -> None:
         async with connect(uri) as client:
@@ -102,13 +113,22 @@ def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> None:
                 async for ledger_id in client.list_ledgers():
                     click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
                 return
-            async for ledger_id, metadata in each_metadata(client):
+            async for ledger_id, metadata in each_metadata(client, unread):
                 if bookie is None or any(bookie in one.ensemble for one in metadata.segments):
                     click.echo(f"ledgerID: {shell.ledger(ledger_id)}")
                     if meta:
                         click.echo(metadata_text(metadata))
 
     run_async(work())
+    return say_unread(unread)
+
+
+def say_unread(unread: Unread) -> int:
+    """Print which ledgers a command has skipped, if any, and return its exit status."""
+    if not unread:
+        return 0
+    say(f"{unread} skipped, because the metadata cannot be read: {unread.why}")
+    return EXIT_ERROR
 
 
 @click.command("ledgermetadata")
@@ -170,22 +190,26 @@ async def _restore(
     update: bool,
     dry_run: bool,
 ) -> None:
-    from quire.errors import LedgerExistsError, NoSuchLedgerError
+    from quire.errors import LedgerExistsError, NoSuchLedgerError, UnreadableMetadataError
 
-    store = client.metadata
+    store, version = client.metadata, None
     try:
-        there = await store.read_ledger(ledger_id)
+        version = (await store.read_ledger(ledger_id)).version
     except NoSuchLedgerError:
-        there = None
-    if there is not None and not update:
+        pass
+    except UnreadableMetadataError as error:
+        if error.version is None:
+            raise
+        version = error.version
+    if version is not None and not update:
         raise LedgerExistsError(
             f"ledger {ledger_id} has metadata: nothing was changed",
             remedy="-update replaces it; a wrong list of bookies loses entries",
         )
-    if not dry_run and there is None:
+    if not dry_run and version is None:
         await store.create_ledger(wanted, ledger_id)
-    elif not dry_run and there is not None:
-        await store.write_ledger(ledger_id, wanted, there.version)
+    elif not dry_run and version is not None:
+        await store.write_ledger(ledger_id, wanted, version)
     done = "would be restored" if dry_run else "is restored"
     click.echo(f"ledgerID: {shell.ledger(ledger_id)} {done}")
     click.echo(metadata_text(wanted))
@@ -193,11 +217,15 @@ async def _restore(
 
 @click.command("deleteledger")
 @_ledger_id
-@flag("force", "f", "force", help="Do not ask.")
+@flag("force", "f", "force", help="Do not ask, and delete also what a stream or another needs.")
 @dry_run
 @pass_shell
 def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
-    """Delete a ledger. One that is not there is success."""
+    """Delete a ledger. One that is not there is success.
+
+    Without -force a ledger that belongs to a stream, an object, a dataset or another application is
+    not deleted, nor one of which that cannot be told.
+    """
     uri, name = shell.cluster(), shell.ledger(ledger_id)
 
     async def work() -> int:
@@ -209,6 +237,7 @@ def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> i
             except NoSuchLedgerError:
                 say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
                 return 0
+            await check_owners(client, [ledger_id], force=force)
             if dry_run:
                 click.echo(f"ledger {name} ({found.state.name}) would be deleted")
                 return 0

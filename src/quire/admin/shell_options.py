@@ -100,8 +100,10 @@ class Shell:
                 return stored
         if "bookie.port" not in self.given and "bookie.advertise" not in self.given:
             raise click.UsageError("which bookie? Give -localbookie ID, or -conf bk_server.conf")
+        from quire.codec.registration import default_bookie_id
+
         host = self.given.get("bookie.advertise", process.advertise)
-        return f"{host}:{self.given.get('bookie.port', process.port)}"
+        return default_bookie_id(host, self.given.get("bookie.port", process.port))
 
     def ledger(self, ledger_id: int) -> str:
         if self.ledger_id_format == "hex":

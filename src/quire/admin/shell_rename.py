@@ -12,7 +12,7 @@ import click
 
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import run_async
-from quire.admin.shell_ledgers import LOOKUPS_IN_FLIGHT, each_metadata
+from quire.admin.shell_ledgers import LOOKUPS_IN_FLIGHT, each_metadata, say_unread
 from quire.admin.shell_options import Shell, dry_run, pass_shell, value
 from quire.admin.tls import connect
 
@@ -150,7 +150,11 @@ async def _rename_all(
     dry_run: bool,
     lacks: Callable[[int], Awaitable[bool]] | None,
 ) -> int:
+    from quire.errors import QuireError
+    from quire.metadata.unreadable import Unread
     from quire.metadata.update import update_ledger
+
+    unread = Unread()
 
     def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
         if not any(source in one.ensemble for one in metadata.segments):
@@ -162,7 +166,7 @@ async def _rename_all(
         ))  # fmt: skip
 
     issued = updated = 0
-    async for ledger_id, metadata in each_metadata(client):
+    async for ledger_id, metadata in each_metadata(client, unread):
         if limit is not None and issued == limit:
             break
         if change(metadata) is None:
@@ -172,17 +176,21 @@ async def _rename_all(
         if any(source in one.ensemble and target in one.ensemble for one in metadata.segments):
             say(f"ledger {name} is left as it is: {target} is a member beside {source}")
             continue
-        if metadata.last_entry_id >= 0 and lacks is not None and await lacks(ledger_id):
-            say(f"ledger {name} is left as it is: {target} has nothing of it")
+        try:
+            if metadata.last_entry_id >= 0 and lacks is not None and await lacks(ledger_id):
+                say(f"ledger {name} is left as it is: {target} has nothing of it")
+                continue
+            if not dry_run:
+                stored = await client.metadata.read_ledger(ledger_id)
+                await update_ledger(client.metadata, ledger_id, stored, change)
+                await asyncio.sleep(1 / per_s)
+        except QuireError as error:
+            say(f"ledger {name} is left as it is: {error}")
             continue
-        if not dry_run:
-            await update_ledger(
-                client.metadata, ledger_id, await client.metadata.read_ledger(ledger_id), change
-            )
-            await asyncio.sleep(1 / per_s)
         updated += 1
         if verbose or dry_run:
             click.echo(f"ledger {name} {'would be' if dry_run else 'is'} updated")
     done = "would be updated" if dry_run else "updated"
     click.echo(f"Total number of ledgers issued={issued} {done}={updated}")
-    return 0 if updated == issued else EXIT_ERROR
+    skipped = say_unread(unread)
+    return skipped if updated == issued else EXIT_ERROR

@@ -18,7 +18,7 @@ from quire.admin.move_options import (
 )
 from quire.admin.options import run_async
 from quire.admin.output import time_text
-from quire.admin.shell_ledgers import each_metadata
+from quire.admin.shell_ledgers import each_metadata, say_unread
 from quire.admin.shell_options import (
     Shell,
     agreed,
@@ -226,6 +226,7 @@ def query_status(shell: Shell, verbose: bool) -> None:
 
     async def work() -> list[str]:
         from quire.errors import NoSuchLedgerError
+        from quire.metadata.unreadable import UNREADABLE
         from quire.replication.locks import ReplicationLocks
         from quire.replication.marks import Marks
 
@@ -242,6 +243,8 @@ def query_status(shell: Shell, verbose: bool) -> None:
                         line += f"\tLedgerSize:{(await client.ledger_metadata(ledger_id)).length}"
                     except NoSuchLedgerError:
                         pass
+                    except UNREADABLE:
+                        line += "\tLedgerSize:unknown (its metadata cannot be read)"
                 lines.append(line)
         return lines
 
@@ -364,17 +367,20 @@ def _recovering(
 
 
 def _query(shell: Shell, uri: str, names: list[str]) -> int:
-    """Which segments of which ledgers name them, and how often."""
+    """Print which segments of which ledgers name them, and how often."""
+    from quire.metadata.unreadable import Unread
+
+    unread = Unread()
 
     async def work() -> None:
         async with connect(uri) as client:
             say("NOTE: Bookies in inspection list are marked with '*'.")
-            async for ledger_id, metadata in each_metadata(client):
+            async for ledger_id, metadata in each_metadata(client, unread):
                 _tell_ledger(shell, ledger_id, metadata, names)
 
     run_async(work())
     say("Done")
-    return 0
+    return say_unread(unread)
 
 
 def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: list[str]) -> None:
@@ -395,6 +401,7 @@ def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: 
 async def _delete_cookie(uri: str, name: str) -> None:
     from quire.admin.bookie_identity import opened_metadata
     from quire.errors import NoSuchKeyError
+    from quire.metadata.bookie_directories import forget_bookie
 
     async with opened_metadata(uri) as store:
         try:
@@ -403,4 +410,5 @@ async def _delete_cookie(uri: str, name: str) -> None:
             say(f"No cookie to remove for {name}")
             return
         await store.delete_cookie(name, known.version)
+        await forget_bookie(store, name)
     click.echo(f"the cluster's cookie of bookie {name} is removed")

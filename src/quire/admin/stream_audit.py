@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from quire.admin.groups import EXIT_ERROR, say
+from quire.admin.groups import EXIT_ERROR, fail, say
 from quire.admin.options import LEDGER_ID_MAX, json_option, metadata_option, run_async
 from quire.admin.output import print_json, time_text
 from quire.admin.tls import connect, tls_options
@@ -43,17 +43,19 @@ OLDER_THAN_S = 24 * 3600
 def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
     """Find ledgers that were made for streams and that no stream of the cluster names any more.
 
-    Prints the id of each and the stream it was made for. Exit status 1 if some could not be
-    deleted.
+    Prints the id of each and the stream it was made for. Ledgers and streams that cannot be read
+    are named on standard error, and nothing is deleted that they may own. Exit status 1 if there
+    are some, or if some ledgers could not be deleted.
     """
     return run_async(_audit(uri, delete, older_than_s, first, as_json))
 
 
 async def _audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
-    from quire.streams.orphans import delete_orphans, find_orphans
+    from quire.streams.orphans import delete_orphans, look_for_orphans
 
     async with connect(uri) as client:
-        orphans = await find_orphans(client, older_than_s, first=first)
+        found = await look_for_orphans(client, older_than_s, first=first)
+        orphans = found.orphans
         left = await delete_orphans(client, orphans) if delete else []
     stay = {one.orphan.ledger_id for one in left}
     for orphan in orphans:
@@ -72,6 +74,9 @@ async def _audit(uri: str, delete: bool, older_than_s: int, first: int, as_json:
     sys.stdout.flush()
     for one in left:
         say(f"ledger {one.orphan.ledger_id} was left: {one.why}")
+    for unread in found.skipped:
+        fail(f"{unread}")
     deleted = f", {len(orphans) - len(left)} deleted" if delete else ""
-    say(f"{counted(len(orphans), 'ledger')} of streams that no stream names{deleted}")
-    return EXIT_ERROR if left else 0
+    unread_count = f", {len(found.skipped)} not readable" if found.skipped else ""
+    say(f"{counted(len(orphans), 'ledger')} of streams that no stream names{deleted}{unread_count}")
+    return EXIT_ERROR if left or found.skipped else 0

@@ -26,17 +26,23 @@ ESCAPES = {r"\n": b"\n", r"\0": b"\0", r"\t": b"\t", r"\r": b"\r"}
 Values = dict[str, Any]
 
 
-def _path(context: click.Context, parameter: click.Parameter, value: str) -> str:
+def path_callback(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Check the path of a namespace."""
     from quire.errors import UsageError
     from quire.streams.namespace import namespace_path
 
     try:
-        return namespace_path(value)
+        return None if value is None else namespace_path(value)
     except UsageError as error:
         raise click.UsageError(str(error), context) from None
 
 
-def _name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def stream_callback(
+    context: click.Context, parameter: click.Parameter, value: str | None
+) -> str | None:
+    """Check the name of a stream."""
     from quire.codec.stream_name import stream_name
     from quire.errors import UsageError
 
@@ -44,6 +50,23 @@ def _name(context: click.Context, parameter: click.Parameter, value: str | None)
         return None if value is None else stream_name(value)
     except UsageError as error:
         raise click.UsageError(str(error), context) from None
+
+
+def checked(check: Callable[[str], str]) -> Callable[..., str | None]:
+    """Return a callback that has a function check the text of an option that may be missing. The
+    function raises UsageError."""
+
+    def callback(
+        context: click.Context, parameter: click.Parameter, value: str | None
+    ) -> str | None:
+        from quire.errors import UsageError
+
+        try:
+            return None if value is None else check(value)
+        except UsageError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+
+    return callback
 
 
 def namespace_option(
@@ -55,19 +78,19 @@ def namespace_option(
         metavar="PATH",
         envvar=NAMESPACE_VARIABLE,
         default=DEFAULT_NAMESPACE,
-        callback=_path,
+        callback=path_callback,
         help=f"Where the stream is. [default: {NAMESPACE_VARIABLE}, else {DEFAULT_NAMESPACE}]",
     )(command)
 
 
 def path_argument(command: Command) -> Command:
-    return click.argument("path", metavar="PATH", callback=_path)(command)
+    return click.argument("path", metavar="PATH", callback=path_callback)(command)
 
 
 def name_argument(
     variable: str = "name", metavar: str = "NAME", required: bool = True
 ) -> Callable[[Command], Command]:
-    return click.argument(variable, metavar=metavar, required=required, callback=_name)
+    return click.argument(variable, metavar=metavar, required=required, callback=stream_callback)
 
 
 def password_option(command: Command) -> Command:

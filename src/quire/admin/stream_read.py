@@ -21,6 +21,7 @@ from quire.admin.output import OutputThread
 from quire.admin.progress import Progress
 from quire.admin.stream_options import (
     PLACES,
+    checked,
     delimiter_option,
     name_argument,
     namespace,
@@ -53,6 +54,12 @@ class Wanted:
     on_gap: str
     form: str
     delimiter: bytes
+
+
+def _subscription(text: str) -> str:
+    from quire.streams.subscriptions import check_subscription_name
+
+    return check_subscription_name(text)
 
 
 def _shared(command: Command) -> Command:
@@ -96,6 +103,7 @@ def _shared(command: Command) -> Command:
 @click.option(
     "--subscription",
     metavar="ID",
+    callback=checked(_subscription),
     help="Begin where this subscription is, and move it behind what was printed. --from counts "
     "where it has no position yet.",
 )

@@ -58,6 +58,7 @@ async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
             "namespace": path,
             **found.as_json(),
             "segments": [segment_as_json(fact) for fact in found.facts],
+            "lost": found.lost_as_json(),
             "settings": sources(found.settings.as_dict(), own, opened.given_settings, "stream"),
             "subscriptions": subscriptions,
         }
@@ -75,6 +76,10 @@ def _lines(described: Values) -> list[str]:
         f"first      {text(described['first'])}  {text(described['first_time'])}",
         f"last       {text(described['last'])}  {text(described['last_time'])}",
         f"ended      {'yes' if described['ended'] else 'no'}",
+        *(
+            f"lost       {one['what']}: ledger {one['ledger_id']} does not exist any more"
+            for one in described["lost"]
+        ),
         "settings",
         *settings_lines(described["settings"]),
     ]

@@ -10,6 +10,7 @@ from types import FrameType
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail
+from quire.units import host_port
 
 
 class _Stopped(Exception):
@@ -71,7 +72,7 @@ def _check_port(host: str, port: int) -> None:
             probe.listen(1)
         except OSError as error:
             raise StartError(
-                f"cannot listen on {host}:{port}: {error.strerror}",
+                f"cannot listen on {host_port(host, port)}: {error.strerror}",
                 remedy="Choose another with --port, or stop its user",
             ) from None
 

@@ -14,10 +14,12 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
+from quire.bookie.answer_budget import Account
+from quire.bookie.connection_limits import FREE_PARTIAL_BYTES
 from quire.bookie.intake import MIN_ENTRY_BYTES
 from quire.bookie.protocol_v2 import ADD_KIND, RequestsV2
 from quire.bookie.protocol_v3 import RequestsV3
-from quire.codec.frames import FRAME_HEADER_BYTES, Buffer
+from quire.codec.frames import CONNECTION_REFUSED, FRAME_HEADER_BYTES, Buffer
 from quire.codec.v3 import FIRST_BYTE
 from quire.errors import ProtocolError
 from quire.net.frame_buffer import FrameBuffer, frame_size
@@ -30,6 +32,12 @@ MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES
 MAX_UNSENT_BEFORE_TLS_BYTES = 16 * 1024
 """Of answers in clear text when the handshake begins: no more than asyncio's low-water mark, for
 its TLS does not know of a transport that has paused its writer before."""
+
+SMALL_UNSENT_BYTES = 16 * 1024
+"""Answers to adds that were not taken are counted from this size on."""
+OWN_REASONS = frozenset(("answers", "client"))
+"""Reasons for not reading a connection that lie with its client: it asks for much, or takes little.
+"""
 
 JOINED_MAX_BYTES = 256 * 1024
 """Of answers that leave as one write; larger ones are not copied for it."""
@@ -44,11 +52,23 @@ class Connection(asyncio.Protocol):
         self.polls: dict[PollTarget, LongPoll] = {}
         """Of the requests that wait for news."""
         self._transport: asyncio.Transport | None = None
-        self._frames = FrameBuffer()
+        self._max_frame_bytes = service.config.max_frame_bytes
+        self._frames = FrameBuffer(self._max_frame_bytes)
         self._v2 = RequestsV2(self)
         self._v3: RequestsV3 | None = None
         self._only_v2 = False
         self._paused_for: set[str] = set()
+        self.account = Account(self)
+        """What its answers take."""
+        self.opened_s = self.heard_s = 0.0
+        self.partial_bytes = 0
+        self.partial_since_s = 0.0
+        self._proven = False
+        """Whether a request was completed here."""
+        self._unparsed: bytes = b""
+        """What was received and is not looked at before some of the requests that wait are done."""
+        self._sent_bytes = 0
+        """Handed to the transport."""
         self._closing = False
         self.secured = False
         self._securing: bytes | None = None
@@ -70,8 +90,9 @@ class Connection(asyncio.Protocol):
             self._go_on_secured(transport)
             return
         self._served = self.service.security.clear_text_served
+        self.opened_s = self.heard_s = self.service.clock.monotonic()
         if not self.service.admit(self):
-            self._close("too many connections")
+            self._turn_away(transport)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
@@ -85,20 +106,32 @@ class Connection(asyncio.Protocol):
         self.resume("client")
 
     def data_received(self, data: bytes) -> None:
+        if self._unparsed:
+            self._unparsed += data  # TLS may deliver what it had when the reading was paused.
+            return
         service = self.service
-        service.received_s = service.clock.monotonic()
+        service.received_s = self.heard_s = service.clock.monotonic()
+        completed = False
         counters = service.counters
         reads, from_disk = counters.reads, counters.reads_from_disk
         bad = counters.reads_failed + counters.reads_missing
         try:
             for buffer in self._frames.feed(data):
+                if self._stopped():
+                    self._unparsed += buffer
+                    continue
                 at = self._parse(buffer)
                 if self._securing is not None and at < len(buffer):
                     raise ProtocolError("bytes in clear text behind START_TLS")
-                self._frames.keep(buffer, at)
+                if self._stopped():
+                    self._unparsed = bytes(memoryview(buffer)[at:])
+                else:
+                    self._frames.keep(buffer, at)
+                completed = completed or at > 0
                 if self._closing:
                     break
             self._submit()
+            self._note_unfinished(completed)
         except ProtocolError as error:
             self._submit()
             self._close(str(error))
@@ -121,8 +154,70 @@ class Connection(asyncio.Protocol):
 
     def resume(self, reason: str) -> None:
         self._paused_for.discard(reason)
+        if self._paused_for or self._transport is None:
+            return
+        if self.partial_since_s:
+            self.partial_since_s = self.service.clock.monotonic()
+        if self._unparsed:
+            # What the requests to come ask for is not begun inside of what ended these.
+            asyncio.get_running_loop().call_soon(self._parse_rest)
+        else:
+            self._transport.resume_reading()
+
+    def _parse_rest(self) -> None:
+        if self._paused_for or self._transport is None or self._closing:
+            return
+        rest, self._unparsed = self._unparsed, b""
+        if rest:
+            self.data_received(rest)
         if not self._paused_for and self._transport is not None:
             self._transport.resume_reading()
+
+    def _stopped(self) -> bool:
+        """Whether so many requests wait that no more are looked at."""
+        return self.account.full
+
+    def _note_unfinished(self, completed: bool) -> None:
+        """After each chunk. `completed`: what is unfinished now began in this chunk."""
+        held = self._frames.held_bytes + len(self._unparsed)
+        if completed or not held or not self.partial_since_s:
+            self.partial_since_s = self.heard_s if held else 0.0
+        if held > FREE_PARTIAL_BYTES or self.partial_bytes:
+            self.service.limits.partial(self, held)
+
+    @property
+    def paused(self) -> bool:
+        return bool(self._paused_for)
+
+    @property
+    def excused(self) -> bool:
+        return not self._paused_for <= OWN_REASONS
+
+    @property
+    def busy(self) -> bool:
+        return self._securing is not None or bool(self.polls) or self.account.busy
+
+    @property
+    def unsent_size(self) -> int:
+        size = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return size + sum(map(len, self.out)) if self.out else size
+
+    def progress(self) -> tuple[int, int]:
+        size = 0 if self._transport is None else self._transport.get_write_buffer_size()
+        return self._sent_bytes, self._sent_bytes - size
+
+    def cut_off(self, event: str = "", why: str = "") -> None:
+        if event and not self._closing:
+            self.service.log(event, peer=self.peer, reason=why)
+        self._closing = True
+        self.abort()
+
+    def _turn_away(self, transport: asyncio.Transport) -> None:
+        """There is no place for this connection. The frame tells a client of Quire why; one of
+        Apache ignores it, and finds the connection closed."""
+        self._closing = True
+        transport.write(CONNECTION_REFUSED)
+        transport.close()
 
     def close(self) -> None:
         self._send_out()
@@ -139,7 +234,7 @@ class Connection(asyncio.Protocol):
     @property
     def interrupted(self) -> bool:
         """Whether what stands behind the last request must not be looked at (now)."""
-        return self._closing or self._securing is not None
+        return self._closing or self._securing is not None or self.account.full
 
     def _parse(self, buffer: Buffer) -> int:
         """Handle the whole frames of `buffer`; the offset of the first unfinished one. The last
@@ -149,7 +244,7 @@ class Connection(asyncio.Protocol):
         v2.begin(view)
         at, end = 0, len(view)
         while at + 8 <= end and not self.interrupted:
-            size = frame_size(view, at)
+            size = frame_size(view, at, self._max_frame_bytes)
             if at + size > end:
                 break
             word = int.from_bytes(view[at + 4 : at + 8], "big")
@@ -236,6 +331,7 @@ class Connection(asyncio.Protocol):
 
     def wait(self, request: Waiting, previous_lac: int, timeout_s: float) -> None:
         """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""
+        self._prove()  # Whoever waits knows a ledger, and that is as good as an answer.
         polls = self.service.long_polls
         self.polls[request] = polls.wait(request.ledger_id, previous_lac, timeout_s, request)
 
@@ -260,8 +356,20 @@ class Connection(asyncio.Protocol):
         out = self.out
         if out and self._transport is not None and "tls" not in self._paused_for:
             self.out = []
+            transport = self._transport
             for data in _joined(out):
-                self._transport.write(data)
+                self._sent_bytes += len(data)
+                transport.write(data)
+            unsent = transport.get_write_buffer_size()
+            if unsent > SMALL_UNSENT_BYTES or self.account.unsent_bytes:
+                self.service.answers.sent(self.account, unsent)
+            if not self._proven and self._served:
+                self._prove()
+
+    def _prove(self) -> None:
+        if not self._proven:
+            self._proven = True
+            self.service.limits.proven(self)
 
     def _close(self, why: str) -> None:
         """Give up on a peer that does not keep to the protocol."""
@@ -270,6 +378,8 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._transport is not None:
             self._transport.close()
+            # A client that does not take the last answers does not keep the connection for that.
+            self.service.answers.sent(self.account, self.unsent_size)
 
 
 def _joined(answers: list[Buffer]) -> Iterator[Buffer]:

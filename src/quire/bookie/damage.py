@@ -31,10 +31,10 @@ from quire.errors import (
     CookieError,
     MetadataError,
     NoSuchLedgerError,
-    UnreadableMetadataError,
 )
 from quire.metadata.base import MetadataStore
 from quire.metadata.underreplicated import mark_ledger
+from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.storage.ledger_directories import Store
 from quire.tasks import each
 
@@ -194,8 +194,8 @@ class DamageReports:
             self.marked += marked  # only now: others count meanwhile
         except NoSuchLedgerError:
             return False
-        except UnreadableMetadataError as error:
-            self._unreadable[ledger_id] = str(error)
+        except UNREADABLE as error:
+            self._unreadable[ledger_id] = reason_of(error)
         return True
 
     def _name_unreadable(self, log: EventLog) -> None:

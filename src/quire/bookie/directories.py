@@ -104,6 +104,7 @@ async def check_directories(
     metadata: MetadataStore,
     bookie_id: str,
     random_bytes: Callable[[int], bytes],
+    now_ms: int = 0,
 ) -> Checked:
     """Tie empty directories to this bookie id, or check that they are tied to it. `CookieError`,
     `StorageError`: it must not start; nothing was changed then. Hold the locks."""
@@ -112,13 +113,14 @@ async def check_directories(
     if len(found) == 1 and len(listed) <= 1:
         if found[0].error is not None and not found[0].locked:
             raise found[0].error
-        return Checked(await check_identity(found[0].disk, metadata, bookie_id, random_bytes))
+        disk = found[0].disk
+        return Checked(await check_identity(disk, metadata, bookie_id, random_bytes, now_ms))
     instance_id = await metadata.instance_id()
     paths = [one.disk.path for one in found]
     if len(set(paths)) < len(paths):
         raise StartError("one data directory is named twice")
     if known is None:
-        await _begin(found, metadata, bookie_id, instance_id, random_bytes)
+        await _begin(found, metadata, bookie_id, instance_id, random_bytes, now_ms)
         return Checked(instance_id)
     wrong = differences(cookie_of(bookie_id, listed, instance_id), decode(known))
     if wrong:
@@ -279,13 +281,15 @@ async def _begin(
     bookie_id: str,
     instance_id: str,
     random_bytes: Callable[[int], bytes],
+    now_ms: int,
 ) -> None:
     """Of a bookie that the cluster does not know: it begins with all its directories."""
     cookie = cookie_of(bookie_id, [one.disk.path for one in found], instance_id)
     for one in found:
         _check_new(one, bookie_id, cookie, metadata.uri)
     _format(found, cookie, random_bytes)
-    await make_known(metadata, cookie, {one.disk.path: one.directory_id for one in found})
+    ids = {one.disk.path: one.directory_id for one in found}
+    await make_known(metadata, cookie, ids, now_ms)
 
 
 async def _write(

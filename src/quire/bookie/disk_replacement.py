@@ -26,6 +26,7 @@ from quire.bookie.lost_directory import (
 from quire.errors import StorageError, UsageError
 from quire.metadata.base import MetadataStore
 from quire.metadata.naming import SomeLedgers, pages_naming
+from quire.metadata.unreadable import REMEDY, Unread
 from quire.storage.directory import read_identity
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import Disk
@@ -137,10 +138,14 @@ class Removal:
     async def check_not_needed(
         self, metadata: MetadataStore, looked_at: Callable[[int], object] = lambda count: None
     ) -> None:
-        """`UsageError` where a ledger names the bookie and is in none of the others. Looks at all
-        ledgers of the cluster, and calls `looked_at(count)` meanwhile. MetadataError."""
-        bookie, lacking = self.holder.bookie_id, SomeLedgers()
-        async for page in pages_naming(metadata, bookie, looked_at):
+        """Raise UsageError where the directory is still needed.
+
+        It is needed while a ledger names the bookie and is in none of the others. A ledger whose
+        metadata cannot be read counts as one of these. All ledgers of the cluster are looked at;
+        `looked_at(count)` is called meanwhile. Raises MetadataError where the store fails.
+        """
+        bookie, lacking, unread = self.holder.bookie_id, SomeLedgers(), Unread()
+        async for page in pages_naming(metadata, bookie, looked_at, unread):
             for ledger_id, _ in page:
                 if not any(ledger_id in ledgers for ledgers in self.here):
                     lacking.add(ledger_id)
@@ -153,6 +158,12 @@ class Removal:
                 + repair("decommission", bookie, "--keep-cookie", uri=uri)
                 + f"; if {self.path} is lost, put an empty directory in its place: "
                 + repair("disk", "replace", bookie, self.path, "NEW", uri=uri),
+            )
+        if unread:
+            raise refusal(
+                f"the metadata of {unread} cannot be read ({unread.why}): it may name bookie "
+                f"{bookie}, and its entries may be in {self.path} alone",
+                REMEDY,
             )
 
     async def carry_out(self, metadata: MetadataStore, now_ms: int) -> None:

@@ -7,7 +7,8 @@ All else is refused so that nobody takes it for an answer about what is here: se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager, nullcontext
 
 from quire.codec.frame_runs import Entries
 from quire.errors import StorageError
@@ -24,6 +25,9 @@ WAITING_MAX = 256
 """Reads that wait. More are told at once."""
 POLL_S = 0.1
 """How often they look."""
+
+Room = Callable[[], AbstractAsyncContextManager[None]]
+"""Reserves the memory of an answer."""
 
 
 class EarlyStore:
@@ -52,19 +56,21 @@ class EarlyStore:
         max_count: int,
         max_bytes: int,
         overhead_bytes: int = DEFAULT_OVERHEAD_BYTES,
+        room: Room = nullcontext,
     ) -> Entries:
         """See `LedgerStore.read_blocking`. It waits for what is not loaded yet, and gives up by
-        `NoLedger`."""
+        `NoLedger`. `room`: entered for each attempt, and not while it waits for the next one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S
         asked = ledger_id, first, max_count, max_bytes, overhead_bytes
         while True:
-            for early in self._store.early:
-                found = await early.read(*asked)
-                if found is not None:
-                    return found
-            if self._ended:
-                return await self._store.read_blocking(*asked)
+            async with room():
+                for early in self._store.early:
+                    found = await early.read(*asked)
+                    if found is not None:
+                        return found
+                if self._ended:
+                    return await self._store.read_blocking(*asked)
             if self._waiting >= WAITING_MAX or loop.time() >= deadline:
                 raise NoLedger
             self._waiting += 1

@@ -4,10 +4,14 @@ The cookie is stored in the directory and in the metadata store. Both or neither
 bookie that comes back empty under an old id would deny entries that it has acknowledged. The id
 that a bookie was first started with is its id for good: it is read from the directory's cookie.
 
-The old disk that comes back behind `quire bookie disk replace`, or a copy of a directory from some
-earlier day, has the right cookie, and its entries, fences and deletions are of that day: it would
-deny what was brought back since, and take entries for a ledger that is fenced. So a directory must
-also have the id that is known for its bookie (`metadata.bookie_directories`).
+The old disk that comes back behind `quire bookie disk replace` has the right cookie, and its
+entries, fences and deletions are of that day: it would deny what was brought back since, and take
+entries for a ledger that is fenced. So a directory must also have the id that is known for its
+bookie (`metadata.bookie_directories`). A copy of a directory from some earlier day has that id,
+too: `rollback` finds it.
+
+A cookie that was removed does not make the bookie a new one. An empty directory that begins under
+an id that a bookie had before, or that a ledger names, begins as one that has lost everything.
 """
 
 from __future__ import annotations
@@ -29,10 +33,10 @@ from quire.errors import (
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.bookie_directories import (
     BookieDirectories,
-    forget_directories,
     read_directories,
     write_directories,
 )
+from quire.metadata.naming import is_named
 from quire.storage.directory import (
     ensure_directory,
     read_identity,
@@ -41,6 +45,7 @@ from quire.storage.directory import (
     write_small_file,
 )
 from quire.storage.seams import Disk
+from quire.units import host_port
 
 COOKIE_FILE = "current/VERSION"
 
@@ -80,6 +85,7 @@ async def check_identity(
     metadata: MetadataStore,
     bookie_id: str,
     random_bytes: Callable[[int], bytes],
+    now_ms: int = 0,
 ) -> str:
     """Tie an empty directory to this bookie id, or check that it is tied to it; the cluster's
     instance id. CookieError and StorageError say what does not fit, and with which command it is
@@ -127,7 +133,7 @@ async def check_identity(
             + ". If the bookie was decommissioned, its ledgers have their copies elsewhere. "
             + give_up(disk.path),
         )
-    await _tie(disk, metadata, wanted, random_bytes)
+    await _tie(disk, metadata, wanted, random_bytes, now_ms)
     return instance_id
 
 
@@ -136,6 +142,7 @@ async def create_identity(
     metadata: MetadataStore,
     bookie_id: str,
     random_bytes: Callable[[int], bytes],
+    now_ms: int = 0,
 ) -> Cookie:
     """Tie an empty directory to a new bookie id: durable in both places on return. Hold the disk's
     lock. `CookieError` where the directory belongs to a bookie already, or the cluster knows one
@@ -165,7 +172,7 @@ async def create_identity(
         )
     cookie = cookie_of(bookie_id, [disk.path], await metadata.instance_id())
     await forget_predecessor(metadata, bookie_id)
-    await _tie(disk, metadata, cookie, random_bytes)
+    await _tie(disk, metadata, cookie, random_bytes, now_ms)
     return cookie
 
 
@@ -199,8 +206,8 @@ async def check_not_registered(metadata: MetadataStore, bookie_id: str) -> None:
     address = (await metadata.bookies()).find(bookie_id)
     if address is not None:
         raise UsageError(
-            f"bookie {bookie_id} is registered at {address.host}:{address.port}: nothing was "
-            "changed",
+            f"bookie {bookie_id} is registered at {host_port(address.host, address.port)}: nothing "
+            "was changed",
             remedy="Stop it first; one that was killed stays registered for its session time-out",
         )
 
@@ -332,12 +339,17 @@ async def _data_is_gone(metadata: MetadataStore, bookie_id: str, path: str) -> C
     except MetadataError:
         registered = None  # it would only have made the message clearer
     if registered is not None:
-        told += f", or elsewhere: that bookie is registered at {registered.host}:{registered.port}"
+        where = host_port(registered.host, registered.port)
+        told += f", or elsewhere: that bookie is registered at {where}"
     return CookieError(told, remedy=remedy)
 
 
 async def _tie(
-    disk: Disk, metadata: MetadataStore, cookie: Cookie, random_bytes: Callable[[int], bytes]
+    disk: Disk,
+    metadata: MetadataStore,
+    cookie: Cookie,
+    random_bytes: Callable[[int], bytes],
+    now_ms: int,
 ) -> None:
     """Of a directory without a log, and an id that the cluster does not know."""
     # The file before the node: a node without a file would look like lost data.
@@ -346,23 +358,39 @@ async def _tie(
     data = encode(cookie)
     if read_small_file(disk, COOKIE_FILE) is None:
         write_small_file(disk, COOKIE_FILE, data)
-    await make_known(metadata, cookie, {disk.path: identity.name})
+    await make_known(metadata, cookie, {disk.path: identity.name}, now_ms)
 
 
-async def make_known(metadata: MetadataStore, cookie: Cookie, ids: Mapping[str, str]) -> None:
-    """A bookie that the cluster does not know, with these directories, whose cookies are written:
-    `CookieError` where another one was faster."""
-    # What an earlier bookie of this id had is of no account. Only who has made the cookie says what
-    # there is now; without, its next start does.
-    await forget_directories(metadata, cookie.bookie_id)
+async def make_known(
+    metadata: MetadataStore, cookie: Cookie, ids: Mapping[str, str], now_ms: int
+) -> None:
+    """Make known a bookie that has no cookie in the cluster, with these empty directories, whose
+    cookies are written. They are marked as lost where a bookie of this id may have acknowledged
+    something before. `CookieError` where another one was faster."""
+    bookie_id = cookie.bookie_id
+    found = await read_directories(metadata, bookie_id)
+    made = value_of(found)
+    earlier = {path: one for path, one in made.ids.items() if one not in ids.values()}
+    had_others = bool(earlier or made.given_up)
+    # Without a record this is nearly always a new bookie, which ledgers that nobody can read must
+    # not keep from taking entries.
+    doubtful = had_others or found is None
+    lost = doubtful and await is_named(metadata, bookie_id, unreadable=had_others)
+    for path in earlier:
+        made = made.without(path, (), ids.get(path, ""), now_ms)
+    made = made.having(ids)
+    if lost:
+        made = made.with_lost(ids.values(), f"is empty, but ledgers name bookie {bookie_id}")
+    # Before the cookie: a bookie that has one, and no mark, would count as a new one.
     try:
-        await metadata.write_cookie(cookie.bookie_id, encode(cookie), None)
-    except KeyExistsError:
+        version = None if found is None else found.version
+        await write_directories(metadata, bookie_id, made, version)
+        await metadata.write_cookie(bookie_id, encode(cookie), None)
+    except (KeyExistsError, NoSuchKeyError, VersionConflictError):
         raise CookieError(
-            f"two bookies were started as {cookie.bookie_id} at the same time",
+            f"two bookies were started as {bookie_id} at the same time",
             remedy="Stop the other one and start this one again",
         ) from None
-    await keep_ids(metadata, cookie.bookie_id, None, BookieDirectories(ids))
 
 
 def tell_differences(found: Iterable[Difference], configured: str, stored: str) -> str:

@@ -107,7 +107,7 @@ async def _serve(options: BookieOptions) -> int:
             log_worker=first.log_worker,
             maintenance_worker=first.maintenance_worker,
             metadata=metadata,
-            network=AsyncioNetwork(),
+            network=AsyncioNetwork(options.config.dead_client_s),
             clock=SystemClock(),
             address=Address(
                 options.bind or options.advertise,

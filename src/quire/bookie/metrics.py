@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from quire.metrics import Metric, counter, gauge, histogram, labelled, summary_ms
+from quire.metrics import Metric, Sample, counter, gauge, histogram, labelled, summary_ms
 from quire.storage.stats import StorageStats
 
 if TYPE_CHECKING:
@@ -92,7 +92,9 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                 len(bookie.service.connections))  # fmt: skip
     yield gauge("quire_bookie_long_polls", "Tailing readers that wait.",
                 bookie.service.long_polls.count)  # fmt: skip
+    yield from _limits(bookie)
     yield from _damage(bookie)
+    yield from _rollbacks(bookie)
     yield from _collection(bookie, now_s)
     if not bookie.recovered:
         return
@@ -121,7 +123,43 @@ def bookie_metrics(bookie: Bookie, now_s: float) -> Iterator[Metric]:
                        "directory", values)  # fmt: skip
 
 
+def _limits(bookie: Bookie) -> Iterator[Metric]:
+    answers, limits = bookie.service.answers, bookie.service.limits
+    for name, text, value in (
+        ("answer_bytes", "Bytes of answers that are being read, or that clients have not taken: "
+         "bounded by max_answer_bytes", answers.held_bytes),
+        ("waiting_requests", "Requests that wait for room for their answers",
+         answers.requests_waiting),
+        ("waiting_connections", "Connections with such requests", answers.accounts_waiting),
+        ("partial_bytes", "Bytes of requests that have not come to their end: bounded by "
+         "max_partial_bytes", limits.partial_bytes),
+        ("connections_without_request", "Connections that have not completed a request yet",
+         len(limits.newcomers)),
+    ):  # fmt: skip
+        yield gauge(f"quire_bookie_{name}", f"{text}.", value)
+    for name, text, value in (
+        ("requests_waited", "Requests that had to wait for room for their answers",
+         answers.counters.waited),
+        ("requests_dropped", "Of these, those whose connection ended first",
+         answers.counters.dropped),
+        ("connections_stalled", "Connections that were closed because the client did not take its "
+         "answers", answers.counters.stalled),
+        ("connections_refused", "Connections that were refused at max_connections",
+         limits.counters.refused),
+        ("connections_displaced", "Connections that were closed to admit another at "
+         "max_connections", limits.counters.displaced),
+        ("connections_silent", "Connections that were closed because no request came",
+         limits.counters.silent),
+        ("connections_unfinished", "Connections that were closed because of an unfinished request",
+         limits.counters.partial_cut),
+    ):  # fmt: skip
+        yield counter(f"quire_bookie_{name}_total", f"{text}.", value)
+
+
 def _damage(bookie: Bookie) -> Iterator[Metric]:
+    yield gauge("quire_bookie_ledgers_unreadable",
+                "Ledgers here whose metadata the last pass for superfluous copies could not read. "
+                "Their entries are kept.", bookie.ledgers_unreadable)  # fmt: skip
     reports = bookie.damage_reports
     if reports is None:
         return
@@ -137,6 +175,18 @@ def _damage(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("quire_bookie_ledgers_not_whole",
                 "While something is lost: ledgers that lacked entries in the last round over the "
                 "cluster, or of which that was not known.", reports.wanting or 0)  # fmt: skip
+
+
+def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
+    rollbacks = bookie.rollbacks
+    if rollbacks is None or not bookie.recovered:
+        return
+    yield gauge("quire_bookie_directories_went_back",
+                "Data directories that had gone back in time at the last start.",
+                rollbacks.found)  # fmt: skip
+    yield gauge("quire_bookie_log_position_unreported_seconds",
+                "Seconds since the store was last told how far the log has got; 0: it knows "
+                "all of it.", rollbacks.unreported_s)  # fmt: skip
 
 
 def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
@@ -210,11 +260,23 @@ def _storage_as_apache(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("bookie_ledger_num_dirs", "Data directories.", len(directories))
     yield gauge("bookie_ledger_writable_dirs", "Data directories that take adds.",
                 sum(one.state == "writable" for one in directories))  # fmt: skip
-    for path, total, free in bookie.spaces():
-        name = re.sub("[^a-zA-Z0-9_]", "_", path)
-        yield gauge(f"bookie_ledger_dir_{name}_usage",
-                    "Per cent of the file system of a data directory that are used.",
-                    100 * (1 - free / total) if total else math.nan)  # fmt: skip
+    yield from _directory_usage(bookie.spaces())
+
+
+def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]:
+    """Return Apache's metric of each (path, total bytes, free bytes). Apache makes its name of the
+    path, and several paths can give one name: the label tells them apart."""
+    families: dict[str, list[Sample]] = {}
+    for path, total, free in spaces:
+        name = f"bookie_ledger_dir_{re.sub('[^a-zA-Z0-9_]', '_', path)}_usage"
+        usage = 100 * (1 - free / total) if total else math.nan
+        families.setdefault(name, []).append(Sample(usage, {"directory": path}))
+    text = (
+        "Per cent of the file system of a data directory that are used. Apache makes the name "
+        "of the path: the label tells directories apart whose paths give one name."
+    )
+    for name, samples in families.items():
+        yield Metric(name, "gauge", text, tuple(samples))
 
 
 def _stages(bookie: Bookie) -> Iterator[Metric]:

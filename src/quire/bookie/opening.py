@@ -55,6 +55,8 @@ def storage_config(config: BookieConfig, disk: Disk) -> StorageConfig:
         segment_bytes=segment_bytes,
         max_queued_bytes=config.max_queued_bytes,
         min_free_bytes=config.min_free_bytes,
+        writable_free_bytes=config.writable_free_bytes,
+        read_only_dwell_s=config.read_only_dwell_s,
         log_cache_bytes=config.log_cache_bytes,
         catch_up_bytes_per_s=config.catch_up_bytes_per_s,
         seal_idle_ms=config.seal_idle_ms,

@@ -26,13 +26,14 @@ from quire.codec.underreplication import Holder, lock_path
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    LedgerRecreatedError,
     NoSuchKeyError,
     NoSuchLedgerError,
-    UnreadableMetadataError,
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete
+from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.metadata.uri import replication_root
 from quire.storage.ledger_directories import Store
 from quire.tasks import each
@@ -73,6 +74,8 @@ class OverReplicated:
         """Since the start."""
         self.waiting = 0
         """That the last pass found, and left to the next."""
+        self.unread = Unread()
+        """Ledgers that the last pass skipped: their metadata cannot be read."""
 
     async def collect(self, log: EventLog) -> list[int]:
         """One pass; the ledgers that were dropped. Passes must be an interval apart. Raises
@@ -95,6 +98,7 @@ class OverReplicated:
             await self._give_back(path)
         seen: dict[int, tuple[int, Copies]] = {}
         dropped: list[int] = []
+        self.unread = Unread()
         local = self._store.ledger_ids()
         try:
             for at in range(0, len(local), READS_MAX):
@@ -112,6 +116,9 @@ class OverReplicated:
             self.dropped += len(dropped)
             if dropped:
                 log("over_replicated_dropped", count=len(dropped), first=dropped[0])
+            if self.unread:
+                named = dict(self.unread.named)
+                log("over_replicated_unreadable", count=len(self.unread), ledgers=named)
         return dropped
 
     async def _candidates(self, ids: Sequence[int]) -> list[tuple[int, tuple[int, Copies]]]:
@@ -125,9 +132,8 @@ class OverReplicated:
         copies = self._copies(ledger_id)
         if copies is None:
             return None
-        try:
-            stored = await self._metadata.read_ledger(ledger_id)
-        except (NoSuchLedgerError, UnreadableMetadataError):
+        stored = await read_or_skip(self._metadata, ledger_id, self.unread)
+        if stored is None:
             return None
         value = stored.value
         if not value.closed or any(self._bookie_id in one.ensemble for one in value.segments):
@@ -163,8 +169,8 @@ class OverReplicated:
             stored = await self._metadata.read_ledger(ledger_id)
             if stored.version != version:
                 return False
-            await self._metadata.write_ledger(ledger_id, stored.value, version)
-        except (NoSuchLedgerError, VersionConflictError):
+            await self._metadata.write_ledger(ledger_id, stored.value, version, stored)
+        except (NoSuchLedgerError, VersionConflictError, LedgerRecreatedError, *UNREADABLE):
             return False
         return True
 

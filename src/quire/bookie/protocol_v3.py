@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from quire.bookie.answers_v3 import (
@@ -334,7 +335,9 @@ class RequestsV3:
         self._connection.out.append(frame(answer))
 
     def _list_entries(self, request: Request, txn: int) -> None:
-        self._service.background(self._list(request, txn))
+        self._service.background(
+            self._connection.account, MAX_LIST_BYTES, partial(self._list, request, txn)
+        )
 
     async def _list(self, request: Request, txn: int) -> None:
         ledger: int = request.getListOfEntriesOfLedgerRequest.ledgerId
@@ -348,7 +351,9 @@ class RequestsV3:
         own.status, own.ledgerId = answer.status, ledger
         if not code:
             own.availabilityOfEntriesOfLedger = listing
-        self._connection.write(frame(answer))
+        data = frame(answer)
+        self._service.answers.settle(self._connection.account, len(data))
+        self._connection.write(data)
 
     def _start_tls(self, request: Request, txn: int) -> None:
         if self._connection.may_secure():

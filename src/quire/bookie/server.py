@@ -16,6 +16,7 @@ from quire.bookie.collection_guard import (
     write_remembered,
 )
 from quire.bookie.connection import Connection
+from quire.bookie.connection_limits import SWEEP_S
 from quire.bookie.damage import DamageReports
 from quire.bookie.directories import Found, check_directories, look_at
 from quire.bookie.early_store import EarlyStore
@@ -24,10 +25,11 @@ from quire.bookie.identity import remembered_id
 from quire.bookie.opening import open_store
 from quire.bookie.orders import Orders, forget_predecessor
 from quire.bookie.over_replicated import OverReplicated
+from quire.bookie.rollback import Rollbacks
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.clock import Clock
-from quire.codec.registration import Endpoint, check_bookie_id
+from quire.codec.registration import Endpoint, check_bookie_id, default_bookie_id
 from quire.config import BookieConfig
 from quire.errors import (
     CollectionOffError,
@@ -49,6 +51,7 @@ from quire.storage.stats import DirectoryState
 from quire.storage.store import BlockingReader
 from quire.storage.times import StorageTimes
 from quire.tasks import TaskSet
+from quire.units import host_port
 
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""
@@ -123,6 +126,8 @@ class Bookie:
         self._loading_bar = loading_bar
         self._early: EarlyStore | None = None
         self._recovered = False
+        self._begun = False
+        """Whether the cluster knows of this start."""
         self._serving = False
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
@@ -137,6 +142,7 @@ class Bookie:
         self.collection: CollectionGuard | None = None
         """Whether garbage may be collected; None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
+        self.rollbacks: Rollbacks | None = None
         self._tasks = TaskSet()
         self._announcement = Announcement(lambda: self.writable, log, self._tasks)
 
@@ -208,10 +214,12 @@ class Bookie:
         if self.address.bookie_id:
             check_bookie_id(self.address.bookie_id)
         found = look_at(self._disks, self.metadata.uri)
-        self.bookie_id = self._choose_id(f"{self.address.advertise}:{port}", found)
+        self.bookie_id = self._choose_id(default_bookie_id(self.address.advertise, port), found)
         if all(one.cookie is None and one.error is None for one in found):
             await forget_predecessor(self.metadata, self.bookie_id)
-        checked = await check_directories(found, self.metadata, self.bookie_id, self._random_bytes)
+        checked = await check_directories(
+            found, self.metadata, self.bookie_id, self._random_bytes, self._clock.now_ms()
+        )
         self._instance_id = checked.instance_id
         for path in checked.added:
             self._log("directory_added", directory=path)
@@ -240,8 +248,15 @@ class Bookie:
             self._instance_id,
             self.collection,
         )
+        self.rollbacks = Rollbacks(
+            self.store, self.metadata, self.bookie_id, self._log, self._clock.monotonic,
+            self.config.log_position_interval_s,
+        )  # fmt: skip
+        await self.rollbacks.check([d for d in self._disks if d.path not in checked.put_aside])
         report = await self._recover()
         self._recovered = True
+        await self.rollbacks.begin(self._random_bytes, report.went_back)
+        self._begun = True
         for one in self.store.directories():
             if one.state == "failed":
                 self._on_directory_changed(one)
@@ -349,6 +364,7 @@ class Bookie:
         early = EarlyStore(self.store)
         # Of a store it has what the service asks for while it is `loading`.
         self.service.store, self.service.loading = cast(Store, early), True
+        self.service.early = early
         await self._listen(self._port)
         await self._register(self._port, writable=False)
         self._early = early
@@ -356,6 +372,7 @@ class Bookie:
 
     def _end_early(self, early: EarlyStore) -> None:
         self.service.store, self.service.loading = self.store, False
+        self.service.early = None
         early.end()
         self.store.end_early()
 
@@ -368,6 +385,8 @@ class Bookie:
         if config.gc_over_replicated_interval_s:
             self._repeat(config.gc_over_replicated_interval_s, self.collect_over_replicated)
         self._repeat(config.check_space_s, self._check_space)
+        assert self.rollbacks is not None
+        self._tasks.start(self.rollbacks.run())
         if config.damage_report_interval_s:
             self._repeat(config.damage_report_interval_s, self.report_damage)
 
@@ -388,6 +407,8 @@ class Bookie:
             if not self.service.loading:  # else nothing was taken, nor has the store been started
                 await self.service.drain()
             await self.store.close()
+            if self._begun and self.rollbacks is not None:
+                await self.rollbacks.last()
         await self.service.close()
         for disk in self._disks:
             disk.close()
@@ -420,6 +441,11 @@ class Bookie:
             return str(error)
         self._collection_off = False
         return ""
+
+    @property
+    def ledgers_unreadable(self) -> int:
+        """The ledgers here whose metadata the last pass for superfluous copies could not read."""
+        return 0 if self._over_replicated is None else len(self._over_replicated.unread)
 
     async def _tell_unnamed(self) -> None:
         """Name in the log what an operator has to look at before the store is accepted."""
@@ -478,9 +504,10 @@ class Bookie:
             await port.listen(lambda: Connection(self.service))
         except OSError as error:
             raise self._port_error(error) from None
+        self._repeat(SWEEP_S, self.service.sweep)
 
     def _port_error(self, error: OSError) -> StartError:
-        where = f"{self.address.bind}:{self.address.port}"
+        where = host_port(self.address.bind, self.address.port)
         if error.errno == errno.EADDRINUSE:
             return StartError(
                 f"port {where} is in use", remedy="Choose another with --port, or stop its user"

@@ -6,9 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from typing import Protocol, cast
 
+from quire.bookie.answer_budget import Account, AnswerBudget
 from quire.bookie.connection import Connection
+from quire.bookie.connection_limits import ConnectionLimits
+from quire.bookie.early_store import EarlyStore
 from quire.bookie.long_polls import LongPolls, PollTarget
 from quire.bookie.security import Security
 from quire.clock import Clock
@@ -32,6 +36,8 @@ from quire.storage.reader import UNSHARED_BYTES
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.tasks import TaskSet
 
+ANSWER_HEAD_BYTES = 1024
+"""The most of an answer to a read that is not entries."""
 FAREWELL_TIMEOUT_S = 1.0
 FAREWELL_POLL_S = 0.01
 
@@ -124,6 +130,8 @@ class BookieService:
         log: EventLog,
     ) -> None:
         self.store = store
+        self.early: EarlyStore | None = None
+        """What `store` is while the log is being loaded."""
         self.config = config
         self.clock = clock
         self.log = log
@@ -141,25 +149,38 @@ class BookieService:
         self.partly_writable = False
         """Where they are not: whether some directories take them, so that the store is to be asked
         of each ledger."""
-        # Dictionaries as sets that keep their order: the same seed, the same run.
-        self.connections: dict[Connection, None] = {}
+        self.limits = ConnectionLimits(config, clock.monotonic, log)
+        self.answers = AnswerBudget(
+            config.max_answer_bytes, config.max_unsent_bytes, clock.monotonic
+        )
+        # A dictionary as a set that keeps its order: the same seed, the same run.
         self._held: dict[Connection, None] = {}
         self._reads = TaskSet()
         store.on_drained = self._drained
 
     # -- connections --------------------------------------------------------------------------
 
+    @property
+    def connections(self) -> dict[Connection, None]:
+        return cast(dict[Connection, None], self.limits.connections)
+
     def admit(self, connection: Connection) -> bool:
-        self.connections[connection] = None
         self.counters.connections += 1
-        return len(self.connections) <= self.config.max_connections
+        return self.limits.admit(connection)
 
     def forget(self, connection: Connection) -> None:
-        self.connections.pop(connection, None)
+        self.limits.forget(connection)
+        self.answers.forget(connection.account)
         self._held.pop(connection, None)
         for poll in connection.polls.values():
             poll.cancel()
         connection.polls.clear()
+
+    async def sweep(self) -> None:
+        """Close the connections whose time is up: see `SWEEP_S`."""
+        self.limits.sweep()
+        if self.config.unsent_timeout_s:
+            self.answers.cut_stalled(self.config.unsent_timeout_s)
 
     def hold(self, connection: Connection) -> None:
         """Too much waits for the disk: this connection is read again once it is written."""
@@ -176,6 +197,7 @@ class BookieService:
     async def drain(self) -> None:
         """Take no more requests and wait until what was taken is durable and answered."""
         self.long_polls.release_all()
+        self.answers.close()
         for connection in self.connections:
             connection.pause("stopping")
         if self.store.failed is None and self.connections:
@@ -186,6 +208,7 @@ class BookieService:
     async def close(self) -> None:
         """Close all connections, behind what was answered."""
         await self.security.close()
+        self.answers.close()
         for connection in list(self.connections):
             connection.close()
         await self._reads.close()
@@ -336,25 +359,77 @@ class BookieService:
         except (NoLedger, StorageError) as error:
             return self._read_code(error, ledger_id), []
 
-    def background(self, work: Coroutine[None, None, None]) -> None:
-        """Answer a request that takes a while."""
-        self._reads.start(work)
+    def background(
+        self, account: Account, size: int, work: Callable[[], Coroutine[None, None, None]]
+    ) -> None:
+        """Answer a request that takes a while, by an answer of at most `size` bytes, as soon as
+        there is room for that."""
+        self.answers.run(
+            account, size, lambda: self.answers.track(account, self._reads.start(work()), size)
+        )
 
     # -- reads --------------------------------------------------------------------------------
 
     def answer(self, request: PendingRead) -> bytes | None:
         """The answer frame; None when it is written later: the disk has to be waited for, or it may
-        be so large that adds should not wait for all of it."""
+        be so large that adds should not wait for all of it; or there is no room for it now. The
+        requests of a connection that has ended have no answer at all."""
+        account = request.connection.account
+        if account.gone:
+            return None
+        if self.answers.has_room(account):
+            return self._answer(request, self.received_s)
+        self.answers.wait(account, partial(self._answer_late, request, self.received_s))
+        return None
+
+    def _answer(self, request: PendingRead, received_s: float) -> bytes | None:
         self.counters.reads += 1
-        small = request.max_count == 1 or self._budget(request) <= UNSHARED_BYTES
+        account = request.connection.account
+        wanted_bytes = self._budget(request)
+        first_bytes: int | None = None
+        small = request.max_count == 1 or wanted_bytes <= UNSHARED_BYTES
         if (small and not self.loading) or request.entry_id < 0:
             try:
-                return self._look_up(request)
-            except WouldBlock:
-                pass
+                answer = self._look_up(request)
+                self.answers.built(account, len(answer))
+                return answer
+            except WouldBlock as missing:
+                if missing.entries and request.max_count == 1:
+                    first_bytes = missing.entry_bytes
         self.counters.reads_from_disk += 1
-        self._reads.start(self._answer_from_disk(request, self.received_s))
+        if self.early is not None:
+            self._start_reading(request, received_s, 0)  # It reserves memory for each attempt.
+            return None
+        if first_bytes is None:
+            first_bytes = self._entry_size(request)
+        size = max(wanted_bytes, first_bytes) + ANSWER_HEAD_BYTES
+        read = partial(self._start_reading, request, received_s, size)
+        self.answers.run(account, size, read, first=True)
         return None
+
+    def _answer_late(self, request: PendingRead, received_s: float) -> None:
+        """`answer` of a request that has waited for room."""
+        counters = self.counters
+        reads, from_disk = counters.reads, counters.reads_from_disk
+        bad = counters.reads_failed + counters.reads_missing
+        answer = self._answer(request, received_s)
+        if answer is not None:
+            request.connection.write(answer)
+        self.received_s = received_s
+        self.answered(reads, from_disk, bad)
+
+    def _entry_size(self, request: PendingRead) -> int:
+        """The bytes of the first entry that is asked for, or the most it can have."""
+        try:
+            size = self.store.entry_size(request.ledger_id, self._entry_id(request))
+        except NoLedger:
+            return 0
+        return self.config.max_frame_bytes if size is None else size
+
+    def _start_reading(self, request: PendingRead, received_s: float, size: int) -> None:
+        """`size`: the bytes that were reserved for the answer."""
+        task = self._reads.start(self._answer_from_disk(request, received_s))
+        self.answers.track(request.connection.account, task, size)
 
     def answered(self, reads: int, from_disk: int, bad: int) -> None:
         """The reads of one chunk have their answers, but for those that wait for the disk. Given
@@ -385,19 +460,23 @@ class BookieService:
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
         times = self.times.reads
+        early = self.early
+        asked = request.ledger_id, request.entry_id, request.max_count, self._budget(request)
         try:
-            entries = await self.store.read_blocking(
-                request.ledger_id,
-                self._entry_id(request),
-                request.max_count,
-                self._budget(request),
-            )
+            if early is not None:
+                size = max(asked[3], self.config.max_frame_bytes) + ANSWER_HEAD_BYTES
+                room = partial(self.answers.room, request.connection.account, size)
+                entries = await early.read_blocking(*asked, room=room)
+            else:
+                ledger_id, _, *most = asked
+                entries = await self.store.read_blocking(ledger_id, self._entry_id(request), *most)
             self.counters.read_bytes += entry_bytes(entries)
             answer = request.parts(entries)
         except (NoLedger, NoEntry, StorageError) as error:
             times = self.times.reads_failed
             answer = (request.failed(self._read_code(error, request.ledger_id)),)
         times.observe(self.clock.monotonic() - received_s)
+        self.answers.settle(request.connection.account, sum(map(len, answer)))
         for part in answer:
             request.connection.write(part)
 

@@ -102,6 +102,10 @@ class Member:
 
     def on_lost(self, error: BookieUnavailableError) -> None:
         self.channel = None
-        self.session.lose_route()
+        session = self.session
+        session.lose_route()
         if not self.gone:
-            self.session.on_failure(self, error)
+            # One that is closed while nothing is outstanding says little about the bookie: it, or
+            # something in between, may end connections that are idle.
+            idle = session.pipeline.outstanding_since(self.index) is None
+            session.on_failure(self, error, may_return=idle)

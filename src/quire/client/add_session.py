@@ -37,7 +37,9 @@ from quire.errors import (
     EntryTooLargeError,
     LedgerClosedError,
     LedgerFencedError,
+    MetadataTooLargeError,
     QuireError,
+    SilentConnectionError,
     UnauthorizedError,
     WriteError,
 )
@@ -64,7 +66,7 @@ class AddSession:
         "_replacement", "_room", "_route", "_row_encoder", "_stopped", "_striped", "_turns",
         "_waiters", "_write_quorum", "ack_quorum", "away", "causes", "config", "ensemble",
         "failure", "hears_every_ack", "lac_pushed", "ledger_id", "max_payload_bytes", "met",
-        "pipeline", "pool", "spans", "tasks",
+        "no_room", "pipeline", "pool", "spans", "tasks",
     )  # fmt: skip
 
     always_hears = False
@@ -128,6 +130,8 @@ class AddSession:
         self.away: Away | None = None
         self.met = False
         """Some member was connected to: those that cannot be had now may come back."""
+        self.no_room: MetadataTooLargeError | None = None
+        """An ensemble change did not fit into the ledger's metadata: there will be no other one."""
         self.spans = pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
@@ -336,17 +340,23 @@ class AddSession:
 
     # -- failures -----------------------------------------------------------------------------
 
-    def on_failure(self, member: Member, error: QuireError) -> None:
+    def on_failure(self, member: Member, error: QuireError, *, may_return: bool = False) -> None:
+        """`may_return`: only the connection is lost, as far as is known; the same bookie is tried
+        over a new one before it is replaced."""
         if self.failure is not None or member.gone:
             return
         self.causes[member.bookie_id] = error
         if isinstance(error, LedgerFencedError | UnauthorizedError):
             self.fail(error)
             return
-        self.pool.mark_failed(member.bookie_id)
-        self.fail_member(member)
+        if isinstance(error, BookieTimeoutError) and member.channel is not None:
+            self.pool.suspect(member.bookie_id)
+        may_return = may_return or isinstance(error, SilentConnectionError)
+        if not may_return:
+            self.pool.mark_failed(member.bookie_id)
+        self.fail_member(member, may_return=may_return)
 
-    def fail_member(self, member: Member) -> None:
+    def fail_member(self, member: Member, *, may_return: bool = False) -> None:
         """Replace it, as soon as no other change of the ensemble is under way."""
         if self._reached is not None:
             member.leave()
@@ -354,7 +364,7 @@ class AddSession:
             return
         if self._replacement is None:
             self._replacement = Replacement(self, self._change_ensemble)
-        self._replacement.of(member)
+        self._replacement.of(member, may_return=may_return)
 
     def _tell_failure(self, error: QuireError) -> None:
         if self.spans is not None:

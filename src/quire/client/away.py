@@ -7,6 +7,9 @@ connections to several bookies that break at one moment mostly do so for what is
 that restarts), and the bookies live. Apache's client gives the ledger up there (replication spec,
 4.2).
 
+A ledger whose metadata has no room to name another ensemble is treated alike (`no_room`): its
+members are tried again, and other bookies are left alone.
+
 Nothing is changed in the metadata by that, and nothing is taken on trust. What a member had
 acknowledged is on its disk, and counts; with deferred sync it may be gone, and counts for nothing
 (`DeferredPipeline.park`). A member that is back, restarted or not, is sent everything behind the
@@ -104,7 +107,7 @@ class Away:
         while session.failure is None and index in self.indexes and session.member(index) is member:
             try:
                 wanted = session.wanted({index: member.bookie_id})
-                found = pool.pick_now(wanted, rested=True)
+                found = session.no_room is None and pool.pick_now(wanted, rested=True)
             except QuireError as error:  # a placement policy that does not work
                 session.fail(error)
                 return
@@ -148,13 +151,17 @@ def nobody_left(session: AddSession, indexes: Iterable[int]) -> NotEnoughBookies
     """These members cannot be had, nor others in their places."""
     lost = {index: session.ensemble[index] for index in sorted(indexes)}
     placement = session.pool.placement
-    why = placement.why(session.wanted(lost), placement.view())
     limit_s = session.patience_s
+    tried = f", which were tried again for {limit_s:g} s: " if limit_s else ": "
+    if session.no_room is None:
+        what, remedy = "no bookie is left to replace", "Start another bookie"
+        why = placement.why(session.wanted(lost), placement.view())
+    else:
+        what, remedy = "the metadata has no room to replace", "Start these bookies again"
+        why = session.no_room.args[0]
     return NotEnoughBookiesError(
-        f"ledger {session.ledger_id}: no bookie is left to replace {some(lost.values())}"
-        + (f", which were tried again for {limit_s:g} s: " if limit_s else ": ")
-        + why,
+        f"ledger {session.ledger_id}: {what} {some(lost.values())}{tried}{why}",
         ledger_id=session.ledger_id,
         causes=session.causes,
-        remedy="Start another bookie, then open the ledger with recovery",
+        remedy=f"{remedy}, then open the ledger with recovery",
     )

@@ -158,9 +158,10 @@ class Client:
         password: bytes = b"",
         recover: bool = False,
         assume_liars: int | None = None,
+        unverified_password: bool = False,
     ) -> LedgerReader:
         """See `quire.Client.open_ledger`."""
-        return LedgerReader(self, ledger_id, password, recover, assume_liars)
+        return LedgerReader(self, ledger_id, password, recover, assume_liars, unverified_password)
 
     def suspects(self) -> list[Suspect]:
         """See `quire.Client.suspects`."""
@@ -341,6 +342,7 @@ class LedgerReader:
         password: bytes,
         recover: bool,
         assume_liars: int | None = None,
+        unverified_password: bool = False,
     ) -> None:
         self._client = client
         self._password = password
@@ -349,7 +351,11 @@ class LedgerReader:
         self._pid = os.getpid()
         self._reader = call(
             client.aio.open_ledger(
-                ledger_id, password=password, recover=recover, assume_liars=assume_liars
+                ledger_id,
+                password=password,
+                recover=recover,
+                assume_liars=assume_liars,
+                unverified_password=unverified_password,
             )
         )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from quire.client.background import call
 from quire.client.blocking import Client
-from quire.client.datasets import Dataset, DatasetLedger, Datasets, Publication
+from quire.client.datasets import Dataset, DatasetLedger, Datasets, Publication, Sweep
 from quire.clock import Clock
 
 
@@ -68,6 +68,23 @@ class BlockingDatasets:
                 first=first,
                 keep=keep,
                 look_at_most=look_at_most,
+            )
+        )
+
+    def sweep(
+        self,
+        older_than_s: float,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        first: int = 0,
+        keep: Iterable[int] = (),
+        look_at_most: int | None = None,
+    ) -> Sweep:
+        """See `Datasets.sweep`."""
+        return call(
+            self.aio.sweep(
+                older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
             )
         )
 

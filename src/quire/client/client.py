@@ -80,7 +80,7 @@ class Client:
         self._tasks = TaskSet()
         self._pool = BookiePool(
             metadata,
-            network or AsyncioNetwork(),
+            network or AsyncioNetwork(self.config.dead_link_s),
             self.config,
             self._rng,
             self._tasks,
@@ -190,6 +190,7 @@ class Client:
         password: bytes = b"",
         recover: bool = False,
         assume_liars: int | None = None,
+        unverified_password: bool = False,
     ) -> LedgerReader:
         """Open a ledger for reading.
 
@@ -201,18 +202,31 @@ class Client:
         what they acknowledged, or make up entries and digests. Then nothing acknowledged is lost by
         it, and nothing made up is read; more bookies have to answer, and agree.
 
-        Raises NoSuchLedgerError, UnauthorizedError (wrong password), RecoveryError or ReadError
-        (too few bookies answer; nothing is lost, open again), UsageError where the ack quorum is
-        too small for so many liars. Cancel-safe.
+        `unverified_password`: recover also where nobody can check the password. That is so for an
+        empty ledger whose metadata stores no password (format 1): the bookies know the password of
+        a ledger from its entries. Recovery closes such a ledger as empty.
+
+        Raises NoSuchLedgerError, UnauthorizedError (wrong password, or one that nobody can check),
+        RecoveryError or ReadError (too few bookies answer; nothing is lost, open again),
+        LedgerRecreatedError (it was deleted meanwhile, and its id was used again), UsageError where
+        the ack quorum is too small for so many liars. Without `recover`, no bookie checks the
+        password of a ledger whose metadata stores none. Cancel-safe.
         """
         self._check_open()
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
-            reader = await self._open(ledger_id, password, recover, assume_liars)
+            reader = await self._open(
+                ledger_id, password, recover, assume_liars, unverified_password
+            )
             note(span, last_entry=reader.last_add_confirmed)
             return reader
 
     async def _open(
-        self, ledger_id: int, password: bytes, recover: bool, assume_liars: int | None
+        self,
+        ledger_id: int,
+        password: bytes,
+        recover: bool,
+        assume_liars: int | None,
+        unverified_password: bool,
     ) -> LedgerReader:
         stored = await self.metadata.read_ledger(ledger_id)
         value = stored.value
@@ -239,6 +253,7 @@ class Client:
                 self.config,
                 self._tasks,
                 doubt,
+                unverified_password=unverified_password,
             )
             stored = await recovery.run()
             lac = stored.value.last_entry_id
@@ -261,7 +276,11 @@ class Client:
 
     async def delete_ledger(self, ledger_id: int) -> None:
         """Remove the ledger from the metadata; bookies free its space at their next garbage
-        collection. A ledger that does not exist is success. Cancel-safe."""
+        collection. A ledger that does not exist is success. Cancel-safe.
+
+        This is the primitive that streams, objects and datasets use themselves: it deletes also
+        what one of them needs, and asks for no password. `quire.streams.owners.refuse_owned` says
+        whether somebody needs a ledger; `quire ledger delete` and the HTTP API ask it first."""
         self._check_open()
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)
@@ -308,7 +327,7 @@ class Client:
         limit = self.config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
-                return await call(await self._pool.control(bookie_id))
+                return await self._pool.ask_control(bookie_id, call)
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"

@@ -31,7 +31,11 @@ from quire.errors import MetadataError, UsageError
 
 FORMAT = 1
 VALUE_BYTES_MAX = 900_000
-"""Of one stored value: ZooKeeper refuses more than 1 MiB in a message."""
+"""The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes; the
+rest is kept for the ids of ledgers that are being deleted, so that a dataset whose head is full can
+still be swept, overwritten and dropped."""
+SWEPT_BYTES_MAX = 1_000_000
+"""The largest head, in bytes, while ledgers are being deleted."""
 INLINE_BYTES_MAX = 64 * 1024
 """Of the ledgers in the head, which is written anew at each publication. Behind it they move into
 chunks."""
@@ -39,6 +43,11 @@ CHUNK_BYTES_MAX = 256 * 1024
 TRANSACTIONS_MAX = 1_000
 """Transaction keys remembered by a dataset; the oldest is forgotten first."""
 TRANSACTION_KEY_BYTES_MAX = 256
+TRANSACTION_KEY_STORED_BYTES_MAX = 320
+"""The largest size, in bytes, of a transaction key as it is stored, where a quote takes two bytes
+and a control character six."""
+NAME_BYTES_MAX = 4_096
+"""The limit of a dataset's name in UTF-8. The metadata of each ledger repeats the name."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
 """Ledgers that are being deleted at one time."""
@@ -106,18 +115,40 @@ class Head:
         return Head(sequence=self.sequence, condemned=self.condemned)
 
 
-def check_transaction_key(txn: str) -> None:
-    if not txn or len(txn.encode()) > TRANSACTION_KEY_BYTES_MAX:
+def check_dataset_name(name: str) -> str:
+    """Return `name`. UsageError where no metadata store can hold a dataset of that name."""
+    if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise UsageError(
-            f"a transaction key has 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {len(txn.encode())}"
+            f"{name!r} cannot be the name of a dataset",
+            remedy="Use printable characters without '/', and a name other than '.' and '..'",
         )
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise UsageError(
+            f"the name of a dataset has at most {NAME_BYTES_MAX} bytes, not {len(name.encode())}"
+        )
+    return name
+
+
+def check_transaction_key(txn: str) -> str:
+    """Return `txn`. UsageError unless `TRANSACTIONS_MAX` keys of this size fit into one head."""
+    size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
+    if not txn or size > TRANSACTION_KEY_BYTES_MAX:
+        raise UsageError(
+            f"a transaction key has 1 to {TRANSACTION_KEY_BYTES_MAX} bytes, not {size}"
+        )
+    if stored > TRANSACTION_KEY_STORED_BYTES_MAX:
+        raise UsageError(
+            f"a transaction key takes at most {TRANSACTION_KEY_STORED_BYTES_MAX} bytes as it is "
+            f"stored, not {stored}: a quote takes two and a control character six"
+        )
+    return txn
 
 
 # -- bytes ------------------------------------------------------------------------------------
 
 
-def encode_head(name: str, head: Head) -> bytes:
-    """`UsageError` where the head would be larger than a store takes."""
+def encode_head(name: str, head: Head, bytes_max: int = SWEPT_BYTES_MAX) -> bytes:
+    """Return the head's stored form. `UsageError` if it has more than `bytes_max` bytes."""
     data = _dump(
         {
             "format": FORMAT,
@@ -129,11 +160,12 @@ def encode_head(name: str, head: Head) -> bytes:
             "condemned": list(head.condemned),
         }
     )
-    if len(data) > VALUE_BYTES_MAX:
+    if len(data) > bytes_max:
         raise UsageError(
-            f"dataset {name!r} has too many ledgers: its head would have {len(data)} bytes, at "
-            f"most {VALUE_BYTES_MAX} can be stored. Nothing was published",
-            remedy="Write fewer, larger partitions, or use several datasets",
+            f"dataset {name!r} is too large: its head would take {len(data):,} bytes, and the "
+            f"limit is {bytes_max:,} bytes. Nothing was changed",
+            remedy="Write fewer, larger partitions, use shorter transaction keys, or use several "
+            "datasets",
         )
     return data
 

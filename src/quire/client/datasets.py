@@ -24,9 +24,11 @@ from dataclasses import dataclass, replace
 
 from quire.client.dataset_format import (
     CONDEMNED_MAX,
+    VALUE_BYTES_MAX,
     Chunk,
     DatasetLedger,
     Head,
+    check_dataset_name,
     check_transaction_key,
     chunk_base_version,
     decode_chunk,
@@ -34,6 +36,7 @@ from quire.client.dataset_format import (
     encode_head,
     split,
 )
+from quire.client.skipped import Skipped, log_skipped
 from quire.client.swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
 from quire.clock import Clock, SystemClock
 from quire.errors import (
@@ -49,7 +52,7 @@ from quire.metadata.base import MetadataStore
 from quire.metadata.collection import check_collectable, may_collect
 from quire.tasks import each
 
-__all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication"]
+__all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication", "Skipped", "Sweep"]
 
 HEADS = "datasets"
 CHUNKS = "dataset_chunks"
@@ -58,6 +61,9 @@ OWNER_KEY = "quire.dataset"
 dataset's name here are ever deleted by this module."""
 JOB_KEY = "quire.job"
 """Custom metadata of a ledger: the one job that wrote it."""
+
+IDS_NAMED_MAX = 10
+"""Ledger ids that one message lists."""
 
 logger = logging.getLogger("quire.datasets")
 
@@ -92,6 +98,16 @@ class Publication:
     """Whether the key was published before: by another, or by an earlier attempt of this one."""
     replaced: tuple[DatasetLedger, ...] = ()
     """What an overwrite took out of the dataset. The ledgers exist still: `discard` them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep did."""
+
+    deleted: list[int]
+    """The ids of the deleted ledgers, ascending."""
+    skipped: list[Skipped]
+    """The ledgers and datasets that could not be read. Nothing that they may own was deleted."""
 
 
 class Datasets:
@@ -131,10 +147,23 @@ class Datasets:
         return (await self._head(name))[0].transactions.get(txn)
 
     async def list_datasets(self) -> list[str]:
-        """The names of all datasets, sorted. Reads each head. Cancel-safe."""
+        """The names of all datasets, sorted. Reads each head. One that cannot be read is listed
+        too, with a warning in the log: `read` says what is wrong with it. Cancel-safe."""
         names = await self._store.list_values((HEADS,))
-        heads = await each(names, self._head)
-        return [name for name, (head, _) in zip(names, heads) if head.exists]
+        skipped: list[Skipped] = []
+
+        async def exists(name: str) -> bool:
+            try:
+                return (await self._head(name))[0].exists
+            except MetadataUnavailableError:
+                raise
+            except (MetadataError, UsageError) as error:
+                skipped.append(Skipped(f"dataset {name!r}", str(error)))
+                return True
+
+        found = await each(names, exists)
+        log_skipped(logger, "the listing of datasets", skipped)
+        return [name for name, there in zip(names, found) if there]
 
     # -- publishing ---------------------------------------------------------------------------
 
@@ -158,6 +187,7 @@ class Datasets:
         age limit was shorter than the job). UsageError: a bad name or key, a range given twice, or
         more ledgers than a dataset can hold; nothing was published.
         """
+        check_dataset_name(name)
         added = tuple(ledgers)
         if len({(a.ledger_id, a.first) for a in added}) != len(added):
             raise UsageError(f"dataset {name!r}: a ledger is given twice")
@@ -207,6 +237,7 @@ class Datasets:
         """Delete those of these ledgers that were written for dataset `name` and that it does not
         hold; their ids. After this none of them can be published. Safe to call again, and while
         others publish; if cancelled, what was condemned is deleted by the next call."""
+        check_dataset_name(name)
         wanted = sorted(set(ledger_ids))
         mine = [
             ledger_id
@@ -228,8 +259,29 @@ class Datasets:
         keep: Iterable[int] = (),
         look_at_most: int | None = None,
     ) -> list[int]:
+        """Delete the ledgers that `sweep` deletes; their ids. A warning in the log names what was
+        skipped."""
+        swept = await self.sweep(
+            older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
+        )
+        log_skipped(logger, "the sweep of orphans", swept.skipped)
+        return swept.deleted
+
+    async def sweep(
+        self,
+        older_than_s: float,
+        *,
+        name: str | None = None,
+        job: str | None = None,
+        first: int = 0,
+        keep: Iterable[int] = (),
+        look_at_most: int | None = None,
+    ) -> Sweep:
         """Delete ledgers that were written for a dataset (custom metadata `quire.dataset`), are
-        older than the limit and not published; their ids.
+        older than the limit and not published.
+
+        A ledger or a dataset that cannot be read is skipped, and the sweep goes on. The ledgers
+        that were written for such a dataset are kept: it may hold them.
 
         Ledgers of a job that still runs are unpublished as well: the limit must be longer than
         the longest job. A job whose ledgers were swept fails to publish, it publishes no holes.
@@ -238,15 +290,22 @@ class Datasets:
         never touched. CollectionOffError, MetadataWentBackError: nothing may be deleted by this
         metadata store; a sweep of one `job`, which runs behind it, then deletes nothing.
         """
+        if name is not None:
+            check_dataset_name(name)
         if job is None:
             await check_collectable(self._store)
         elif not await may_collect(self._store):
-            return []
+            return Sweep([], [])
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         spared = set(keep)
         orphans: dict[str, list[int]] = {}
+        skipped: list[Skipped] = []
         async for some in self._some_ledgers(first, spared, look_at_most):
-            for ledger_id, (custom, ctime_ms) in zip(some, await each(some, self._origin)):
+            for ledger_id, origin in zip(some, await each(some, self._origin)):
+                if isinstance(origin, Skipped):
+                    skipped.append(origin)
+                    continue
+                custom, ctime_ms = origin
                 owner = _text(custom, OWNER_KEY)
                 if (
                     owner
@@ -257,8 +316,13 @@ class Datasets:
                     orphans.setdefault(owner, []).append(ledger_id)
         deleted: list[int] = []
         for owner, ledger_ids in sorted(orphans.items()):
-            deleted += await self.discard(owner, ledger_ids)
-        return sorted(deleted)
+            try:
+                deleted += await self.discard(owner, ledger_ids)
+            except MetadataUnavailableError:
+                raise
+            except (MetadataError, UsageError) as error:
+                skipped.append(Skipped(f"dataset {owner!r}", _kept(ledger_ids, error)))
+        return Sweep(sorted(deleted), skipped)
 
     async def _some_ledgers(
         self, first: int, spared: set[int], at_most: int | None
@@ -317,18 +381,19 @@ class Datasets:
         await swap(f"dataset {name!r}", attempt)
 
     async def _owner(self, ledger_id: int) -> str:
-        custom, _ = await self._origin(ledger_id)
-        return _text(custom, OWNER_KEY)
+        origin = await self._origin(ledger_id)
+        return "" if isinstance(origin, Skipped) else _text(origin[0], OWNER_KEY)
 
-    async def _origin(self, ledger_id: int) -> tuple[Mapping[str, bytes], int]:
-        """(custom metadata, creation time); nothing for a ledger that is gone, or whose metadata
-        cannot be understood."""
+    async def _origin(self, ledger_id: int) -> tuple[Mapping[str, bytes], int] | Skipped:
+        """Return (custom metadata, creation time); ({}, -1) for a ledger that is gone."""
         try:
             value = (await self._store.read_ledger(ledger_id)).value
         except MetadataUnavailableError:
             raise
-        except MetadataError:
+        except NoSuchLedgerError:
             return {}, -1
+        except MetadataError as error:
+            return Skipped(f"ledger {ledger_id}", str(error))
         return value.custom, value.ctime_ms
 
     # -- heads and chunks ---------------------------------------------------------------------
@@ -382,7 +447,7 @@ class Datasets:
         kept, tail = ((), ()) if overwrite else (head.chunks, head.ledgers)
         chunks, inline = split((*tail, *added), version)
         new = head.published((*kept, *(chunk for chunk, _ in chunks)), inline, txn)
-        encode_head(name, new)  # too large shows before anything is stored
+        encode_head(name, new, VALUE_BYTES_MAX)  # refused before anything is stored
 
         async def store(part: tuple[Chunk, bytes]) -> None:
             try:
@@ -426,6 +491,12 @@ def no_such_dataset(name: str) -> NoSuchKeyError:
         f"dataset {name!r} does not exist",
         remedy="Check the name and the metadata URI; nothing may have been published yet",
     )
+
+
+def _kept(ledger_ids: Sequence[int], error: Exception) -> str:
+    shown = ", ".join(map(str, ledger_ids[:IDS_NAMED_MAX]))
+    more = f" and {len(ledger_ids) - IDS_NAMED_MAX} more" * (len(ledger_ids) > IDS_NAMED_MAX)
+    return f"{error}. The ledgers that were written for it are kept: {shown}{more}"
 
 
 def _text(custom: Mapping[str, bytes], key: str) -> str:

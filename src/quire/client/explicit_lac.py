@@ -110,8 +110,12 @@ class ExplicitLac:
     async def _write_to(self, bookie: str, lac: int, packet: bytes) -> bool:
         try:
             async with asyncio.timeout(self._session.config.add_timeout_s):
-                channel = await self._session.pool.control(bookie)
-                await channel.write_lac(self._codec.ledger_id, lac, self._key, packet)
+                await self._session.pool.ask_control(
+                    bookie,
+                    lambda channel: channel.write_lac(
+                        self._codec.ledger_id, lac, self._key, packet
+                    ),
+                )
         except (QuireError, TimeoutError):
             self.failures += 1
             await asyncio.sleep(RETRY_DELAY_S)

@@ -35,7 +35,6 @@ from quire.core.recovery import Doubt
 from quire.errors import (
     ClientClosedError,
     MetadataUnavailableError,
-    NoSuchLedgerError,
     QuireError,
     ReadError,
 )
@@ -49,8 +48,8 @@ READ_ATTEMPTS = 6
 READ_RETRY_DELAY_S = 0.1
 """Before the second attempt; it doubles."""
 
-FeedKey = tuple[int, DigestType, bytes, Doubt]
-"""Ledger, digest, password, and how far bookies are believed."""
+FeedKey = tuple[int, tuple[int, int], DigestType, bytes, Doubt]
+"""Ledger, creation of it, digest, password, and how far bookies are believed."""
 
 
 class Feeds:
@@ -73,7 +72,7 @@ class Feeds:
     def joined(
         self, follower: Follower, view: LedgerView, codec: EntryCodec, password: bytes, doubt: Doubt
     ) -> Iterator[Feed]:
-        key = (codec.ledger_id, codec.digest, password, doubt)
+        key = (codec.ledger_id, view.creation, codec.digest, password, doubt)
         feed = self._open.get(key)
         if feed is None:
             feed = self._open[key] = Feed(view.copy(), codec, doubt, self._pool, self._config)
@@ -140,8 +139,10 @@ class Feed:
     # -- what there is ------------------------------------------------------------------------
 
     @property
-    def deleted(self) -> bool:
-        return self._tail.deleted
+    def gone(self) -> QuireError | None:
+        """Return a new error that says why nothing more can come, or None."""
+        gone = self._tail.gone
+        return None if gone is None else gone(self.view.ledger_id)
 
     @property
     def near(self) -> str | None:
@@ -329,10 +330,8 @@ class Follower:
     async def _more(self, feed: Feed) -> None:
         if self._stopped is not None:
             raise self._stopped
-        if feed.deleted:
-            raise NoSuchLedgerError(
-                f"ledger {self._view.ledger_id} was deleted while it was followed"
-            )
+        if (gone := feed.gone) is not None:
+            raise gone
         await feed.more()
 
     async def _read(self, feed: Feed, last: int) -> AsyncGenerator[EntryRun, None]:

@@ -123,8 +123,10 @@ async def _read_last_entry(
     fence_with: bytes | None,
 ) -> None:
     flags = Flag.NONE if fence_with is None else Flag.DO_FENCING
-    channel = await pool.channel(bookie)
-    data = await channel.read(codec.ledger_id, LAST_ENTRY, flags, fence_with or b"")
+    data = await pool.ask(
+        bookie,
+        lambda channel: channel.read(codec.ledger_id, LAST_ENTRY, flags, fence_with or b""),
+    )
     _, lac, _ = codec.check(data)
     result.lacs[bookie] = lac
 
@@ -132,9 +134,9 @@ async def _read_last_entry(
 async def _read_lac(
     bookie: str, codec: EntryCodec, pool: BookiePool, result: LastConfirmed
 ) -> None:
-    channel = await pool.control(bookie)
+    await pool.control(bookie)
     try:
-        answer = await channel.read_lac(codec.ledger_id)
+        answer = await pool.ask_control(bookie, lambda channel: channel.read_lac(codec.ledger_id))
     except (BookieUnavailableError, ProtocolError):
         # It accepted the connection but not the request: perhaps it speaks v2 only.
         await _read_last_entry(bookie, codec, pool, result, None)

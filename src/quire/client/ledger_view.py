@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
 from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.creation import check_same_creation
 
 
 class LedgerView:
@@ -34,11 +35,19 @@ class LedgerView:
         return self._stored.value.closed
 
     async def refresh(self) -> bool:
-        """Read the metadata again. Whether the segments or the state changed."""
+        """Read the metadata again. Whether the segments or the state changed. Raises
+        LedgerRecreatedError when another ledger has the id by now."""
         return self.adopt(await self.store.read_ledger(self.ledger_id))
 
+    @property
+    def creation(self) -> tuple[int, int]:
+        """What tells the ledger from others that had, or get, its id."""
+        return self._stored.value.ctoken, self._stored.created
+
     def adopt(self, stored: Versioned[LedgerMetadata]) -> bool:
-        """Take over metadata, unless newer is known. Whether anything changed."""
+        """Take over metadata, unless newer is known. Whether anything changed. Raises
+        LedgerRecreatedError for the metadata of another ledger with the same id."""
+        check_same_creation(self.ledger_id, self._stored, stored)
         if stored.version < self._stored.version:
             return False
         changed = stored.value != self._stored.value
@@ -62,7 +71,10 @@ class LedgerView:
 
     def learn(self, other: LedgerView) -> bool:
         """Take over what another view of this ledger knows, which rests on the same digests.
-        Whether anything changed: the LAC, the segments or the state."""
+        Whether anything changed: the LAC, the segments or the state. Raises LedgerRecreatedError
+        where that is the view of another ledger with the same id."""
+        if other._stored is not self._stored:
+            check_same_creation(self.ledger_id, self._stored, other._stored)
         before = self.last_add_confirmed
         newer = other._stored.version > self._stored.version
         changed = newer and self.adopt(other._stored)

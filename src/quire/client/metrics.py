@@ -20,7 +20,10 @@ class ClientCounters:
     add_bytes: int = 0
     add_batches: int = 0
     ensemble_changes: int = 0
+    ensemble_changes_without_room: int = 0
     bookie_failures: int = 0
+    links_examined: int = 0
+    links_silent: int = 0
     add_time: Histogram = field(default_factory=Histogram)
     """From the sending of a batch until an ack quorum had its last entry."""
 
@@ -35,7 +38,11 @@ COUNTED = {
     "add_bytes": "Bytes of their payloads",
     "add_batches": "Batches they were sent in",
     "ensemble_changes": "Times bookies of an ensemble were replaced",
+    "ensemble_changes_without_room": "Times an ensemble could not be changed, because the ledger's "
+    "metadata had no room for it",
     "bookie_failures": "Times a bookie failed a request, or was lost",
+    "links_examined": "Connections that were probed because nothing had come over them for a while",
+    "links_silent": "Connections that were replaced because they had died without a sign",
 }
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
 
 from quire.client.add_timeouts import AddTimeouts
+from quire.client.link_watch import Links, LinkWatch
 from quire.client.metrics import ClientCounters
 from quire.client.placement import Placement
 from quire.client.quarantine import BookieHealth
@@ -16,7 +17,12 @@ from quire.client.tracing import Tracing
 from quire.client.turns import Turns
 from quire.config import ClientConfig
 from quire.core.placement import Standing, Wanted, read_order
-from quire.errors import BookieTimeoutError, BookieUnavailableError
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    QuireError,
+    SilentConnectionError,
+)
 from quire.metadata.base import BookieAddress, Bookies, MetadataStore
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
@@ -24,47 +30,15 @@ from quire.net.handshake import Dialer
 from quire.net.link import CLOSE_DRAIN_S, Link
 from quire.net.network import Network
 from quire.tasks import TaskSet
+from quire.units import host_port
 
 L = TypeVar("L", bound=Link)
+T = TypeVar("T")
 
 REST_S = 0.25
 """A bookie that failed is not chosen again as a replacement within this time. Bookies that are gone
 stay registered until their sessions expire: without a rest an ensemble would change from one to the
 other as fast as connections are refused and metadata is written."""
-
-
-class _Links(Generic[L]):
-    """The connections of one kind, by bookie."""
-
-    def __init__(self, make: Callable[[str], L]) -> None:
-        self.make = make
-        self.connecting: dict[str, asyncio.Lock] = {}
-        self._links: dict[str, list[L]] = {}
-
-    def find(self, bookie_id: str, adds_of: int | None) -> L | None:
-        links = self._links.get(bookie_id)
-        if not links:
-            return None
-        for link in list(links):
-            if not link.usable:
-                links.remove(link)
-            elif adds_of is None or link.takes_adds_of(adds_of):
-                return link
-        return None
-
-    def received_bytes(self, bookie_id: str) -> int:
-        return sum(link.received_bytes for link in self._links.get(bookie_id, ()))
-
-    def add(self, link: L) -> None:
-        self._links.setdefault(link.bookie_id, []).append(link)
-
-    def close(self) -> list[L]:
-        """Those that may have something to send still."""
-        closed = [link for links in self._links.values() for link in links]
-        for link in closed:
-            link.close()
-        self._links.clear()
-        return closed
 
 
 class BookiePool:
@@ -85,10 +59,11 @@ class BookiePool:
         self._bookies = Bookies({}, {})
         self._last_known: dict[str, BookieAddress] = {}
         self._changed = asyncio.Event()
-        self._channels = _Links(BookieChannel)
-        self._controls = _Links(ControlChannel)
+        self._channels = Links(BookieChannel)
+        self._controls = Links(ControlChannel)
         self._failed_at: dict[str, float] = {}
         self.counters = ClientCounters()
+        self._links_watch = LinkWatch(config, self._connect, tasks, self.counters)
         self.turns = Turns(self.counters)
         self.tracing = tracing or Tracing()
         limits = config.add_timeout_s, config.add_quorum_timeout_s
@@ -105,6 +80,7 @@ class BookiePool:
         up (`CLOSE_DRAIN_S`)."""
         self.closed = True
         self._watch.close()
+        self._links_watch.close()
         self.placement.close()
         deadline = asyncio.get_running_loop().time() + CLOSE_DRAIN_S
         for link in (*self._channels.close(), *self._controls.close()):
@@ -205,7 +181,8 @@ class BookiePool:
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
-                return (await (await self.control(bookie_id)).bookie_info()).free_bytes
+                found = await self.ask_control(bookie_id, lambda channel: channel.bookie_info())
+                return found.free_bytes
         except TimeoutError:
             raise BookieTimeoutError(
                 f"bookie {bookie_id} gave no answer within {limit:g} s"
@@ -239,13 +216,70 @@ class BookiePool:
         """What `control` would give without waiting."""
         return self._controls.find(bookie_id, adds_of)
 
-    async def _link(self, links: _Links[L], bookie_id: str, adds_of: int | None) -> L:
+    async def ask(self, bookie_id: str, call: Callable[[BookieChannel], Awaitable[T]]) -> T:
+        """Make a request that may be repeated. It is repeated once if its connection turns out to
+        be dead while it waits. Raises what `call` raises, and BookieUnavailableError. Cancel-safe.
+        """
+        try:
+            return await call(await self.channel(bookie_id))
+        except SilentConnectionError:
+            return await call(await self.channel(bookie_id))
+
+    async def ask_many(
+        self, bookie_id: str, ledger_id: int, entries: list[int], flags: int = 0, key: bytes = b""
+    ) -> list[bytes | BaseException]:
+        """Single reads, as `BookieChannel.read_many`, repeated as `ask` does."""
+
+        async def read(channel: BookieChannel) -> list[bytes | BaseException]:
+            answers = await channel.read_many(ledger_id, entries, flags, key)
+            for answer in answers:
+                if isinstance(answer, SilentConnectionError):
+                    raise answer
+            return answers
+
+        return await self.ask(bookie_id, read)
+
+    async def ask_control(
+        self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]]
+    ) -> T:
+        """The same for protocol v3."""
+        try:
+            return await call(await self.control(bookie_id))
+        except SilentConnectionError:
+            return await call(await self.control(bookie_id))
+
+    def suspect(self, bookie_id: str) -> None:
+        """A request to this bookie was not answered in time: examine the connections to it."""
+        for links in (self._channels, self._controls):
+            for link in links.of(bookie_id):
+                self._links_watch.suspect(link)
+
+    async def answers_anew(self, bookie_id: str, timeout_s: float) -> bool:
+        """Whether the bookie accepts a new connection, and answers a probe on it, within this
+        time. Old connections are examined if it does. Cancel-safe."""
+        link: BookieChannel | None = None
+        try:
+            async with asyncio.timeout(timeout_s):
+                link = await self._connect(bookie_id, BookieChannel)
+                await link.probe()
+        except (QuireError, TimeoutError):
+            return False
+        finally:
+            if link is not None:
+                link.close()
+        self.suspect(bookie_id)
+        return True
+
+    async def _link(self, links: Links[L], bookie_id: str, adds_of: int | None) -> L:
         lock = links.connecting.setdefault(bookie_id, asyncio.Lock())
         async with lock:
             found = links.find(bookie_id, adds_of)
+            while found is None and (link := links.find_doubtful(bookie_id, adds_of)) is not None:
+                await self._links_watch.examined(link)
+                found = links.find(bookie_id, adds_of)
             if found is None:
                 found = await self._connect(bookie_id, links.make)
-                links.add(found)
+                self._links_watch.add(found, links)
             return found
 
     async def _connect(self, bookie_id: str, make: Callable[[str], L]) -> L:
@@ -256,6 +290,7 @@ class BookiePool:
         if address is None:
             raise BookieUnavailableError(f"bookie {bookie_id} is not registered")
         link = await self._dialer.connect(bookie_id, address.host, address.port, make(bookie_id))
+        link.address = address.host, address.port
         if self.closed:
             link.close()
             raise BookieUnavailableError("the client is closed")
@@ -271,9 +306,25 @@ class BookiePool:
         self._on_bookies(await self._metadata.bookies())
 
     def _on_bookies(self, bookies: Bookies) -> None:
-        self._bookies = bookies
+        before, self._bookies = self._bookies, bookies
+        self._leave_old_addresses(before)
         self._last_known.update(bookies.readonly)
         self._last_known.update(bookies.writable)
         self.placement.on_bookies(bookies, self._last_known)
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
+
+    def _leave_old_addresses(self, before: Bookies) -> None:
+        """Give up the connections to addresses where bookies are no longer, and examine those to
+        bookies that were away: a process that registers again may be another one."""
+        for links in (self._channels, self._controls):
+            for bookie_id in links.bookies():
+                now = self._bookies.find(bookie_id)
+                if now is None:
+                    continue
+                returned = before.find(bookie_id) is None
+                for link in links.of(bookie_id):
+                    if link.address not in (None, (now.host, now.port)):
+                        link.give_up(f"the bookie has moved to {host_port(now.host, now.port)}")
+                    elif returned:
+                        self._links_watch.suspect(link)

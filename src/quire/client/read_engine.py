@@ -31,6 +31,7 @@ from quire.errors import (
     NoSuchEntryError,
     QuireError,
     ReadError,
+    SilentConnectionError,
 )
 from quire.net.answer_codes import NoEntryAnswer
 
@@ -215,7 +216,7 @@ class ReadEngine:
                     every = metadata.ack_quorum == metadata.write_quorum
                     kind = Misbehaviour.DROPPED if every else Misbehaviour.MISSING
                     health.misbehaved(bookie, kind, ledger_id, entry_id)
-            elif not isinstance(error, DigestError):
+            elif not isinstance(error, DigestError | SilentConnectionError):
                 health.error(bookie)
 
     def _bad(self, bookie: str, error: BadEntryError, entry_id: int) -> DigestError:
@@ -245,8 +246,10 @@ class ReadEngine:
         count = last - first + 1
         size = self._config.read_window_bytes * 2 if max_bytes is None else max_bytes
         with self._span("read_batch", first, last, bookie=bookie):
-            channel = await self._pool.channel(bookie)
-            answer = await channel.batch_read(self._codec.ledger_id, first, count, size, flags)
+            ledger_id = self._codec.ledger_id
+            answer = await self._pool.ask(
+                bookie, lambda channel: channel.batch_read(ledger_id, first, count, size, flags)
+            )
             run = check_batch(
                 self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
             )
@@ -265,8 +268,8 @@ class ReadEngine:
         return BadEntryError("an answer without an entry")
 
     async def _one(self, bookie: str, entry_id: int, last: int) -> EntryRun:
-        channel = await self._pool.channel(bookie)
-        data = await channel.read(self._codec.ledger_id, entry_id)
+        ledger_id = self._codec.ledger_id
+        data = await self._pool.ask(bookie, lambda channel: channel.read(ledger_id, entry_id))
         try:
             self._codec.check(data, entry_id)
         except BadEntryError as error:
@@ -318,13 +321,12 @@ class ReadEngine:
             if not left:
                 return  # Who was late has given them meanwhile.
             with self._span("read_stripe", left[0], left[-1], bookie=bookie):
-                channel = await self._pool.channel(bookie)
-                answers = await channel.read_many(self._codec.ledger_id, left)
+                answers = await self._pool.ask_many(bookie, self._codec.ledger_id, left)
             self._take(bookie, dict(zip(left, answers)), found, denied)
 
         _, errors = await self._hedge.first_good(self._pool.read_order(replicas), ask)
         for bookie, error in errors.items():
-            if not isinstance(error, NoEntryAnswer | DigestError):
+            if not isinstance(error, NoEntryAnswer | DigestError | SilentConnectionError):
                 self._pool.health.error(bookie)
 
     def _take(
@@ -397,8 +399,7 @@ class ReadEngine:
         limit = self._config.read_timeout_s
         try:
             async with asyncio.timeout(limit):
-                channel = await self._pool.channel(bookie)
-                answers = await channel.read_many(self._codec.ledger_id, entries)
+                answers = await self._pool.ask_many(bookie, self._codec.ledger_id, entries)
         except TimeoutError:
             errors[bookie] = BookieTimeoutError(f"no answer within {limit:g} s")
             return

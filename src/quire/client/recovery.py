@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire.client.add_session import AddSession
+from quire.client.key_check import check_key
 from quire.client.last_confirmed import read_last_confirmed
 from quire.client.logs import log_event
 from quire.client.pool import BookiePool
@@ -30,6 +31,7 @@ from quire.core.quorum import stripe
 from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.ledger_size import check_close
 from quire.metadata.update import update_ledger
 from quire.net.answer_codes import NoEntryAnswer
 from quire.tasks import TaskSet
@@ -66,8 +68,11 @@ class Recovery:
         config: ClientConfig,
         tasks: TaskSet,
         doubt: Doubt = NO_DOUBT,
+        *,
+        unverified_password: bool = False,
     ) -> None:
         self.ledger_id = ledger_id
+        self._unverified_password = unverified_password
         self._doubt = doubt
         self._current = metadata
         self._key = master_key(password)
@@ -124,6 +129,10 @@ class Recovery:
             ) from error
 
     async def _run(self) -> Versioned[LedgerMetadata]:
+        before = self._current.value
+        if before.password is None and not before.closed and not self._unverified_password:
+            timeout_s = self._config.read_timeout_s
+            await check_key(self.ledger_id, before, self._key, self._pool, timeout_s)
         self._current = await update_ledger(
             self._store,
             self.ledger_id,
@@ -265,9 +274,11 @@ class Recovery:
 
     async def _ask_batch(self, bookie: str, first: int, count: int) -> EntryRun:
         async with asyncio.timeout(self._config.read_timeout_s):
-            channel = await self._pool.channel(bookie)
-            answer = await channel.batch_read(
-                self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
+            answer = await self._pool.ask(
+                bookie,
+                lambda channel: channel.batch_read(
+                    self.ledger_id, first, count, MAX_FRAME_BYTES, FENCED_READ, self._key
+                ),
             )
         run = check_batch(
             self._codec, answer, first, BATCH_RESPONSE_BYTES, len(answer), limit=count
@@ -297,9 +308,8 @@ class Recovery:
             answers: list[bytes | BaseException]
             try:
                 async with asyncio.timeout(self._config.read_timeout_s):
-                    channel = await self._pool.channel(ensemble[index])
-                    answers = await channel.read_many(
-                        self.ledger_id, entries, FENCED_READ, self._key
+                    answers = await self._pool.ask_many(
+                        ensemble[index], self.ledger_id, entries, FENCED_READ, self._key
                     )
             except (QuireError, TimeoutError) as error:
                 answers = [error] * len(entries)
@@ -384,9 +394,10 @@ class Recovery:
         ensemble = list(before)
         for index, bookie in replacements.items():
             ensemble[index] = bookie
-        if self._segments and self._segments[-1][0] == first:
-            self._segments.pop()
-        self._segments.append((first, tuple(ensemble)))
+        kept = [segment for segment in self._segments if segment[0] != first]
+        segments = [*kept, (first, tuple(ensemble))]
+        check_close(_with(self._current.value, segments))  # the close must fit in the end
+        self._segments = segments
         return tuple(ensemble)
 
     async def _length_at(self, snapshot: LedgerMetadata, entry_id: int) -> int:
@@ -411,9 +422,7 @@ class Recovery:
         def close(now: LedgerMetadata) -> LedgerMetadata | None:
             if now.state is not LedgerState.IN_RECOVERY:
                 return None
-            for first, ensemble in self._segments:
-                now = now.with_ensemble_from(first, ensemble)
-            return now.with_close(last, length)
+            return _with(now, self._segments).with_close(last, length)
 
         closed = await update_ledger(self._store, self.ledger_id, self._current, close)
         if not closed.value.closed:
@@ -438,3 +447,10 @@ class Recovery:
             causes={who: str(why) or type(why).__name__ for who, why in errors.items()},
             remedy=f"{remedy}; nothing is lost",
         )
+
+
+def _with(now: LedgerMetadata, segments: Sequence[tuple[int, tuple[str, ...]]]) -> LedgerMetadata:
+    """Return the metadata with these segments (first entry, ensemble) added, in order."""
+    for first, ensemble in segments:
+        now = now.with_ensemble_from(first, ensemble)
+    return now

@@ -31,7 +31,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from quire.client.last_confirmed import read_last_confirmed, verified_lac
@@ -43,8 +43,17 @@ from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
 from quire.codec.frames import Flag
 from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from quire.config import KIB, ClientConfig
-from quire.errors import BookieError, ClientClosedError, QuireError, ReadError
+from quire.errors import (
+    BookieError,
+    ClientClosedError,
+    LedgerRecreatedError,
+    NoSuchLedgerError,
+    QuireError,
+    ReadError,
+    SilentConnectionError,
+)
 from quire.metadata.base import Versioned
+from quire.metadata.creation import recreated
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel, PollAnswer
 
@@ -89,7 +98,8 @@ class Tail:
         """The next entry to give out."""
         self.near: str | None = None
         """The bookie that proved the LAC: it is likely to have all up to there."""
-        self.deleted = False
+        self.gone: Callable[[int], QuireError] | None = None
+        """The error for a ledger that was deleted, perhaps created anew by others."""
         """The ledger is gone."""
         self.wanted = True
         """The entries are, and not only to know of them."""
@@ -224,8 +234,9 @@ class Tail:
                 task.cancel()
             await asyncio.gather(*asked, return_exceptions=True)
 
-    async def _ask(self, bookie: str) -> bool:
-        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that."""
+    async def _ask(self, bookie: str, *, again: bool = False) -> bool:
+        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that. It
+        is asked `again` over a new connection where the old one died silently."""
         if self._pool.closed:
             raise ClientClosedError("the client is closed")
         config = self._config
@@ -267,6 +278,8 @@ class Tail:
                 return False
             self._empty = False
         except (QuireError, TimeoutError) as error:
+            if isinstance(error, SilentConnectionError) and not again:
+                return await self._ask(bookie, again=True)
             self._empty = isinstance(error, NoEntryAnswer)
         self._misses += 1
         return False
@@ -412,10 +425,13 @@ class Tail:
     # -- the metadata -------------------------------------------------------------------------
 
     def on_metadata(self, stored: Versioned[LedgerMetadata] | None) -> None:
-        if stored is None:
-            self.deleted = True
-        elif not self._view.adopt(stored):
-            return
+        try:
+            if stored is None:
+                self.gone = _deleted
+            elif not self._view.adopt(stored):
+                return
+        except LedgerRecreatedError:
+            self.gone = recreated
         self.interrupt()
 
     def interrupt(self) -> None:
@@ -429,3 +445,7 @@ class Tail:
         if self._changed.done():
             self._changed = asyncio.get_running_loop().create_future()
         return self._changed
+
+
+def _deleted(ledger_id: int) -> NoSuchLedgerError:
+    return NoSuchLedgerError(f"ledger {ledger_id} was deleted while it was followed")

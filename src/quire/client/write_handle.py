@@ -27,6 +27,7 @@ from quire.errors import (
     WriteError,
 )
 from quire.metadata.base import MetadataStore, Versioned, Watch
+from quire.metadata.creation import recreated, same_creation
 from quire.metadata.update import update_ledger
 from quire.tasks import TaskSet
 
@@ -165,7 +166,9 @@ class WriteHandle:
 
         When this returns the metadata store says CLOSED with that entry, and all entries are
         durable: with deferred sync they are forced first. Raises what the outstanding appends
-        raise; then the ledger stays open for recovery. Safe to call again. If cancelled, the ledger
+        raise; then the ledger stays open for recovery. Raises LedgerRecreatedError when the ledger
+        was deleted and another one has its id: that one is not closed, and what was appended here
+        is gone with the deleted ledger. Safe to call again. If cancelled, the ledger
         may or may not be closed: this handle is over, and who calls again is told so.
         """
         if self._closing is not None:
@@ -337,6 +340,8 @@ class WriteHandle:
         over: QuireError | None
         if stored is None:
             over = NoSuchLedgerError(f"ledger {self.ledger_id} was deleted while it was written")
+        elif not same_creation(self._metadata, stored):
+            over = recreated(self.ledger_id)
         else:
             over = self._over(stored.value)
         if over is not None and self._session.failure is None:

@@ -224,6 +224,11 @@ def read_response(
     return b"".join((RESPONSE.pack(24 + len(entry), word, code, ledger_id, entry_id), entry))
 
 
+CONNECTION_REFUSED = read_response(Code.TOO_MANY_REQUESTS, -1, -1)
+"""What a bookie says, unasked, before it closes a connection that it has no place for. Ids below 0
+belong to no request: a client that does not know it drops it."""
+
+
 def batch_read_response(
     code: int, ledger_id: int, first: int, request_id: int, entries: Sequence[Buffer] = ()
 ) -> bytes:

@@ -90,10 +90,11 @@ class LedgerMetadata:
 
     def segment_end(self, segment: Segment, known_last: int) -> int:
         """The last entry that can be in `segment`, given the last entry known of the ledger."""
-        for other in self.segments:
-            if other.first_entry_id > segment.first_entry_id:
-                return min(other.first_entry_id - 1, known_last)
-        return known_last
+        first = segment.first_entry_id
+        at = bisect_right(self.segments, first, key=lambda s: s.first_entry_id)
+        if at == len(self.segments):
+            return known_last
+        return min(self.segments[at].first_entry_id - 1, known_last)
 
     def with_state(self, state: LedgerState) -> LedgerMetadata:
         return replace(self, state=state)

@@ -154,6 +154,12 @@ def _legacy(bookie_id: str) -> BookieServiceInfo:
     return BookieServiceInfo((Endpoint(bookie_id, host, int(port)),))
 
 
+def default_bookie_id(host: str, port: int | str) -> str:
+    """Return the id of a bookie that was given none. It is a name, not an address: an IPv6 address
+    stays without brackets, as in the ids of bookies that exist."""
+    return f"{host}:{port}"
+
+
 def is_bookie_id(bookie_id: str) -> bool:
     """Whether a bookie can have this id."""
     if bookie_id.lower() == _RESERVED_ID or bookie_id in _NO_NAMES:

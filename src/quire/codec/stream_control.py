@@ -127,6 +127,14 @@ def _encode_producers(producers: Producers) -> bytes:
     return b"".join(parts)
 
 
+def check_token(token: str) -> str:
+    """Return `token`. UsageError where it cannot be a fencing token; an empty one means none."""
+    size = len(token.encode(errors="surrogatepass"))
+    if size > MAX_ID_BYTES:  # the token itself must not show
+        raise UsageError(f"a fencing token has at most {MAX_ID_BYTES} bytes, not {size}")
+    return token
+
+
 def _encode_id(text: str, what: str = "a producer id", *, empty: bool = False) -> bytes:
     try:
         data = text.encode()

@@ -6,7 +6,8 @@ The data is text, decimal numbers joined by `;`. The first packs several fields 
 | bits  | field                                                                        |
 |-------|------------------------------------------------------------------------------|
 | 0-7   | layout version                                                               |
-| 8-15  | status; its bits 0 and 1 are the truncation                                  |
+| 8-15  | status; its bits 0 and 1 are the truncation, its bit 2 is set by Quire on a    |
+|       | completed segment whose ledger was gone when it was completed ("lost")       |
 | 16-27 | written as 0 and not looked at                                               |
 | 28-31 | region                                                                       |
 | 32-63 | record count, signed; 0 while the segment is in progress                     |
@@ -55,6 +56,7 @@ _MIN_ACTIVE_SINCE = 3
 _VERSION_BITS = 0xFF
 _STATUS_SHIFT, _STATUS_BITS = 8, 0xFF
 _TRUNCATION_BITS = 0b11
+_LOST_BIT = 0b100
 _REGION_SHIFT, _REGION_BITS = 28, 0xF
 _COUNT_SHIFT = 32
 
@@ -79,6 +81,8 @@ _COMPLETED = (
     ("min_active_slot_id", 3),
     ("start_sequence_id", 5),
 )
+LOST_LAST_ENTRY_ID = 2**62
+"""Stored as the last entry of a lost segment: no reader may take a position in it for its end."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _INT64_END = 2**63
 
@@ -204,6 +208,17 @@ class StreamSegment:
         return Truncation(self.status & _TRUNCATION_BITS)
 
     @property
+    def lost(self) -> bool:
+        """Whether the ledger was gone when the segment was completed. Then the number of records is
+        an upper bound, which keeps their sequence ids from being given again."""
+        return bool(self.status & _LOST_BIT)
+
+    @property
+    def known_records(self) -> int:
+        """The number of records that can be expected; 0 for a lost segment."""
+        return 0 if self.lost else self.record_count
+
+    @property
     def first_dlsn(self) -> DLSN:
         return DLSN(self.lssn, 0, 0)
 
@@ -266,6 +281,28 @@ class StreamSegment:
             completion_time_ms=completion_time_ms,
             start_sequence_id=start_sequence_id if kept else UNASSIGNED_SEQUENCE_ID,
         )
+
+    def completed_as_lost(
+        self,
+        *,
+        last_txid: int,
+        record_count: int,
+        completion_time_ms: int,
+        start_sequence_id: int,
+    ) -> StreamSegment:
+        """Return the segment as it is kept when its ledger is gone. Its number, and as many
+        sequence ids as it has at most records, are never given again.
+
+        Raises UsageError as `completed`."""
+        completed = self.completed(
+            last_txid=last_txid,
+            record_count=record_count,
+            last_entry_id=LOST_LAST_ENTRY_ID,
+            last_slot_id=0,
+            completion_time_ms=completion_time_ms,
+            start_sequence_id=start_sequence_id,
+        )
+        return replace(completed, status=completed.status | _LOST_BIT)
 
     def truncated(self) -> StreamSegment:
         """All of it is gone. The point of an earlier partial truncation is kept, as Java does."""

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from quire.codec._protobuf_text import parse_text, quote
 from quire.codec._protobuf_wire import int64, int_field, read_fields
+from quire.codec.ledger_path import LEDGER_ID_MAX
 
 LEDGERS = "ledgers"
 LOCKS = "locks"
@@ -134,12 +135,17 @@ def delay_of(data: bytes) -> int:
     return seconds
 
 
+def is_group(name: str) -> bool:
+    """Return whether a node's name is four digits of a ledger's id, as those above a mark are."""
+    return re.fullmatch("[0-9a-f]{4}", name) is not None
+
+
 def ledger_of(groups: Sequence[str]) -> int | None:
     """The id that four groups of digits stand for; None where they are no such."""
-    digits = "".join(groups)
-    if len(groups) != 4 or not all(re.fullmatch("[0-9a-f]{4}", group) for group in groups):
+    if len(groups) != 4 or not all(map(is_group, groups)):
         return None
-    return int(digits, 16)
+    ledger_id = int("".join(groups), 16)
+    return ledger_id if ledger_id <= LEDGER_ID_MAX else None
 
 
 def vote_number(name: str) -> int | None:

@@ -98,20 +98,32 @@ def with_members(
     An index at which the old bookie stands no more is left alone: somebody else replaced it. None
     where nothing is to be written: no index is left, the segment is gone or takes entries again,
     or a new bookie has become a member of it otherwise (one bookie cannot be two members)."""
-    at = next(
-        (n for n, s in enumerate(metadata.segments) if s.first_entry_id == segment_first), None
-    )
-    if at is None or (at == len(metadata.segments) - 1 and not metadata.closed):
+    changed = replaced_in(metadata, segment_first, changes)
+    return None if changed is None else with_segments(metadata, [changed])
+
+
+def replaced_in(
+    metadata: LedgerMetadata, segment_first: int, changes: Mapping[int, tuple[str, str]]
+) -> Segment | None:
+    """Return the segment once these members of it are replaced; None as `with_members` says it."""
+    there = metadata.segment_of(segment_first)
+    if there.first_entry_id != segment_first:
         return None
-    ensemble = list(metadata.segments[at].ensemble)
+    if there is metadata.last_segment and not metadata.closed:
+        return None
+    ensemble = list(there.ensemble)
     for index, (old, new) in changes.items():
         if ensemble[index] == old:
             if new in ensemble:
                 return None
             ensemble[index] = new
-    if tuple(ensemble) == metadata.segments[at].ensemble:
+    if tuple(ensemble) == there.ensemble:
         return None
-    changed = Segment(segment_first, tuple(ensemble))
-    return replace(
-        metadata, segments=(*metadata.segments[:at], changed, *metadata.segments[at + 1 :])
-    )
+    return Segment(segment_first, tuple(ensemble))
+
+
+def with_segments(metadata: LedgerMetadata, changed: Iterable[Segment]) -> LedgerMetadata:
+    """Return the metadata with these segments in the place of those that begin where they do."""
+    new = {one.first_entry_id: one for one in changed}
+    segments = tuple(new.get(one.first_entry_id, one) for one in metadata.segments)
+    return replace(metadata, segments=segments)

@@ -11,6 +11,8 @@ from quire.errors import (
     CollectionOffError,
     KeyExistsError,
     LedgerExistsError,
+    LedgerOwnedError,
+    LedgerRecreatedError,
     MetadataDeniedError,
     MetadataUnavailableError,
     MetadataWentBackError,
@@ -38,6 +40,7 @@ _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
         ),
         404,
     ),
+    ((LedgerOwnedError, LedgerRecreatedError), 409),
     ((UsageError,), 400),
     ((UnauthorizedError, MetadataDeniedError), 403),
     (
@@ -100,4 +103,6 @@ def error_body(error: QuireError | Refusal, *, outcome_known: bool = True) -> di
             "outcome_known": error.outcome_known,
             "code": error.code,
         }
+        if isinstance(error, LedgerOwnedError):
+            said["owners"] = {str(ledger_id): told for ledger_id, told in error.owners.items()}
     return {"error": said}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.core.placement.tables import parse_groups
 from quire.errors import NoSuchKeyError, UsageError
+from quire.units import host_port
 
 if TYPE_CHECKING:
     from quire.client import Client
@@ -65,7 +66,7 @@ def _described(found: Bookies, name: str) -> dict[str, Any]:
         "host": address.host,
         "port": address.port,
         "tls": address.tls,
-        "http": [f"{one.protocol}://{one.host}:{one.port}" for one in address.others],
+        "http": [f"{one.protocol}://{host_port(one.host, one.port)}" for one in address.others],
     }
 
 

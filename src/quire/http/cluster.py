@@ -7,18 +7,20 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.client import Client
-from quire.errors import NoSuchLedgerError, UsageError
+from quire.errors import UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route
 from quire.http.jobs import Job, Jobs, attended
-from quire.http.shapes import ledger_as_apache
+from quire.http.shapes import described_or_error, ledger_as_apache
 from quire.http.spaces import space_of
+from quire.metadata.bookie_directories import forget_bookie
 from quire.replication.decommission import decommission
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.move import recover_bookie
 from quire.replication.status import marked_ledgers
+from quire.streams.owners import refuse_owned
 from quire.tasks import EACH_AT_ONCE, each
 
 Connect = Callable[[], Awaitable[Client]]
@@ -36,7 +38,15 @@ DELAY_MAX_S = 2**31 - 1
 RESULT_LEDGERS_MAX = 1_000
 """In each list of a job's result; all of them are counted."""
 
+OWNERS_LIMIT_S = 20.0
+"""Seconds to look for the owner of a ledger that is to be deleted; then the deletion is refused."""
+
 LEDGER_ID = Field("ledger_id", "integer", "a ledger's id", required=True)
+FORCE = Field(
+    "force",
+    "boolean",
+    "delete it also where a stream, an object, a dataset or another application needs it",
+)
 
 
 class ClusterRoutes:
@@ -63,8 +73,9 @@ class ClusterRoutes:
             Field("decode_meta", "boolean", "taken and without effect: it is always decoded"),
         )
         return [
-            Route("DELETE", f"{prefix}/delete", "Delete a ledger", self.delete, query=(LEDGER_ID,),
-                  example="Deleted ledger: 7"),
+            Route("DELETE", f"{prefix}/delete",
+                  "Delete a ledger; 409 where a stream, an object or another needs it",
+                  self.delete, query=(LEDGER_ID, FORCE), example="Deleted ledger: 7"),
             Route("GET", f"{prefix}/list", "The ids of all ledgers", self.list, query=listed,
                   example={"7": None, "8": None}),
             Route("GET", f"{prefix}/metadata", "What the metadata says of a ledger", self.metadata,
@@ -137,6 +148,8 @@ class ClusterRoutes:
         ledger_id = call.query["ledger_id"]
         client = await self._connect()
         await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
+        if not call.query.get("force", False):
+            await refuse_owned(client, [ledger_id], limit_s=OWNERS_LIMIT_S)
         await client.delete_ledger(ledger_id)
         return f"Deleted ledger: {ledger_id}"
 
@@ -158,8 +171,11 @@ class ClusterRoutes:
                     remedy="Take them page by page from /api/v1/quire/ledgers",
                 )
             return dict.fromkeys(map(str, found))
-        described = await each(found[skipped:], lambda one: _metadata_of(client, one))
-        return {key: value for key, value in described if value is not None}
+        store, page_ids = client.metadata, found[skipped:]
+        described = await each(
+            page_ids, lambda one: described_or_error(store, one, ledger_as_apache)
+        )
+        return {str(one): value for one, value in zip(page_ids, described) if value is not None}
 
     async def metadata(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.query["ledger_id"]
@@ -281,6 +297,7 @@ class ClusterRoutes:
             done = result.as_json(RESULT_LEDGERS_MAX)
             if result.complete and call.body.get("delete_cookie"):
                 await client.metadata.delete_cookie(bookie)
+                await forget_bookie(client.metadata, bookie)
                 done["cookie_removed"] = True
             return done
 
@@ -307,14 +324,6 @@ class ClusterRoutes:
 
     def _locks(self, client: Client) -> ReplicationLocks:
         return ReplicationLocks(client.metadata, self._owner, client.clock)
-
-
-async def _metadata_of(client: Client, ledger_id: int) -> tuple[str, Any]:
-    try:
-        metadata = await client.ledger_metadata(ledger_id)
-    except NoSuchLedgerError:
-        return str(ledger_id), None  # it was deleted since it was listed
-    return str(ledger_id), ledger_as_apache(ledger_id, metadata)
 
 
 async def cluster_facts(client: Client) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -10,6 +11,7 @@ from typing import Any
 from quire.client import Client
 from quire.http.background import LOOK_WAIT_S
 from quire.http.bookie_list import bookie_facts
+from quire.http.lost import Lost
 from quire.http.mark_counts import MarkCounts
 from quire.http.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.http.rates import Fetch, Rates, together
@@ -21,8 +23,10 @@ from quire.metrics import Metric, gauge, labelled
 from quire.replication.at_risk import AtRisk
 from quire.replication.running import RunningJob, running_jobs
 from quire.replication.status import overview
+from quire.streams.lost_ledgers import LostLedgers
 
 STATES = ("writable", "read-only", "gone")
+OWNER_KINDS = ("stream", "object", "state machine", "dataset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +41,8 @@ class View:
     space_age_s: float | None
     running: list[RunningJob] = field(default_factory=list)
     """Jobs, in whichever process."""
+    lost: LostLedgers | None = None
+    """None: nobody has looked yet."""
     collection: Collection = field(default_factory=Collection)
     """Whether garbage is collected."""
 
@@ -61,6 +67,7 @@ class View:
             "at_risk": self.risk.as_json() if self.risk is not None else None,
             "problems": [one.as_json() for one in self.problems],
             "running": [one.as_json() for one in self.running],
+            "lost_ledgers": self.lost.as_json() if self.lost is not None else None,
             "garbage_collection": self.collection.as_json(),
         }
 
@@ -77,23 +84,35 @@ class ClusterView:
         self.rates = Rates(monotonic, fetch, wait_s)
         self.risks = Risks(monotonic, wait_s)
         self.marks = MarkCounts(monotonic, wait_s)
+        self.lost = Lost(monotonic, wait_s)
 
     async def look(self, client: Client) -> View:
         """MetadataError. Cancel-safe."""
         bookies = await bookie_facts(client, gone=True, spaces=self.spaces, rates=self.rates)
         recovery = await self.autorecovery(client)
         registered = [one["id"] for one in bookies if one["state"] != "gone"]
-        risk = await self.risks.of(client, registered, lost_groups(bookies))
-        collection = await _collection(client.metadata)
+        risk, lost, collection = await asyncio.gather(
+            self.risks.of(client, registered, lost_groups(bookies)),
+            self.lost.of(client),
+            _collection(client.metadata),
+        )
         return View(
             client.metadata.uri,
             await client.metadata.instance_id(),
             bookies,
             recovery,
             risk,
-            problems(bookies, recovery, risk, now_ms=client.clock.now_ms(), collection=collection),
+            problems(
+                bookies,
+                recovery,
+                risk,
+                lost,
+                now_ms=client.clock.now_ms(),
+                collection=collection,
+            ),
             self.spaces.age_s,
             await running_jobs(client.metadata),
+            lost,
             collection,
         )
 
@@ -103,7 +122,7 @@ class ClusterView:
         return (await overview(client.metadata, clock=client.clock, counted=counted)).as_json()
 
     async def close(self) -> None:
-        for one in (self.spaces, self.rates, self.risks, self.marks):
+        for one in (self.spaces, self.rates, self.risks, self.marks, self.lost):
             await one.close()
 
 
@@ -136,6 +155,20 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
         ("unreadable", "Those of them with entries of which none is left", risk.unreadable),
     ):
         yield gauge(f"quire_cluster_ledgers_{name}", f"{text}; counted so far.", value)
+    lost = view.lost or LostLedgers()
+    kinds = dict.fromkeys(OWNER_KINDS, 0.0) | {k: float(n) for k, n in lost.counts.items()}
+    yield labelled(
+        "quire_cluster_ledgers_lost", "gauge",
+        "Ledgers that streams, objects and others name and that do not exist; counted so far.",
+        "owner", kinds.items(),
+    )  # fmt: skip
+    yield gauge("quire_cluster_owners_unreadable",
+                "Streams, objects and datasets whose records cannot be read; counted so far.",
+                lost.unreadable_count)  # fmt: skip
+    skipped = view.autorecovery.get("unreadable")
+    yield gauge("quire_cluster_ledgers_skipped",
+                "Ledgers whose metadata or mark the auditor's last pass could not read.",
+                skipped["ledgers"] if skipped is not None else 0)  # fmt: skip
     yield gauge("quire_cluster_garbage_collection_off",
                 "1: an operator has switched garbage collection off for the cluster.",
                 float(bool(view.collection.off)))  # fmt: skip

@@ -12,7 +12,7 @@ from quire.http.bookie_list import bookie_facts
 from quire.http.cluster import RESULT_LEDGERS_MAX, Connect
 from quire.http.cluster_view import ClusterView
 from quire.http.jobs import Job, Jobs, attended
-from quire.http.shapes import ledger_as_json
+from quire.http.shapes import described_or_error, ledger_as_json
 from quire.http.stream_facts import segment_as_json, stream_facts, subscription_lags
 from quire.replication.explain import explain_ledger
 from quire.replication.locks import ReplicationLocks
@@ -24,6 +24,7 @@ from quire.replication.running import running_jobs
 from quire.replication.status import why_not
 from quire.streams import Namespace
 from quire.streams.namespace import namespace_path
+from quire.streams.owners import missed
 from quire.tasks import each
 
 PREFIX = "/api/v1/quire"
@@ -141,13 +142,9 @@ class OurRoutes:
                 if len(ids) > limit:
                     break
 
-        async def described(ledger_id: int) -> dict[str, Any] | None:
-            try:
-                return ledger_as_json(ledger_id, await client.ledger_metadata(ledger_id))
-            except NoSuchLedgerError:
-                return None  # it was deleted since it was listed
-
-        found = await each(ids[:limit], described)
+        found = await each(
+            ids[:limit], lambda one: described_or_error(client.metadata, one, ledger_as_json)
+        )
         return {
             "ledgers": [one for one in found if one is not None],
             "next": ids[limit - 1] if len(ids) > limit else None,
@@ -159,7 +156,10 @@ class OurRoutes:
 
     async def explain(self, call: Call) -> dict[str, Any]:
         client, ledger_id = await self._connect(), call.path["ledger_id"]
-        found = await explain_ledger(client, ledger_id, deep=call.query.get("deep", False))
+        try:
+            found = await explain_ledger(client, ledger_id, deep=call.query.get("deep", False))
+        except NoSuchLedgerError as error:
+            raise await missed(client, error, ledger_id) from None
         metadata = await client.ledger_metadata(ledger_id)
         return {**found.as_json(), "metadata": ledger_as_json(ledger_id, metadata)}
 
@@ -197,6 +197,7 @@ class OurRoutes:
                 **facts.as_json(),
                 "settings": asdict(facts.settings),
                 "segments": [segment_as_json(one) for one in facts.facts],
+                "lost": facts.lost_as_json(),
                 "subscriptions": await opened.subscriptions(call.query["name"]),
                 "lag": await subscription_lags(opened, facts, b""),
             }

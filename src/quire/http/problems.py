@@ -8,7 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from quire.metadata.unreadable import REMEDY, named_ledgers
 from quire.replication.at_risk import AtRisk
+from quire.streams.lost_ledgers import LostLedgers
+from quire.streams.named_ledgers import Owner
 from quire.units import are, counted, plural
 
 NAMED_MAX = 5
@@ -48,14 +51,17 @@ def problems(
     bookies: Sequence[Bookie],
     autorecovery: Mapping[str, Any],
     risk: AtRisk | None = None,
+    lost: LostLedgers | None = None,
     *,
     now_ms: int = 0,
     collection: Collection | None = None,
 ) -> list[Problem]:
     """The worst first. `autorecovery`: as `Overview.as_json` gives it. `risk`: of the groups that
-    `lost_groups` tells; None: it was not counted. `now_ms`: by the calendar."""
+    `lost_groups` tells; None: it was not counted. `lost`: None: nobody has looked. `now_ms`: by the
+    calendar."""
     found = [
         *_of_data(risk),
+        *_of_owners(lost),
         *_of_collection(collection or Collection()),
         *_of_bookies(bookies, autorecovery, risk, now_ms),
         *_of_autorecovery(autorecovery),
@@ -105,6 +111,51 @@ def _of_data(risk: AtRisk | None) -> Iterator[Problem]:
             "entries: these cannot be read",
             "Start the bookies again that are not registered, with the directories they had",
         )
+
+
+def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
+    """Yield the problems of streams, objects and datasets: lost ledgers, unreadable records."""
+    if lost is None:
+        return
+    owners = lost.by_owner()
+    for owner, ledgers in list(owners.items())[:NAMED_MAX]:
+        told = [f"ledger {one.ledger_id} ({one.part})" for one in ledgers]
+        named = "a ledger that does" if len(ledgers) == 1 else f"{len(ledgers)} ledgers that do"
+        yield Problem(
+            "bad",
+            f"{owner.kind[0].upper()}{str(owner)[1:]} names {named} not exist: {_named(told)}",
+            _show(owner),
+            "What these ledgers held is gone for readers; the rest of it is there",
+            "Nothing can be: somebody deleted them, or the metadata was restored from before",
+        )
+    if len(owners) > NAMED_MAX:
+        more = len(owners) - NAMED_MAX
+        yield Problem(
+            "bad",
+            f"{more} more streams, objects or datasets name ledgers that do not exist; "
+            f"{'' if lost.whole else 'at least '}{counted(lost.count, 'ledger')} in all",
+            "quire explain cluster --json lists them",
+        )
+    if lost.unreadable_count:
+        why = [f"{one.owner} ({one.why})" for one in lost.unreadable]
+        number = lost.unreadable_count
+        yield Problem(
+            "warn",
+            f"{counted(number, 'record')} of streams, objects or datasets cannot be read: "
+            f"{_named(why)}",
+            "Read them with quire stream show or quire object show, which say what is wrong",
+            "Whether they lack ledgers is not known. quire ledger delete refuses ledgers that they "
+            "may need",
+        )
+
+
+def _show(owner: Owner) -> str:
+    name, place = shlex.quote(owner.name), shlex.quote(owner.place)
+    if owner.kind == "stream":
+        return f"quire stream show {name} --namespace {place}"
+    if owner.kind == "dataset":
+        return f"Write the rows of dataset {owner.name} again, and overwrite it"
+    return f"quire object show {name} --bucket {place}"
 
 
 def _of_collection(found: Collection) -> Iterator[Problem]:
@@ -290,6 +341,7 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
             "Nobody looks for lost bookies: no autorecovery runs",
             "quire autorecovery start",
         )
+    yield from _of_what_cannot_be_read(found)
     if found["failing"]:
         first = found["failures"][0] if found["failures"] else None
         why = f", such as {first['ledger']}: {first['failure']['reason']}" if first else ""
@@ -304,6 +356,27 @@ def _of_autorecovery(found: Mapping[str, Any]) -> Iterator[Problem]:
             f"Ledgers that lack replicas: {_marked(found)}",
             "quire autorecovery list",
             doing=f"{found['locked']} {are(found['locked'])} worked on",
+        )
+
+
+def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
+    skipped = found.get("unreadable")
+    if skipped is not None:
+        ledgers, why = dict(skipped["first"]), skipped["first"][0][1] if skipped["first"] else "?"
+        named = named_ledgers(ledgers, skipped["ledgers"])
+        yield Problem(
+            "bad",
+            f"The metadata or the mark of {named} cannot be read: {why}",
+            REMEDY,
+            "It cannot be opened, and what it lost is not brought back",
+            "The auditor skips it, and looks after all others. Bookies keep its entries",
+        )
+    for damaged in found.get("damaged", ()):
+        yield Problem(
+            "warn",
+            f"The tree of marks is damaged: {damaged}",
+            "Find out which program wrote the node, and correct it there",
+            doing="Auditors and workers pass it over, and look after all other ledgers",
         )
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from quire.http.background import LOOK_WAIT_S, Background
 from quire.metadata.base import BookieAddress
 from quire.tasks import each
+from quire.units import host_port
 
 ENDPOINT = "httpserver"
 """What Apache's bookies call it where they register."""
@@ -121,8 +122,7 @@ def metrics_url(address: BookieAddress) -> str | None:
     found = next((one for one in address.others if one.id == ENDPOINT), None)
     if found is None or found.protocol not in ("http", "https"):
         return None
-    host = f"[{found.host}]" if ":" in found.host else found.host
-    return f"{found.protocol}://{host}:{found.port}/metrics"
+    return f"{found.protocol}://{host_port(found.host, found.port)}/metrics"
 
 
 def parsed(text: str) -> dict[str, float]:

@@ -83,10 +83,18 @@ class LazyClient:
 
 @asynccontextmanager
 async def serve_bookie(
-    bookie: Bookie, options: HttpOptions, uri: str, config: ClientConfig, version: str, log: Log
+    bookie: Bookie,
+    options: HttpOptions,
+    uri: str,
+    config: ClientConfig,
+    version: str,
+    log: Log,
+    *,
+    autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
     """Everything, from before the bookie starts: until it serves it is not ready. Its registration
-    will name the port. `StartError`, `TlsConfigError`."""
+    will name the port. `autorecovery`: what it counts is among the metrics. `StartError`,
+    `TlsConfigError`."""
     from quire.bookie.metrics import bookie_metrics
     from quire.http.bookie import BookieRoutes
 
@@ -95,6 +103,8 @@ async def serve_bookie(
 
     def collect() -> Iterable[Metric]:
         yield from bookie_metrics(bookie, clock.monotonic())
+        if autorecovery is not None:
+            yield from autorecovery_metrics(autorecovery)
 
     own = BookieRoutes(bookie, client, tasks).routes()
     # Of the bookies of one machine each by another name.
@@ -221,7 +231,12 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
     yield gauge("quire_http_connections", "HTTP connections.", len(server.connections))
 
 
-_GAUGES = {"replicas_missing", "ledgers_misplaced"}
+_GAUGES = {
+    "replicas_missing",
+    "ledgers_misplaced",
+    "ledgers_unreadable",
+    "marks_malformed",
+}
 
 
 def autorecovery_metrics(stats: AutorecoveryStats) -> Iterable[Metric]:
@@ -238,6 +253,9 @@ AUTORECOVERY = {
     "elections_won": "Elections as auditor that were won",
     "sessions_lost": "Sessions with the metadata store that were lost",
     "store_errors": "Times the metadata store did not answer, or was not understood",
+    "ledgers_unreadable": "Ledgers that the last pass skipped: their metadata or mark cannot be "
+    "read",
+    "marks_malformed": "Nodes among the marks that are no marks, at the last look",
     "audits": "Looks for lost bookies that came to their end",
     "bookies_waited_for": "Lost bookies that were waited for",
     "bookies_returned": "Those that came back meanwhile",

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 from quire.config import TlsServerConfig
 from quire.errors import StartError, UsageError
+from quire.units import host_port
 
 TOKEN_MIN = 16
 """Characters: one that can be guessed is none."""
@@ -86,7 +87,7 @@ def is_loopback(host: str) -> bool:
 
 def check_options(options: HttpOptions) -> None:
     """`StartError` for what would let everybody in."""
-    where = f"{options.host}:{options.port}"
+    where = host_port(options.host, options.port)
     if options.loopback:
         return
     if not options.token:

@@ -21,6 +21,7 @@ from quire.http.openapi import PATH as OPENAPI_PATH
 from quire.http.openapi import document
 from quire.http.security import Gate, HttpOptions, Refusal, check_options
 from quire.net.tls import TlsContext, server_tls
+from quire.units import host_port
 
 try:
     from aiohttp import web
@@ -118,7 +119,7 @@ class HttpServer:
             taken = error.errno == errno.EADDRINUSE
             reason = "the port is in use" if taken else error.strerror
             raise (PortTakenError if taken else StartError)(
-                f"HTTP cannot listen on {options.host}:{options.port}: {reason}",
+                f"HTTP cannot listen on {host_port(options.host, options.port)}: {reason}",
                 remedy="Choose another address with --http",
             ) from None
         self.port = sock.getsockname()[1]
@@ -134,8 +135,7 @@ class HttpServer:
 
     @property
     def url(self) -> str:
-        host = f"[{self.options.host}]" if ":" in self.options.host else self.options.host
-        return f"{self.options.scheme}://{host}:{self.port}"
+        return f"{self.options.scheme}://{host_port(self.options.host, self.port)}"
 
     def _ssl_context(self) -> ssl.SSLContext | None:
         """Each handshake gets the context of the files as they are then."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.metadata.base import MetadataStore
+    from quire.metadata.unreadable import Unread
 
 
 def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
@@ -41,6 +43,30 @@ def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
     if not_text:
         described["custom_base64"] = not_text
     return described
+
+
+async def described_or_error(
+    store: MetadataStore,
+    ledger_id: int,
+    shape: Callable[[int, LedgerMetadata], dict[str, Any]],
+    unread: Unread | None = None,
+) -> dict[str, Any] | None:
+    """Return one item of a list of ledgers, in a shape of this module.
+
+    A ledger that was deleted since it was listed is None. One whose metadata cannot be read comes
+    as `ledger_id` and `error`, so that it is in the list and does not end it; it is recorded in
+    `unread`, too. Raises MetadataError where the store does not answer.
+    """
+    from quire.metadata.unreadable import Unread, read_or_skip
+
+    unread = unread if unread is not None else Unread()
+    found = await read_or_skip(store, ledger_id, unread)
+    if found is not None:
+        return shape(ledger_id, found.value)
+    if ledger_id not in unread:
+        return None
+    why = unread.named.get(ledger_id, "its metadata cannot be read")
+    return {"ledger_id": ledger_id, "error": why}
 
 
 def time_text(milliseconds: int) -> str | None:

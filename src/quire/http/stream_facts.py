@@ -9,6 +9,7 @@ from quire.codec.stream_format import MAX_TXID
 from quire.codec.stream_segment import Truncation
 from quire.http.shapes import time_text
 from quire.streams.facts import SegmentFacts, records_from, segment_facts
+from quire.streams.named_ledgers import segment_words
 from quire.streams.positions import oldest_position
 from quire.tasks import each
 
@@ -53,6 +54,18 @@ class StreamFacts:
             "last": str(self.last) if self.records and self.last else None,
             "last_time": time_text(self._last_ms()) if self.records else None,
         }
+
+    def lost_as_json(self) -> list[dict[str, Any]]:
+        """Segments whose ledger does not exist any more, with their positions in words."""
+        return [
+            {
+                "number": fact.segment.lssn,
+                "ledger_id": fact.segment.ledger_id,
+                "what": segment_words(fact.segment),
+            }
+            for fact in self.facts
+            if fact.lost
+        ]
 
     def _first_ms(self) -> int:
         """-1: not known."""

@@ -32,8 +32,9 @@ CREATE_ATTEMPTS_MAX = 1_000
 """New ids tried for one ledger before giving up; each was taken by a caller-chosen id."""
 
 NODE_BYTES_MAX = 1_000_000
-"""Of one cookie, value or ledger's metadata: what ZooKeeper takes at its default settings, less
-room for the request around it."""
+"""The largest size, in bytes, of one registration, cookie or value in any store: what ZooKeeper
+takes at its default settings, less room for the request around it. The metadata of a ledger has
+limits that depend on its state (`ledger_size`)."""
 
 logger = logging.getLogger("quire.metadata")
 
@@ -53,8 +54,9 @@ def check_size(data: bytes, what: str) -> bytes:
     """`data`; `UsageError` if not every store can keep it."""
     if len(data) > NODE_BYTES_MAX:
         raise UsageError(
-            f"{what} of {len(data)} bytes is too large: {NODE_BYTES_MAX} are allowed",
-            remedy="Keep the data in a ledger and its id here",
+            f"{what} of {len(data):,} bytes is too large: the limit of the metadata store is "
+            f"{NODE_BYTES_MAX:,} bytes. Nothing was written",
+            remedy="Store less here, for example the id of a ledger that holds the data",
         )
     return data
 
@@ -160,9 +162,9 @@ def encode_address(address: BookieAddress) -> bytes:
             f"bookie {address.bookie_id} cannot register a second endpoint for clients",
             remedy="Clients take any one of them; register one",
         )
-    return registration.encode(
-        registration.BookieServiceInfo((endpoint, *address.others), dict(address.properties))
-    )
+    info = registration.BookieServiceInfo((endpoint, *address.others), dict(address.properties))
+    what = f"the registration of bookie {address.bookie_id}"
+    return check_size(registration.encode(info), what)
 
 
 def decode_address(bookie_id: str, payload: bytes) -> BookieAddress | None:

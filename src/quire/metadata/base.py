@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ANY_VERSION = -1
+UNKNOWN_CREATION = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,9 @@ class Versioned(Generic[T]):
 
     value: T
     version: int
+    created: int = field(default=UNKNOWN_CREATION, compare=False)
+    """The store's mark of the creation of a ledger: another number means another creation
+    (`quire.metadata.creation`). `UNKNOWN_CREATION` for anything but a ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,11 +139,18 @@ class MetadataStore(Protocol):
         ...
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         """Compare-and-swap. `VersionConflictError`, `NoSuchLedgerError`. A conflict whose
         `outcome_known` is False may hide that this write was done, and others after it: decide
-        again by the content (`update.update_ledger` does)."""
+        again by the content (`update.update_ledger` does).
+
+        `known` is what the caller has read of this ledger. `LedgerRecreatedError`, and nothing is
+        written, where the store has another creation of the ledger by now."""
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:

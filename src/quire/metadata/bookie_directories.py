@@ -4,6 +4,11 @@ A cookie names paths. It fits the disk that was lost and comes back as well as t
 place, and Apache's programs refuse a cookie with a field more. So the ids are kept beside it, in a
 node that those do not look at, next to the orders (`bookie_orders`). A bookie that has none yet is
 given one by its next start.
+
+Beside each id is a mark: how often the directory was started, and how far its log had got when the
+bookie last reported it. A directory that is behind its mark went back in time. The node survives
+the removal of the cookie: a bookie that starts on an empty directory under this id is not new, but
+one that has lost everything. Only a bookie that no ledger names is forgotten (`forget_bookie`).
 """
 
 from __future__ import annotations
@@ -12,10 +17,12 @@ import json
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 
+from quire.errors import VersionConflictError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.bookie_nodes import delete_node, node_path, read_node, write_node
 
 NODE = "quire-directories"
+FORGET_ATTEMPTS = 5
 GIVEN_UP_MAX = 64
 """Directories of one bookie that are remembered as given up: the newest. Of an older one it is only
 known that it is none of those that the bookie has."""
@@ -31,14 +38,37 @@ class GivenUp:
 
 
 @dataclass(frozen=True, slots=True)
+class LogMark:
+    """What the bookie has reported of one directory."""
+
+    incarnation: int
+    """The number of its last start."""
+    nonce: str = ""
+    """A random value of that start; "": no directory has it."""
+    newest_file: int = 0
+    """The highest number of a segment file."""
+    end_group: int = 0
+    """The number of the group that follows the last synced one."""
+    lost: str = ""
+    """Why the directory counts as lost, until it was started as such; "": it does not."""
+
+
+@dataclass(frozen=True, slots=True)
 class BookieDirectories:
     ids: Mapping[str, str] = field(default_factory=dict)
     """By path, in hex. One that could not be read yet is not among them."""
     given_up: tuple[GivenUp, ...] = ()
     """Oldest first."""
+    marks: Mapping[str, LogMark] = field(default_factory=dict)
+    """By directory id. One that was only started by earlier versions has none."""
 
     def encode(self) -> bytes:
-        value = {"directories": self.ids, "given_up": [asdict(one) for one in self.given_up]}
+        value: dict[str, object] = {
+            "directories": self.ids,
+            "given_up": [asdict(one) for one in self.given_up],
+        }
+        if self.marks:
+            value["marks"] = {one: asdict(mark) for one, mark in self.marks.items()}
         return json.dumps(value).encode()
 
     @classmethod
@@ -54,9 +84,16 @@ class BookieDirectories:
                 )
                 for one in value["given_up"]
             )  # fmt: skip
+            marks = {
+                str(name): LogMark(
+                    int(one["incarnation"]), str(one["nonce"]), int(one["newest_file"]),
+                    int(one["end_group"]), str(one["lost"]),
+                )
+                for name, one in value.get("marks", {}).items()
+            }  # fmt: skip
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"no directories of a bookie: {error!r}") from None
-        return cls(ids, given_up)
+        return cls(ids, given_up, marks)
 
     def path_of(self, directory_id: str) -> str | None:
         """Where the bookie has it; None: it has not."""
@@ -74,9 +111,22 @@ class BookieDirectories:
         return directory_id if self.path_of(directory_id) is not None else ""
 
     def having(self, ids: Mapping[str, str]) -> BookieDirectories:
-        """With these directories and no others; none of them is given up any more."""
+        """With these directories and no others; none of them is given up any more. One that was
+        given up does not have what its bookie stored since: it comes back as a lost one."""
         kept = tuple(one for one in self.given_up if one.directory_id not in ids.values())
-        return BookieDirectories(dict(ids), kept)
+        named = {*ids.values(), *(one.directory_id for one in kept)}
+        marks = {one: mark for one, mark in self.marks.items() if one in named}
+        made = BookieDirectories(dict(ids), kept, marks)
+        back = [one.directory_id for one in self.given_up if one.directory_id in ids.values()]
+        return made.with_lost(back, "was given up, and was taken back by force")
+
+    def with_lost(self, directory_ids: Iterable[str], why: str) -> BookieDirectories:
+        """Return the same with these directories marked as lost until their next start."""
+        marks = dict(self.marks)
+        for one in directory_ids:
+            before = marks.get(one, LogMark(0))
+            marks[one] = LogMark(before.incarnation + 1, lost=why)
+        return replace(self, marks=marks)
 
     def without(
         self, path: str, ids: Iterable[str], successor: str, now_ms: int
@@ -104,12 +154,22 @@ async def read_directories(
 
 async def write_directories(
     store: MetadataStore, bookie_id: str, made: BookieDirectories, version: int | None
-) -> None:
+) -> int:
     """Create them (version None: `KeyExistsError` where there are some), or replace those with this
-    version (`VersionConflictError`, `NoSuchKeyError`)."""
-    await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
+    version (`VersionConflictError`, `NoSuchKeyError`). The new version."""
+    return await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
 
 
-async def forget_directories(store: MetadataStore, bookie_id: str) -> None:
-    """Where there are none, that is success."""
-    await delete_node(store, directories_path(store.uri, bookie_id))
+async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
+    """Free the id of a bookie that no ledger names and that has no cookie: the next bookie of this
+    id is a new one. Keeps the record where somebody else has begun such a bookie meanwhile."""
+    found = await read_directories(store, bookie_id)
+    ids = None if found is None else found.value.ids
+    for _ in range(FORGET_ATTEMPTS):
+        if found is None or found.value.ids != ids:
+            return
+        try:
+            await delete_node(store, directories_path(store.uri, bookie_id), found.version)
+            return
+        except VersionConflictError:  # the bookie, which ends, has reported its log once more
+            found = await read_directories(store, bookie_id)

@@ -9,6 +9,8 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
+from quire.units import host_port
+
 logger = logging.getLogger("quire.metadata.zookeeper")
 
 
@@ -24,7 +26,7 @@ class Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def create_connection(self, *args: Any, **options: Any) -> Any:
         options["timeout"] = self.attempt_timeout_s
         _, port = options["address"][:2]
-        server = f"{options.get('hostname')}:{port}"
+        server = host_port(str(options.get("hostname")), port)
         try:
             connection = super().create_connection(*args, **options)
         except OSError as error:

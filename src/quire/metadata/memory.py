@@ -16,7 +16,6 @@ from typing import TypeVar
 
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import encode
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.codec.registration import check_bookie_id
 from quire.errors import (
@@ -24,6 +23,7 @@ from quire.errors import (
     KeyExistsError,
     MetadataUnavailableError,
     NoSuchKeyError,
+    UnreadableMetadataError,
 )
 from quire.metadata._common import (
     LIST_RANGE_LEDGERS,
@@ -51,6 +51,8 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
+from quire.metadata.creation import check_same_creation
+from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.memory_cluster import (
     BookieWatch,
     ClusterWatch,
@@ -180,7 +182,7 @@ class MemoryStore:
     ) -> tuple[int, Versioned[LedgerMetadata]]:
         if ledger_id is not None:
             check_ledger_id(ledger_id)
-        data = check_size(encode(stamped(metadata, self.cluster.clock)), "ledger metadata")
+        data = encode_new(stamped(metadata, self.cluster.clock))
 
         def work() -> tuple[int, Versioned[LedgerMetadata]]:
             cluster = self.cluster
@@ -192,7 +194,10 @@ class MemoryStore:
                 found = cluster.next_ledger_id
                 cluster.next_ledger_id += 1
             elif found in cluster.ledgers:
-                there = cluster.ledger(found)
+                try:
+                    there = cluster.ledger(found)
+                except UnreadableMetadataError:
+                    raise ledger_exists(found) from None
                 if metadata.ctoken and there.value.ctoken == metadata.ctoken:
                     return found, there
                 raise ledger_exists(found)
@@ -212,11 +217,15 @@ class MemoryStore:
         return await self.call("read_ledger", work)
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
-        data = check_size(encode(stamped(metadata, self.cluster.clock)), "ledger metadata")
+        data = encode_change(stamped(metadata, self.cluster.clock))
 
         def work() -> Versioned[LedgerMetadata]:
             cluster = self.cluster
@@ -224,6 +233,8 @@ class MemoryStore:
             node = cluster.ledgers.get(ledger_id)
             if node is None:
                 raise no_such_ledger(ledger_id)
+            if known is not None:
+                check_same_creation(ledger_id, known, cluster.ledger(ledger_id))
             if node.version != version:
                 raise conflict(f"ledger {ledger_id}", version, node.version)
             node.data, node.version = data, version + 1

@@ -10,11 +10,17 @@ from dataclasses import dataclass
 
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode
-from quire.errors import ClusterNotInitialisedError, KeyExistsError
-from quire.metadata._common import Handle, decode_address, new_instance_id, no_such_ledger
+from quire.errors import ClusterNotInitialisedError, KeyExistsError, UnreadableMetadataError
+from quire.metadata._common import (
+    Handle,
+    decode_address,
+    logger,
+    new_instance_id,
+    no_such_ledger,
+)
 from quire.metadata.base import BookieAddress, Bookies, Versioned
 from quire.metadata.memory_nodes import Change, Nodes
+from quire.metadata.unreadable import decode_ledger
 
 
 @dataclass(slots=True)
@@ -75,7 +81,8 @@ class MemoryCluster:
         node = self.ledgers.get(ledger_id)
         if node is None:
             raise no_such_ledger(ledger_id)
-        return Versioned(decode(node.data, node.ctime_ms), node.version)
+        found = decode_ledger(ledger_id, node.data, node.ctime_ms, node.version)
+        return Versioned(found, node.version, node.ctime_ms)
 
     def bookies(self) -> Bookies:
         writable: dict[str, BookieAddress] = {}
@@ -149,7 +156,7 @@ class LedgerWatch(ClusterWatch):
         super().__init__(cluster, alive)
         self._ledger_id = ledger_id
         self._changed = changed
-        self._seen = -1
+        self._seen: tuple[Node | None, int] = (None, -1)
         cluster.ledger_watches.setdefault(ledger_id, []).append(self)
         self.notify()
 
@@ -158,9 +165,14 @@ class LedgerWatch(ClusterWatch):
         if node is None:
             self.close()
             self._changed(None)
-        elif node.version > self._seen:
-            self._seen = node.version
-            self._changed(self._cluster.ledger(self._ledger_id))
+        elif self._seen[0] is not node or node.version > self._seen[1]:
+            self._seen = (node, node.version)
+            try:
+                found = self._cluster.ledger(self._ledger_id)
+            except UnreadableMetadataError as error:
+                logger.warning("a watch waits: %s", error)
+                return  # until the next version
+            self._changed(found)
 
     def _forget(self) -> None:
         watches = self._cluster.ledger_watches[self._ledger_id]

@@ -6,9 +6,10 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.errors import NoSuchLedgerError
+from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.metadata.base import MetadataStore
 from quire.metadata.collection import check_not_back
+from quire.metadata.unreadable import Unread, read_or_skip
 from quire.tasks import each, pages
 
 LEDGERS_PER_LOOK = 256
@@ -35,21 +36,55 @@ class SomeLedgers:
         return named + (", ..." if self.count > NAMED_MAX else "")
 
 
-async def pages_naming(
-    metadata: MetadataStore, bookie_id: str, looked_at: Callable[[int], object]
-) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """The ledgers of the cluster whose metadata names the bookie, so many of them as are among
-    `LEDGERS_PER_LOOK` at a time; `looked_at(count)` is called behind each page. MetadataError;
-    MetadataWentBackError where the store is older than it was."""
-    await check_not_back(metadata)
+async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool) -> bool:
+    """Return whether the metadata of any ledger names the bookie; `unreadable`: whether metadata
+    that cannot be read counts as naming it. Stops at the first that does, and else reads the
+    metadata of every ledger. MetadataError."""
 
-    async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
+    async def names_it(ledger_id: int) -> bool:
         try:
             found = (await metadata.read_ledger(ledger_id)).value
         except NoSuchLedgerError:
+            return False
+        except UnreadableMetadataError:
+            return unreadable
+        return any(bookie_id in segment.ensemble for segment in found.segments)
+
+    async for span in metadata.list_ledgers():
+        for at in range(0, len(span.ledger_ids), LEDGERS_PER_LOOK):
+            if any(await each(span.ledger_ids[at : at + LEDGERS_PER_LOOK], names_it)):
+                return True
+    return False
+
+
+async def pages_naming(
+    metadata: MetadataStore,
+    bookie_id: str,
+    looked_at: Callable[[int], object],
+    unread: Unread,
+) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
+    """Yield the ledgers whose metadata names the bookie, `LEDGERS_PER_LOOK` looked at a page.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
+
+    Args:
+        metadata: The store of the cluster.
+        bookie_id: The bookie that ledgers may name.
+        looked_at: Called after each page with the number of ledgers in it.
+        unread: Receives the ledgers that could not be read.
+
+    Raises:
+        MetadataError: The store does not answer.
+        MetadataWentBackError: The store is older than it was.
+    """
+    await check_not_back(metadata)
+
+    async def names_it(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
+        found = await read_or_skip(metadata, ledger_id, unread)
+        if found is None:
             return None
-        named = any(bookie_id in segment.ensemble for segment in found.segments)
-        return (ledger_id, found) if named else None
+        named = any(bookie_id in segment.ensemble for segment in found.value.segments)
+        return (ledger_id, found.value) if named else None
 
     async def ids() -> AsyncIterator[int]:
         # Whoever asks gives up copies, or the bookie's id, where nothing names it.

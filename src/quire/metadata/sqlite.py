@@ -16,10 +16,16 @@ from typing import TypeVar
 
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode, encode
+from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.codec.registration import check_bookie_id
-from quire.errors import ClientClosedError, KeyExistsError, MetadataError, NoSuchKeyError
+from quire.errors import (
+    ClientClosedError,
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    UnreadableMetadataError,
+)
 from quire.metadata._common import (
     LIST_RANGE_LEDGERS,
     SESSION_TIMEOUT_MS,
@@ -48,11 +54,14 @@ from quire.metadata.base import (
     Versioned,
     Watch,
 )
+from quire.metadata.creation import check_same_creation
+from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.sqlite_file import BUSY_TIMEOUT_MS, SqliteFile, Work
 from quire.metadata.sqlite_lease import Machine, ThisMachine
 from quire.metadata.sqlite_session import Presence, Session
 from quire.metadata.sqlite_tree import SqliteTree
 from quire.metadata.sqlite_watch import WATCH_POLL_S, Watches
+from quire.metadata.unreadable import decode_ledger
 from quire.tasks import TaskSet
 
 T = TypeVar("T")
@@ -167,18 +176,21 @@ class SqliteStore:
     ) -> tuple[int, Versioned[LedgerMetadata]]:
         if ledger_id is not None:
             check_ledger_id(ledger_id)
-        data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
+        data = encode_new(stamped(metadata, self._clock))
         now_ms = self._clock.now_ms()
 
         def work(connection: sqlite3.Connection) -> tuple[int, Versioned[LedgerMetadata]]:
             found = _next_ledger_id(connection) if ledger_id is None else ledger_id
-            there = _ledger(connection, found)
+            try:
+                there = _ledger(connection, found)
+            except UnreadableMetadataError:
+                raise ledger_exists(found) from None
             if there is not None:
                 if metadata.ctoken and there.value.ctoken == metadata.ctoken:
                     return found, there
                 raise ledger_exists(found)
             connection.execute("INSERT INTO ledgers VALUES (?, 0, ?, ?)", (found, now_ms, data))
-            return found, Versioned(decode(data, now_ms), 0)
+            return found, Versioned(decode(data, now_ms), 0, now_ms)
 
         return await self._write(work)
 
@@ -190,11 +202,15 @@ class SqliteStore:
         return found
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         check_ledger_id(ledger_id)
         check_version(version)
-        data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
+        data = encode_change(stamped(metadata, self._clock))
 
         def work(connection: sqlite3.Connection) -> Versioned[LedgerMetadata]:
             row = connection.execute(
@@ -202,13 +218,17 @@ class SqliteStore:
             ).fetchone()
             if row is None:
                 raise no_such_ledger(ledger_id)
+            if known is not None:
+                stored = _ledger(connection, ledger_id)
+                assert stored is not None
+                check_same_creation(ledger_id, known, stored)
             if row[0] != version:
                 raise conflict(f"ledger {ledger_id}", version, row[0])
             connection.execute(
                 "UPDATE ledgers SET version = ?, metadata = ? WHERE ledger_id = ?",
                 (version + 1, data, ledger_id),
             )
-            return Versioned(decode(data, row[1]), version + 1)
+            return Versioned(decode(data, row[1]), version + 1, row[1])
 
         return await self._write(work)
 
@@ -486,7 +506,9 @@ def _ledger(connection: sqlite3.Connection, ledger_id: int) -> Versioned[LedgerM
     row = connection.execute(
         "SELECT metadata, ctime_ms, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
     ).fetchone()
-    return None if row is None else Versioned(decode(row[0], row[1]), row[2])
+    if row is None:
+        return None
+    return Versioned(decode_ledger(ledger_id, row[0], row[1], row[2]), row[2], row[1])
 
 
 def _next_ledger_id(connection: sqlite3.Connection) -> int:

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode
-from quire.errors import ClientClosedError, MetadataError
+from quire.errors import ClientClosedError, MetadataError, UnreadableMetadataError
 from quire.metadata._common import Handle, logger
 from quire.metadata.base import Bookies, Versioned
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_session import Session
+from quire.metadata.unreadable import decode_ledger
 from quire.tasks import TaskSet
 
 V = TypeVar("V")
@@ -54,7 +54,7 @@ class LedgerWatch(Handle):
         super().__init__(closed)
         self.ledger_id = ledger_id
         self._changed = changed
-        self._seen = -1
+        self._seen: tuple[int, int, bytes] | None = None
 
     def deliver(self, found: tuple[int, int, bytes] | None) -> None:
         if self.closed:
@@ -62,10 +62,14 @@ class LedgerWatch(Handle):
         if found is None:
             self.close()
             self._changed(None)
-        elif found[0] != self._seen:
-            version, ctime_ms, data = found
-            self._seen = version
-            self._changed(Versioned(decode(data, ctime_ms), version))
+        elif found != self._seen:
+            version, ctime_ms, data = self._seen = found
+            try:
+                value = decode_ledger(self.ledger_id, data, ctime_ms, version)
+            except UnreadableMetadataError as error:
+                logger.warning("a watch waits: %s", error)
+                return  # until the next version
+            self._changed(Versioned(value, version, ctime_ms))
 
 
 class BookieWatch(Handle):

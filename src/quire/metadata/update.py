@@ -7,6 +7,7 @@ from collections.abc import Callable
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import MetadataError, VersionConflictError
 from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.creation import check_same_creation
 
 MAX_ATTEMPTS = 100
 """Of one update. Conflicts are rare (a writer, a recovery, a re-replication of one ledger)."""
@@ -22,7 +23,8 @@ async def update_ledger(
 
     `change` gets the newest value known and returns the new one, or None when nothing is to be
     written; after a conflict it is asked again with what the store has. Returns what is stored,
-    the value that `change` declined included. Raises NoSuchLedgerError when the ledger was deleted;
+    the value that `change` declined included. Raises NoSuchLedgerError when the ledger was deleted,
+    and LedgerRecreatedError when another one has its id by now (nothing was written to that);
     after a MetadataUnavailableError, or when cancelled, the outcome is unknown.
     """
     for _ in range(MAX_ATTEMPTS):
@@ -30,9 +32,11 @@ async def update_ledger(
         if wanted is None:
             return current
         try:
-            return await store.write_ledger(ledger_id, wanted, current.version)
+            return await store.write_ledger(ledger_id, wanted, current.version, current)
         except VersionConflictError:
-            current = await store.read_ledger(ledger_id)
+            found = await store.read_ledger(ledger_id)
+            check_same_creation(ledger_id, current, found)
+            current = found
             if current.value == wanted:
                 return current  # our own write, whose answer was lost
     raise MetadataError(f"ledger {ledger_id}: {MAX_ATTEMPTS} updates in a row met a conflict")

@@ -23,7 +23,6 @@ from dataclasses import replace
 from quire.clock import Clock
 from quire.codec import layout
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import encode
 from quire.codec.registration import check_bookie_id
 from quire.errors import ClientClosedError, KeyExistsError, UsageError
 from quire.metadata._common import (
@@ -54,6 +53,7 @@ from quire.metadata.kazoo_adapter import (
     NoNodeError,
     ZooKeeperConnection,
 )
+from quire.metadata.ledger_size import encode_change, encode_new
 from quire.metadata.tree import Create
 from quire.metadata.uri import MetadataURI
 from quire.metadata.zookeeper_bookies import (
@@ -240,7 +240,7 @@ class ZooKeeperStore:
         has_ctoken = metadata.format_version >= _CTOKEN_FORMAT_MIN
         if not metadata.ctoken and has_ctoken:
             metadata = replace(metadata, ctoken=self._rng.getrandbits(_CTOKEN_BITS) or 1)
-        data = check_size(encode(metadata), "ledger metadata")
+        data = encode_new(metadata)
         ctoken = metadata.ctoken if has_ctoken else 0
         if ledger_id is None:
             return await self._ledgers.create(data, ctoken)
@@ -252,13 +252,17 @@ class ZooKeeperStore:
         return await self._ledgers.read(ledger_id)
 
     async def write_ledger(
-        self, ledger_id: int, metadata: LedgerMetadata, version: int
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
         self._check_open()
         check_ledger_id(ledger_id)
         check_version(version)
-        data = check_size(encode(stamped(metadata, self._clock)), "ledger metadata")
-        return await self._ledgers.write(ledger_id, data, version)
+        data = encode_change(stamped(metadata, self._clock))
+        return await self._ledgers.write(ledger_id, data, version, known)
 
     async def delete_ledger(self, ledger_id: int) -> None:
         self._check_open()

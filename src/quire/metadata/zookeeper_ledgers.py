@@ -12,13 +12,14 @@ import asyncio
 from collections.abc import Callable
 
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import parents_of
 from quire.errors import (
     LedgerExistsError,
+    LedgerRecreatedError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
+    UnreadableMetadataError,
 )
 from quire.metadata._common import (
     CREATE_ATTEMPTS_MAX,
@@ -27,14 +28,17 @@ from quire.metadata._common import (
     logger,
     no_such_ledger,
 )
-from quire.metadata.base import Versioned, Watch
+from quire.metadata.base import UNKNOWN_CREATION, Versioned, Watch
+from quire.metadata.creation import check_same_creation
 from quire.metadata.kazoo_adapter import (
     BadVersionError,
     NodeExistsError,
     NoNodeError,
     NotEmptyError,
     Notify,
+    Stat,
 )
+from quire.metadata.unreadable import decode_ledger
 from quire.metadata.zookeeper_ids import LedgerIds
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
@@ -105,16 +109,19 @@ class Ledgers:
             path = self._root.ledger_path(ledger_id)
             try:
                 stat = await self._root.create(path, data)
-                return Versioned(decode(data, stat.ctime_ms), stat.version)
+                return _versioned(ledger_id, data, stat)
             except NodeExistsError:
                 pass
             try:
                 there, stat = await self._root.zk.get(path)
             except NoNodeError:
                 raise ledger_exists(ledger_id) from None  # it did, a moment ago
-            value = decode(there, stat.ctime_ms)
+            try:
+                value = decode_ledger(ledger_id, there, stat.ctime_ms, stat.version)
+            except UnreadableMetadataError:
+                raise ledger_exists(ledger_id) from None
             if ctoken and value.ctoken == ctoken:
-                return Versioned(value, stat.version)
+                return Versioned(value, stat.version, stat.created_zxid)
             if again and not ctoken:
                 raise _AmbiguousError
             raise ledger_exists(ledger_id)
@@ -127,14 +134,31 @@ class Ledgers:
                 data, stat = await self._root.zk.get_or_sync(self._root.ledger_path(ledger_id))
             except NoNodeError:
                 raise await self._missing(ledger_id) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            return _versioned(ledger_id, data, stat)
 
         return await self._root.do(f"read the metadata of ledger {ledger_id}", work)
 
-    async def write(self, ledger_id: int, data: bytes, version: int) -> Versioned[LedgerMetadata]:
+    async def write(
+        self,
+        ledger_id: int,
+        data: bytes,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        """Compare-and-set, and with `known` only where its creation of the ledger is still there.
+
+        ZooKeeper compares versions alone, so that the creation is looked at just before. A deletion
+        and a creation between the two are noticed afterwards, by the node that was written.
+        """
+
         async def work(again: bool) -> Versioned[LedgerMetadata]:
             path = self._root.ledger_path(ledger_id)
+            created = UNKNOWN_CREATION
             try:
+                if known is not None:
+                    before = _versioned(ledger_id, *await self._root.zk.get_or_sync(path))
+                    check_same_creation(ledger_id, known, before)
+                    created = before.created
                 stat = await self._root.zk.set(path, data, version)
             except NoNodeError:
                 raise await self._missing(ledger_id) from None
@@ -148,7 +172,9 @@ class Ledgers:
                     raise conflict(
                         f"ledger {ledger_id}", version, stat.version, unknown=own_write_possible
                     ) from None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            if created not in (UNKNOWN_CREATION, stat.created_zxid):
+                raise _overwritten(ledger_id)
+            return _versioned(ledger_id, data, stat)
 
         return await self._root.do(f"write the metadata of ledger {ledger_id}", work)
 
@@ -170,7 +196,7 @@ class Ledgers:
     def watch(
         self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
     ) -> Watch:
-        seen = -1
+        seen = (UNKNOWN_CREATION, -1)
 
         async def look(notify: Notify) -> Versioned[LedgerMetadata] | None:
             await self._root.know_layout()
@@ -179,14 +205,14 @@ class Ledgers:
             except NoNodeError:
                 await self._root.check_layout()
                 return None
-            return Versioned(decode(data, stat.ctime_ms), stat.version)
+            return _versioned(ledger_id, data, stat)
 
         def deliver(found: Versioned[LedgerMetadata] | None) -> bool:
             nonlocal seen
             if found is None:
                 changed(None)
-            elif found.version != seen:
-                seen = found.version
+            elif (found.created, found.version) != seen:
+                seen = (found.created, found.version)
                 changed(found)
             return found is not None
 
@@ -196,3 +222,19 @@ class Ledgers:
         """Only a cluster that is there can lack a ledger: without it that would be a guess."""
         await self._root.check_layout()
         return no_such_ledger(ledger_id)
+
+
+def _versioned(ledger_id: int, data: bytes, stat: Stat) -> Versioned[LedgerMetadata]:
+    found = decode_ledger(ledger_id, data, stat.ctime_ms, stat.version)
+    return Versioned(found, stat.version, stat.created_zxid)
+
+
+def _overwritten(ledger_id: int) -> LedgerRecreatedError:
+    error = LedgerRecreatedError(
+        f"ledger {ledger_id} was deleted and created anew while its metadata was written: the "
+        "metadata of the new ledger now says what this change of the former one says",
+        ledger_id=ledger_id,
+        remedy="Tell the owner of the new ledger, and compare `quire ledger show` with its bookies",
+    )
+    error.outcome_known = False
+    return error

@@ -21,6 +21,7 @@ from types import TracebackType
 from typing import IO
 
 from quire.errors import StartError
+from quire.units import host_port
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0
@@ -64,7 +65,7 @@ class ZooKeeperServer:
 
     @property
     def address(self) -> str:
-        return f"{self.host}:{self.port}"
+        return host_port(self.host, self.port)
 
     @property
     def log_file(self) -> Path:

@@ -23,6 +23,10 @@ class NoEntryAnswer(BookieError):
     outcome_known = True
 
 
+class NoLedgerAnswer(NoEntryAnswer):
+    """The bookie says that it knows nothing of the ledger, its master key included."""
+
+
 def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireError:
     """The answer code of a bookie as an error."""
     what = f"bookie {bookie_id}"
@@ -33,7 +37,7 @@ def error_of(code: int, ledger_id: int, entry_id: int, bookie_id: str) -> QuireE
     what += ": "
     match code:
         case Code.NO_LEDGER:
-            return NoEntryAnswer(what + "no such ledger on this bookie")
+            return NoLedgerAnswer(what + "no such ledger on this bookie")
         case Code.NO_ENTRY:
             return NoEntryAnswer(what + "no such entry on this bookie")
         case Code.UNAUTHORIZED:

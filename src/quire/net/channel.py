@@ -19,6 +19,7 @@ from quire.codec.frames import (
     BATCH_READ_WORD,
     BATCH_RESPONSE,
     BATCH_RESPONSE_BYTES,
+    LAST_ENTRY,
     READ_RESPONSE_BYTES,
     READ_WORD,
     RESPONSE,
@@ -29,10 +30,10 @@ from quire.codec.frames import (
     read_request,
     split_word,
 )
-from quire.errors import ProtocolError
+from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size
-from quire.net.link import AddSink, Expected, Link
+from quire.net.link import PROBE_LEDGER, AddSink, Expected, Link
 
 _ADD_ANSWER = struct.Struct(">12sqq")  # (length, header word, code), ledger, entry
 _OK_HEAD = struct.pack(">IIi", ADD_RESPONSE_BYTES - 4, ADD_WORD, 0)
@@ -101,6 +102,14 @@ class BookieChannel(Link):
             return await future
         finally:
             self._batch_reads.pop(request_id, None)
+
+    async def probe(self) -> None:
+        try:
+            await self.read(PROBE_LEDGER, LAST_ENTRY)
+        except BookieUnavailableError:
+            raise
+        except QuireError:
+            pass  # an answer: there is no such ledger
 
     # -- answers ------------------------------------------------------------------------------
 

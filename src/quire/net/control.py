@@ -114,6 +114,9 @@ class ControlChannel(Link):
         self._check(v3.status_of(answer, own.status), -1)
         return BookieInfo(own.totalDiskCapacity, own.freeDiskSpace)
 
+    async def probe(self) -> None:
+        await self._call(lambda txn: v3.bookie_info_request(txn, 0))
+
     async def list_entries(self, ledger_id: int) -> list[tuple[int, int]]:
         """Ascending ranges (first, last) of the entries that the bookie has."""
         answer = await self._call(lambda txn: v3.list_entries_request(txn, ledger_id))

@@ -16,12 +16,15 @@ import ssl
 from typing import TypeVar, cast
 
 from quire.codec import v3
-from quire.codec.frames import LENGTH, Code
+from quire.codec.frames import CONNECTION_REFUSED, LENGTH, Code
 from quire.codec.messages_pb2 import Response
+from quire.codec.registration import default_bookie_id
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, TlsError
+from quire.net.link import refusal
 from quire.net.network import Network
 from quire.net.tls import client_tls
+from quire.units import host_port
 
 MAX_ANSWER_BYTES = 1024
 """Of the two answers before the channel takes over; honest ones have some 20."""
@@ -57,8 +60,8 @@ class Dialer:
         never tried instead. Cancel-safe.
         """
         who = f"bookie {bookie_id}"
-        if bookie_id != f"{host}:{port}":
-            who += f" at {host}:{port}"
+        if bookie_id != default_bookie_id(host, port):
+            who += f" at {host_port(host, port)}"
         try:
             async with asyncio.timeout(self._timeout_s):
                 if self._tls is None:
@@ -103,12 +106,13 @@ class _Greeter(asyncio.Protocol):
 
     transport: asyncio.Transport
     _answer: asyncio.Future[Response]
+    _lost: BookieUnavailableError | None
 
     def __init__(self, who: str) -> None:
         self.secured = False
         self._who = who
         self._held = b""
-        self._lost: TlsError | None = None
+        self._lost = None
         self._successor: asyncio.Protocol | None = None
 
     async def ask(self, request: bytes) -> Response:
@@ -132,6 +136,9 @@ class _Greeter(asyncio.Protocol):
             return
         self._held += data
         held = self._held
+        if not self.secured and held.startswith(CONNECTION_REFUSED):
+            self._fail(refusal(self._who))
+            return
         if len(held) < LENGTH.size:
             return
         size = LENGTH.size + int(LENGTH.unpack_from(held)[0])
@@ -177,7 +184,7 @@ class _Greeter(asyncio.Protocol):
             error = TlsError(f"{self._who} closed the connection when asked for TLS{why}")
         self._fail(error)
 
-    def _fail(self, error: TlsError) -> None:
+    def _fail(self, error: BookieUnavailableError) -> None:
         self._lost = self._lost or error
         self.transport.abort()
         if not self._answer.done():

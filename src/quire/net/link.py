@@ -4,21 +4,42 @@ one write a turn of the event loop out, where the answers to adds go, and the en
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
 
-from quire.codec.frames import MAX_FRAME_BYTES, Buffer
-from quire.errors import BookieUnavailableError, ProtocolError, QuireError
+from quire.codec.frames import CONNECTION_REFUSED, MAX_FRAME_BYTES, Buffer
+from quire.errors import (
+    BookieUnavailableError,
+    ProtocolError,
+    QuireError,
+    SilentConnectionError,
+)
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import FrameBuffer
-from quire.net.network import close_client_side
+from quire.net.network import close_client_side, has_unacknowledged
 
 WRITE_BUFFER_HIGH_BYTES = 8 * 1024 * 1024
 """Requests wait for the socket behind this; adds have their own bound (`max_unacked_bytes`)."""
 
 CLOSE_DRAIN_S = 2.0
 """For what was handed over before a connection was closed; a third replica may be behind."""
+
+
+DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
+"""Errors by which the system reports a connection whose other side stopped acknowledging."""
+
+PROBE_LEDGER = 2**63 - 1
+"""The ledger that a probe asks for: the largest id, which no ledger gets."""
+
+
+def refusal(who: str) -> BookieUnavailableError:
+    """The error for a bookie that has no place for another connection."""
+    return BookieUnavailableError(
+        f"{who} refuses the connection: it is at its limit of connections",
+        remedy="Try again later, close unused clients, or raise bookie.max_connections there",
+    )
 
 
 class Expected(Protocol):
@@ -69,6 +90,13 @@ class Link(asyncio.Protocol):
         self.bookie_id = bookie_id
         self.lost: BookieUnavailableError | None = None
         self.received_bytes = 0
+        self.writes = 0
+        """The number of writes so far. It only serves to see that something was asked."""
+        self.trusted = True
+        """Whether new requests may rely on this connection. `quire.client.link_watch` clears it
+        while it is not known whether anything still comes through."""
+        self.address: tuple[str, int] | None = None
+        """The host and port that it was connected to."""
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
@@ -97,10 +125,15 @@ class Link(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         why = f": {exc}" if exc else ""
+        silent = isinstance(exc, OSError) and exc.errno in DIED_SILENTLY
+        kind = SilentConnectionError if silent else BookieUnavailableError
         self._ended.set()
-        self._fail(BookieUnavailableError(f"connection to bookie {self.bookie_id} lost{why}"))
+        self._fail(kind(f"connection to bookie {self.bookie_id} lost{why}"))
 
     def data_received(self, data: bytes) -> None:
+        if not self.received_bytes and data.startswith(CONNECTION_REFUSED):
+            self._refused()
+            return
         self.received_bytes += len(data)
         try:
             for buffer in self._frames.feed(data):
@@ -108,6 +141,12 @@ class Link(asyncio.Protocol):
                 self._frames.keep(buffer, end)
         except ProtocolError as error:
             self.abort(f"protocol error: {error}")
+
+    def _refused(self) -> None:
+        """The bookie said so before it closed the connection."""
+        self._fail(refusal(f"bookie {self.bookie_id}"))
+        if self._transport is not None:
+            self._transport.abort()
 
     # -- adds ---------------------------------------------------------------------------------
 
@@ -147,6 +186,7 @@ class Link(asyncio.Protocol):
 
     def _send_turn(self) -> None:
         turn, self._turn = self._turn, []
+        self.writes += 1
         if self._transport is not None and self.lost is None:
             self._transport.write(turn[0] if len(turn) == 1 else b"".join(turn))
 
@@ -177,6 +217,24 @@ class Link(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    def give_up(self, why: str) -> None:
+        """Abort a connection over which nothing comes any more. Everything outstanding fails with
+        SilentConnectionError: its outcome is unknown, and it may be asked again."""
+        self._fail(SilentConnectionError(f"connection to bookie {self.bookie_id}: {why}"))
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def flows(self) -> bool:
+        """Whether the bookie's system has certainly acknowledged all that was sent. Then it is the
+        bookie, or a proxy before it, that does not answer."""
+        return self._transport is not None and not has_unacknowledged(self._transport)
+
+    async def probe(self) -> None:
+        """Ask something harmless that a bookie answers at once, and wait for the answer, whatever
+        it is. Raises BookieError if none can come. Cancel-safe."""
+        raise NotImplementedError
+
     # -- inside -------------------------------------------------------------------------------
 
     def _parse(self, buffer: Buffer) -> int:
@@ -201,6 +259,7 @@ class Link(asyncio.Protocol):
 
     def _write(self, data: bytes) -> None:
         assert self._transport is not None
+        self.writes += 1
         if self._turn:
             self._turn.append(data)  # behind the adds that were sent before
         else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -12,6 +13,14 @@ BACKLOG = 1024
 
 TLS_SHUTDOWN_TIMEOUT_S = 2.0
 """How long a closing connection waits for the other side to agree that nothing was cut off."""
+
+DEAD_PEER_S = 30.0
+"""Seconds until a connection ends whose other side acknowledges nothing any more, by default."""
+KEEPALIVE_PROBES = 3
+"""Probes that TCP sends to a silent peer, in the second half of that time."""
+
+TCP_INFO_BYTES, UNACKED_AT = 104, 24
+"""The beginning of Linux' `struct tcp_info`, and where its `tcpi_unacked` is."""
 
 ProtocolFactory = Callable[[], asyncio.Protocol]
 
@@ -60,6 +69,47 @@ class Network(Protocol):
         ...
 
 
+def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
+    """Let the system end a connection whose peer has acknowledged nothing for `dead_peer_s`.
+
+    An idle connection is probed from half of that time on (SO_KEEPALIVE); what was sent and not
+    acknowledged, or not taken by the peer at all, ends it, too (TCP_USER_TIMEOUT). A listening
+    socket hands these options to the connections that it accepts. Options that the platform does
+    not have are left out. 0: nothing is changed.
+    """
+    if not dead_peer_s:
+        return
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    idle_s = max(1, round(dead_peer_s / 2))
+    interval_s = max(1, round(dead_peer_s / 2 / KEEPALIVE_PROBES))
+    options = {
+        "TCP_KEEPIDLE": idle_s,
+        "TCP_KEEPALIVE": idle_s,  # the same, on macOS
+        "TCP_KEEPINTVL": interval_s,
+        "TCP_KEEPCNT": KEEPALIVE_PROBES,
+        "TCP_USER_TIMEOUT": round(dead_peer_s * 1000),
+    }
+    for name, value in options.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+
+def has_unacknowledged(transport: asyncio.Transport) -> bool:
+    """Whether the peer's system has not acknowledged all that was sent to it. If it has, the flow
+    is alive in both directions, whatever the peer's process does. True where the platform cannot
+    tell; Linux can (TCP_INFO)."""
+    sock = transport.get_extra_info("socket")
+    option = getattr(socket, "TCP_INFO", None)
+    if sock is None or option is None or sys.platform != "linux":
+        return True
+    try:
+        info = sock.getsockopt(socket.IPPROTO_TCP, option, TCP_INFO_BYTES)
+    except OSError:
+        return True
+    return bool(int.from_bytes(info[UNACKED_AT : UNACKED_AT + 4], sys.byteorder))
+
+
 class _AsyncioPort:
     def __init__(self, sock: socket.socket) -> None:
         self._socket = sock
@@ -98,9 +148,16 @@ class _Between(asyncio.Protocol):
 class AsyncioNetwork:
     """TCP through the running event loop."""
 
+    def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
+        """`dead_peer_s`: see `end_when_peer_is_dead`. It holds for both sides."""
+        self._dead_peer_s = dead_peer_s
+
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:
         loop = asyncio.get_running_loop()
-        _, protocol = await loop.create_connection(factory, host, port)
+        transport, protocol = await loop.create_connection(factory, host, port)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            end_when_peer_is_dead(sock, self._dead_peer_s)
         return protocol
 
     async def start_tls(
@@ -148,6 +205,7 @@ class AsyncioNetwork:
         sock = socket.socket(family, socket.SOCK_STREAM)
         try:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            end_when_peer_is_dead(sock, self._dead_peer_s)
             sock.setblocking(False)
             sock.bind((host, port))
         except BaseException:

@@ -10,7 +10,7 @@ from typing import Any
 from quire.client import Client
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
-from quire.errors import NoSuchLedgerError
+from quire.metadata.unreadable import Unread, read_or_skip
 from quire.tasks import each, pages
 
 PAGE_LEDGERS = 256
@@ -33,6 +33,10 @@ class AtRisk:
     """Of these: with entries of which no bookie that is registered has a copy."""
     by_group: Mapping[str, int] | None = None
     """Of those that lack copies: with one in this group of bookies."""
+    skipped: int = 0
+    """Ledgers whose metadata cannot be read: of these nothing is known."""
+    skipped_first: tuple[tuple[int, str], ...] = ()
+    """Some of these, each with the reason."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -47,11 +51,16 @@ async def at_risk(
     ledgers = lacking = last_copy = unreadable = 0
     by_group = dict.fromkeys(groups, 0)
 
+    unread = Unread()
+
     async def look(ledger_id: int) -> LedgerMetadata | None:
-        try:
-            return await client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
-            return None  # it was deleted since it was listed
+        found = await read_or_skip(client.metadata, ledger_id, unread)
+        return None if found is None else found.value
+
+    def so_far(whole: bool) -> AtRisk:
+        skipped, first = len(unread), tuple(unread.named.items())
+        groups = dict(by_group)
+        return AtRisk(ledgers, whole, lacking, last_copy, unreadable, groups, skipped, first)
 
     async for page in pages(client.list_ledgers(), PAGE_LEDGERS):
         for metadata in await each(page, look):
@@ -66,10 +75,10 @@ async def at_risk(
             last_copy += copies == 1 < metadata.write_quorum
             for name, bookies in groups.items():
                 by_group[name] += not absent.isdisjoint(bookies)
-        yield AtRisk(ledgers, False, lacking, last_copy, unreadable, dict(by_group))
+        yield so_far(whole=False)
         if ledgers >= LEDGERS_MAX:
             return
-    yield AtRisk(ledgers, True, lacking, last_copy, unreadable, dict(by_group))
+    yield so_far(whole=True)
 
 
 def _lacking(metadata: LedgerMetadata, there: frozenset[str]) -> tuple[set[str], int]:

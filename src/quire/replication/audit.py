@@ -17,7 +17,8 @@ from typing import Any
 
 from quire.client import Client
 from quire.core.replicas import Bad, Finding, Kind, Sums, findings, suspicious
-from quire.errors import JobError, NoSuchLedgerError
+from quire.errors import JobError
+from quire.metadata.unreadable import Unread, read_or_skip
 from quire.replication import audit_pieces
 from quire.replication.audit_pieces import PIECE_BYTES, Piece, PlannedLedger
 from quire.replication.replica_reader import answers
@@ -41,6 +42,8 @@ class Audit:
         """Replicas of entries that were read and are right."""
         self.bytes = 0
         """Their payload."""
+        self.unread = Unread()
+        """Ledgers of which some part was not audited: their metadata cannot be read."""
         self._bad: dict[Where, list[Bad]] = {}
         self._compared: dict[Where, list[Bad]] = {}
         self._silent: dict[str, str] = {}
@@ -56,6 +59,11 @@ class Audit:
         for one in answer["ledgers"]:
             planned = PlannedLedger.from_json(one)
             self.ledgers[planned.ledger] = planned
+        self._skipped(answer)
+
+    def _skipped(self, answer: Piece) -> None:
+        for ledger_id, why in answer.get("unreadable", ()):
+            self.unread.add(ledger_id, why)
 
     async def probe(self, client: Client) -> None:
         """Ask each bookie for a sign of life: those that give none are not read, all of theirs is
@@ -88,6 +96,7 @@ class Audit:
             self._sums.setdefault((ledger, segment), {}).setdefault(index, {}).update(sums)
             self.entries += one["entries"]
             self.bytes += one["bytes"]
+        self._skipped(answer)
 
     def comparing(self, bytes_per_second: float | None = None) -> list[Piece]:
         """`bytes_per_second` bounds each piece."""
@@ -126,6 +135,7 @@ class Audit:
         for segment, index, bad in answer["answers"]:
             found = audit_pieces.bad_from_json(bad)
             self._compared.setdefault((answer["ledger"], segment, index), []).extend(found)
+        self._skipped(answer)
 
     async def findings(self, client: Client) -> list[Finding]:
         """What is wrong, by ledger, bookie and entry; without what was deleted, or moved away,
@@ -152,13 +162,15 @@ class Audit:
 
 
 async def _still(client: Client, found: Sequence[Finding]) -> list[Finding]:
-    """Those whose ledger is still there, with the bookie in its place."""
+    """Those whose ledger is still there, with the bookie in its place. A ledger whose metadata
+    cannot be read by now keeps its findings."""
+    unread = Unread()
 
     async def ensembles(ledger_id: int) -> list[tuple[int, int, set[str]]]:
-        try:
-            value = (await client.metadata.read_ledger(ledger_id)).value
-        except NoSuchLedgerError:
+        stored = await read_or_skip(client.metadata, ledger_id, unread)
+        if stored is None:
             return []
+        value = stored.value
         return [
             (one.first_entry_id, value.segment_end(one, 2**63 - 1), set(one.ensemble))
             for one in value.segments
@@ -169,7 +181,8 @@ async def _still(client: Client, found: Sequence[Finding]) -> list[Finding]:
     return [
         one
         for one in found
-        if any(
+        if one.ledger in unread
+        or any(
             first <= one.first <= last and one.bookie in bookies
             for first, last, bookies in known[one.ledger]
         )

@@ -18,6 +18,7 @@ from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.core.fragments import Fragment, entry_bytes, stored_count
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Kind, Sums
 from quire.errors import NoSuchLedgerError
+from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import Budget
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.scan import Scan, compare, scan
@@ -84,12 +85,19 @@ class PlannedLedger:
 
 
 async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """The ledgers of the piece as they are now; those that are gone are left out."""
+    """Return the ledgers of the piece as they are now; those that are gone are left out.
+
+    Ledgers whose metadata cannot be read come as `unreadable`, each with the reason.
+    """
+    unread: list[list[Any]] = []
 
     async def one(ledger_id: int) -> dict[str, Any] | None:
         try:
             ledger = await open_for_repair(client, ledger_id, password=password)
         except NoSuchLedgerError:
+            return None
+        except UNREADABLE as error:
+            unread.append([ledger_id, reason_of(error)])
             return None
         planned = PlannedLedger(
             ledger_id, ledger.metadata, ledger.last_add_confirmed, tuple(ledger.fragments())
@@ -97,7 +105,7 @@ async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
         return planned.as_json()
 
     found = await each(piece["ledgers"], one)
-    return {"ledgers": [one for one in found if one is not None]}
+    return {"ledgers": [one for one in found if one is not None], "unreadable": unread}
 
 
 # -- reading ----------------------------------------------------------------------------------
@@ -164,6 +172,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
     budget = Budget(piece["rate"])
     answers: list[dict[str, Any]] = []
     opened: dict[int, OpenedLedger | None] = {}
+    unread: list[list[Any]] = []
     silent = False
     upcoming = iter([tuple(part) for part in piece["parts"]])
 
@@ -172,7 +181,7 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
         for part in upcoming:
             ledger_id, segment_first, index, first, last = part
             if ledger_id not in opened:
-                opened[ledger_id] = await _opened(client, ledger_id, password)
+                opened[ledger_id] = await _opened(client, ledger_id, password, unread)
             found = _place(opened[ledger_id], segment_first, index, bookie)
             if found is None:
                 continue
@@ -187,13 +196,18 @@ async def read(client: Client, piece: Piece, password: bytes = b"") -> Piece:
     async with asyncio.TaskGroup() as group:
         for _ in range(1 if budget.bounded else PARTS_AT_ONCE):
             group.create_task(some())
-    return {"answers": answers}
+    return {"answers": answers, "unreadable": unread}
 
 
-async def _opened(client: Client, ledger_id: int, password: bytes) -> OpenedLedger | None:
+async def _opened(
+    client: Client, ledger_id: int, password: bytes, unread: list[list[Any]]
+) -> OpenedLedger | None:
     try:
         return await open_for_repair(client, ledger_id, password=password, ask=False)
     except NoSuchLedgerError:
+        return None
+    except UNREADABLE as error:
+        unread.append([ledger_id, reason_of(error)])
         return None
 
 
@@ -234,8 +248,9 @@ def sums_from_json(found: Iterable[Sequence[int]]) -> Sums:
 
 async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") -> Piece:
     """Compare some blocks of one ledger entry by entry."""
-    ledger = await _opened(client, piece["ledger"], password)
     answers: list[list[Any]] = []
+    unread: list[list[Any]] = []
+    ledger = await _opened(client, piece["ledger"], password, unread)
     if ledger is not None:
         budget = Budget(piece["rate"])
         for fragment, block, residue in _blocks(ledger, piece):
@@ -244,7 +259,7 @@ async def compare_blocks(client: Client, piece: Piece, password: bytes = b"") ->
             )
             for index, bad in found.items():
                 answers.append([fragment.segment_first, index, bad_as_json(bad)])
-    return {"ledger": piece["ledger"], "answers": answers}
+    return {"ledger": piece["ledger"], "answers": answers, "unreadable": unread}
 
 
 def _blocks(ledger: OpenedLedger, piece: Piece) -> Iterator[tuple[Fragment, int, int]]:

@@ -6,6 +6,9 @@
 
 Ledgers are gone through page by page. Of each page the metadata is read first, and who is
 registered afterwards: a bookie that comes back meanwhile is not taken for lost.
+
+A ledger whose metadata cannot be read stops no pass: it is skipped, and the end of the pass tells
+which ledgers these were (`ledgers_unreadable`, `status.UnreadableLedgers`).
 """
 
 from __future__ import annotations
@@ -21,8 +24,9 @@ from quire.client import Client
 from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.underreplication import CHECKED_LEDGERS, CHECKED_PLACEMENT, CHECKED_REPLICAS
-from quire.errors import MetadataError, NoSuchLedgerError
+from quire.errors import MetadataError, UnreadableMetadataError
 from quire.metadata.base import Bookies
+from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.auditor_checks import Lacking, check_ends, check_replicas
 from quire.replication.locks import ReplicationLocks
 from quire.replication.lost_bookies import LostBookies
@@ -35,6 +39,7 @@ from quire.replication.status import (
     PlacementCheck,
     Waiting,
     note_placement,
+    note_unreadable,
     note_waiting,
 )
 from quire.tasks import each
@@ -114,7 +119,12 @@ class Auditor:
     async def _prepare(self) -> None:
         await self._marks.prepare()
         await self._marks.begin_delay(self._settings.lost_bookie_delay_s)
-        self._lost.set_delay(await self._marks.delay_s())
+        try:
+            delay_s = await self._marks.delay_s()
+        except UnreadableMetadataError as error:
+            delay_s = self._settings.lost_bookie_delay_s
+            self._log("delay_unreadable", error=str(error), seconds=delay_s)
+        self._lost.set_delay(delay_s)
         self._lost.learn(await self._store.list_cookies())
         self._enabled = await self._marks.enabled()
 
@@ -221,12 +231,12 @@ class Auditor:
 
     async def _audit(self) -> None:
         """Mark every ledger that names a lost bookie."""
-        loop = asyncio.get_running_loop()
+        loop, unread = asyncio.get_running_loop(), Unread()
         await self._look()
         doomed = set(self._lost.missing) - self._lost.waited_for(loop.time())
         marked = 0
         async for page in self._pages():
-            by_ledger = await self._members(page)
+            by_ledger = await self._members(page, unread)
             everybody = {bookie for named in by_ledger.values() for bookie in named}
             new = everybody - self._lost.known
             self._lost.learn(everybody)
@@ -235,34 +245,46 @@ class Auditor:
             doomed |= (new & self._lost.missing.keys()) - waited_for
             gone = everybody - self._lost.registered - waited_for
             marked += await self._mark(
-                {ledger: sorted(named & gone) for ledger, named in by_ledger.items()}
+                {ledger: sorted(named & gone) for ledger, named in by_ledger.items()}, unread
             )
+        await self._tell_unread(unread)
         given_up = doomed & self._lost.missing.keys()
         self._lost.give_up(given_up)
         self._stats.audits += 1
         if given_up or marked:
             self._log("bookies_lost", bookies=sorted(given_up), ledgers_marked=marked)
 
-    async def _members(self, page: Collection[int]) -> dict[int, set[str]]:
+    async def _members(self, page: Collection[int], unread: Unread) -> dict[int, set[str]]:
         async def members(ledger_id: int) -> set[str]:
-            metadata = await self._metadata(ledger_id)
-            if metadata is None:
+            found = await read_or_skip(self._store, ledger_id, unread)
+            if found is None:
                 return set()
-            return {bookie for segment in metadata.segments for bookie in segment.ensemble}
+            return {bookie for segment in found.value.segments for bookie in segment.ensemble}
 
         return dict(zip(page, await each(page, members)))
 
-    async def _metadata(self, ledger_id: int) -> LedgerMetadata | None:
+    async def _tell_unread(self, unread: Unread) -> None:
+        """Report the ledgers that a whole pass has skipped: as a metric, an event and a note."""
+        self._stats.ledgers_unreadable = len(unread)
+        if unread:
+            self._log("ledgers_unreadable", count=len(unread), ledgers=dict(unread.named))
         try:
-            return (await self._store.read_ledger(ledger_id)).value
-        except NoSuchLedgerError:
-            return None
+            await note_unreadable(self._store, unread, self._clock.now_ms())
+        except MetadataError:
+            self._stats.store_errors += 1  # the next pass notes it
 
-    async def _mark(self, lacking: dict[int, list[str]]) -> int:
-        """How many marks were made or changed."""
+    async def _mark(self, lacking: dict[int, list[str]], unread: Unread) -> int:
+        """Mark ledgers, and return how many marks were made or changed.
+
+        A mark that is there and cannot be read stays as it is, and is recorded in `unread`.
+        """
 
         async def mark(ledger_id: int) -> bool:
-            return await self._locks.mark(ledger_id, lacking[ledger_id])
+            try:
+                return await self._locks.mark(ledger_id, lacking[ledger_id])
+            except UnreadableMetadataError as error:
+                unread.add(ledger_id, error)
+                return False
 
         made = sum(await each([ledger for ledger, named in lacking.items() if named], mark))
         self._stats.ledgers_marked += made
@@ -348,21 +370,27 @@ class Auditor:
 
     async def _go_through(self, look: Callable[[int, set[str]], Awaitable[Lacking]]) -> int:
         """Mark what lacks something; how many entries were missing."""
-        missing = 0
+        missing, unread = 0, Unread()
         async for page in self._pages():
             registered = await self._registered()
 
             async def one(ledger_id: int, registered: set[str] = registered) -> Lacking:
-                return await look(ledger_id, registered)
+                try:
+                    return await look(ledger_id, registered)
+                except UNREADABLE as error:
+                    unread.add(ledger_id, error)
+                    return Lacking()
 
             found = dict(zip(page, await each(page, one)))
             missing += sum(lacking.entries for lacking in found.values())
             if silent := {bookie for lacking in found.values() for bookie in lacking.silent}:
                 self._silent |= silent
                 self._news.set()
-            marked = await self._mark({ledger: list(f.bookies) for ledger, f in found.items()})
+            lacking = {ledger: list(one.bookies) for ledger, one in found.items()}
+            marked = await self._mark(lacking, unread)
             if marked:
                 self._log("replicas_lacking", ledgers_marked=marked)
+        await self._tell_unread(unread)
         return missing
 
     async def _placement(self) -> None:
@@ -370,9 +398,15 @@ class Auditor:
         that is not registered are left to the look for lost ones."""
         looked_at = marked = 0
         found: list[int] = []
+        unread = Unread()
         loop, wait_s = asyncio.get_running_loop(), self._client.config.bookies_wait_s
+
+        async def read(ledger_id: int) -> LedgerMetadata | None:
+            there = await read_or_skip(self._store, ledger_id, unread)
+            return None if there is None else there.value
+
         async for page in self._pages():
-            stored = dict(zip(page, await each(page, self._metadata)))
+            stored = dict(zip(page, await each(page, read)))
             registered = await self._registered()
             await self._client.placement.settle(loop.time() + wait_s)
             movable: dict[int, list[str]] = {}
@@ -387,7 +421,8 @@ class Auditor:
                     if self._settings.repair_placement:
                         movable[ledger_id] = to_move(self._client, metadata)
                         await asyncio.sleep(0)  # it looks at many choices
-            marked += await self._mark(movable)
+            marked += await self._mark(movable, unread)
+        await self._tell_unread(unread)
         self._stats.ledgers_misplaced = len(found)
         self._stats.placement_checks += 1
         now_ms, told = self._clock.now_ms(), tuple(found[:MISPLACED_TOLD_MAX])

@@ -40,10 +40,12 @@ class Autorecovery:
         rng: random.Random | None = None,
         adheres: Adheres | None = None,
         log: Log = _silent,
+        stats: AutorecoveryStats | None = None,
     ) -> None:
         """`owner`: how votes and locks name this process, in the form of a bookie's id. `adheres`
-        says of a ledger whether it lies where it should, in the place of the client's policy."""
-        self.stats = AutorecoveryStats()
+        says of a ledger whether it lies where it should, in the place of the client's policy.
+        `stats`: where to go on counting."""
+        self.stats = stats if stats is not None else AutorecoveryStats()
         self._client = client
         self._store = client.metadata
         self._owner = owner

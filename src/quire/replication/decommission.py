@@ -1,5 +1,6 @@
 """A bookie taken away for good: it gets no new ledgers, what it holds is copied to others, and when
-no metadata names it any more its cookie is removed (replication spec, 12.5).
+no metadata names it any more its cookie is removed (replication spec, 12.5). A ledger whose
+metadata cannot be read may name the bookie: everything else is done, and the cookie stays.
 
     order DRAIN          the bookie makes itself read-only, so that no client of any kind places a
                          ledger on it and writers replace it; one that is stopped reads the order
@@ -29,6 +30,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.base import Versioned
+from quire.metadata.bookie_directories import forget_bookie
 from quire.metadata.bookie_orders import (
     Order,
     What,
@@ -37,9 +39,10 @@ from quire.metadata.bookie_orders import (
     withdraw_order,
 )
 from quire.metadata.collection import check_not_back
+from quire.metadata.unreadable import Unread
 from quire.replication.locks import ReplicationLocks
 from quire.replication.move import DEFAULT_OPTIONS, JobProgress, MoveOptions, moves_of, take_out_of
-from quire.replication.move_result import RecoverResult, check_bookie
+from quire.replication.move_result import RecoverResult, check_bookie, with_unread
 
 DRAIN_WAIT_S = 20.0
 """How long a bookie has to make itself read-only."""
@@ -107,12 +110,14 @@ async def decommission(
     alive = await job.registered()
     if order is None:  # else it was begun before
         await check_bookie(client, bookie, even_if_alive=True)
-    moves = await moves_of(client, bookie, password=options.password, progress=progress)
+    unread = Unread()
+    moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
     if dry_run:
-        return Decommissioned(RecoverResult(bookie, True, tuple(moves)), alive)
+        return Decommissioned(with_unread(RecoverResult(bookie, True, tuple(moves)), unread), alive)
     if cookie is None and order is None and not alive and not moves:
+        but = f" (the metadata of {unread} cannot be read)" if unread else ""
         raise UsageError(
-            f"no bookie {bookie} is known: nothing names it, and it has no cookie",
+            f"no bookie {bookie} is known: nothing names it{but}, and it has no cookie",
             remedy="`quire cluster bookies` lists those that are registered",
         )
     await check_not_back(client.metadata)
@@ -129,10 +134,12 @@ async def decommission(
         await job.remove_cookie(cookie)
     ended = await job.end(version)
     # A client that had not heard yet may have named it once more.
-    late = await job.pass_over()
-    if late is not None:
-        result = replace(result, moved=together(moved, late), drained=late.complete)
-    return replace(result, cookie_removed=True, ended=ended)
+    unread = Unread()
+    late = await job.pass_over(unread)
+    moved = with_unread(moved if late is None else together(moved, late), unread)
+    if ended and moved.complete:
+        await forget_bookie(client.metadata, bookie)
+    return replace(result, moved=moved, drained=moved.complete, cookie_removed=True, ended=ended)
 
 
 async def take_back(client: Client, bookie: str) -> bool:
@@ -197,29 +204,33 @@ class _Decommissioning:
         return self._bookie not in (await self._client.metadata.bookies()).writable
 
     async def empty(self) -> RecoverResult:
-        """Passes over all ledgers until one finds none that names the bookie, or nothing more can
-        be done."""
+        """Pass over all ledgers until one pass finds none that names the bookie, or nothing more
+        can be done. A ledger that the last pass could not read may name it: the result is not
+        complete then, so that the bookie keeps its cookie."""
         loop = asyncio.get_running_loop()
         settled = loop.time() + SETTLE_S
         total: RecoverResult | None = None
         for _ in range(PASSES_MAX):
-            began = loop.time()
-            found = await self.pass_over()
+            began, unread = loop.time(), Unread()
+            found = await self.pass_over(unread)
             if found is not None:
                 total = found if total is None else together(total, found)
                 if not found.complete:
                     break
             elif began >= settled:
-                return total or RecoverResult(self._bookie, False, ())
+                break
             else:
                 await asyncio.sleep(settled - began)
-        assert total is not None  # every pass has found something
-        return total
+        return with_unread(total or RecoverResult(self._bookie, False, ()), unread)
 
-    async def pass_over(self) -> RecoverResult | None:
-        """One pass; None: nothing names the bookie."""
+    async def pass_over(self, unread: Unread) -> RecoverResult | None:
+        """One pass; None: nothing that could be read names the bookie."""
         moves = await moves_of(
-            self._client, self._bookie, password=self._options.password, progress=self._progress
+            self._client,
+            self._bookie,
+            unread,
+            password=self._options.password,
+            progress=self._progress,
         )
         if not moves:
             return None

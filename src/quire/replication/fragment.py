@@ -5,6 +5,9 @@ Each new bookie gets what its place should hold and nothing else: striping is re
 compare-and-swap nothing changes for readers, so that a copy may be given up, or done twice, at any
 moment; what was copied in vain is garbage that the bookie collects.
 
+A ledger may have thousands of segments. Its metadata grows with them, so one compare-and-swap names
+the copies of many segments (`Batch`): the time is linear in the number of segments.
+
 Before it drops such a copy the bookie writes the metadata, as it is (`bookie.over_replicated`). So
 what is named must rest on the version that was read before the copy was begun: after a conflict the
 copy may be gone, whoever has made the change, and is made again.
@@ -12,17 +15,21 @@ copy may be gone, whoever has made the change, and is made again.
 
 from __future__ import annotations
 
+import asyncio
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.core.fragments import Fragment, entry_bytes, stored_by, with_members
+from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.ledger_metadata_format import encode
+from quire.core.fragments import Fragment, entry_bytes, replaced_in, stored_by, with_segments
 from quire.core.placement import Wanted
 from quire.core.replicas import Copies
-from quire.errors import UsageError, VersionConflictError
+from quire.errors import LedgerRecreatedError, QuireError, UsageError, VersionConflictError
+from quire.metadata.base import Versioned
+from quire.metadata.creation import same_creation
+from quire.metadata.ledger_size import encode_change, ledger_bytes_max
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
 from quire.replication.recovery_adds import RecoveryAdds
@@ -32,12 +39,20 @@ COPY_WINDOW_BYTES = 1024 * 1024
 COPY_WINDOW_ENTRIES_MAX = 4_096
 COPY_WINDOW_ENTRIES = 256
 """Where the size of entries is not known."""
+SEGMENT_MARGIN_BYTES = 16
+"""Bytes that a segment's metadata may grow by beside its names: their lengths are stored, too."""
+BATCH_SEGMENTS_MAX = 256
+"""The number of segments whose copies one compare-and-swap names."""
+BATCH_BYTES_MAX = 64 * 1024 * 1024
+"""Bytes of payload after which a batch is named. A process that ends before has copied them in
+vain. A single segment may have more."""
 
 
 class Outcome(enum.StrEnum):
     DONE = "done"
     CONFLICT = "conflict"
-    """Somebody else changed the ledger: look again. What was copied is garbage."""
+    """Somebody else changed the ledger, or created it anew: look again. What was copied is
+    garbage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +61,10 @@ class Copied:
     entries: int = 0
     size_bytes: int = 0
     """Payload that was written to new bookies."""
+    named: frozenset[int] = frozenset()
+    """The segments whose new members the metadata names, by their first entries."""
+    broken: Mapping[str, QuireError] = field(default_factory=dict)
+    """New bookies that failed, and how. Copies on them are not named."""
 
 
 async def choose_replacements(
@@ -82,34 +101,179 @@ async def replicate_fragment(
     read last, unless they are `living`: then they are as good a source as the others.
 
     DONE: the metadata names the new bookies, and all that they should hold is durable on them.
-    Raises UsageError for a fragment that is still written (rule 24), ReadError where an entry has
-    no good replica left, what a new bookie answers, NoSuchLedgerError, MetadataUnavailableError
-    (then the swap may have been done: look again). Cancel-safe in the same sense: nothing is lost,
-    whenever it ends.
+    Raises what `Batch.copy` and `Batch.name` raise, and what a new bookie answers. Cancel-safe:
+    nothing is lost, whenever it ends.
     """
-    if not fragment.closed:
-        raise UsageError(
-            f"segment {fragment.segment_first} of ledger {ledger.ledger_id} is still written: only "
-            "what is complete can be copied"
-        )
-    old = {index: fragment.ensemble[index] for index in replacements}
-    stored = await client.metadata.read_ledger(ledger.ledger_id)
-    wanted = _with(stored.value, fragment, replacements)
-    if wanted is None:
-        return Copied(Outcome.CONFLICT)
-    source = Source(client, ledger, last=() if living else tuple(old.values()))
-    entries = size_bytes = 0
-    if not fragment.empty:
-        async with AsyncExitStack() as stack:
-            adds: dict[int, RecoveryAdds] = {}
+    async with Batch(client, ledger, budget=budget, living=living) as batch:
+        if not await batch.copy(fragment, replacements):
+            return Copied(Outcome.CONFLICT)
+        done = await batch.name()
+    for error in done.broken.values():
+        raise error
+    return done
+
+
+class Batch:
+    """Copies of segments of one ledger, which one compare-and-swap names. Use as `async with`.
+
+    `copy` segments until the batch is `full`, then `name` it, and go on with the next one. What was
+    copied and not named when the block ends is garbage. Cancel-safe at any moment.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: OpenedLedger,
+        *,
+        budget: Budget = UNBOUNDED,
+        living: bool = False,
+        segments_max: int | None = None,
+    ) -> None:
+        """`living`: the members to be replaced are as good a source as the others. `segments_max`:
+        as `BATCH_SEGMENTS_MAX`, which is the default."""
+        self._client = client
+        self._ledger = ledger
+        self._budget = budget
+        self._living = living
+        self._segments_max = segments_max or BATCH_SEGMENTS_MAX
+        self._sources: dict[tuple[str, ...], Source] = {}
+        """By the bookies that are read last."""
+        self._stored: Versioned[LedgerMetadata] | None = None
+        """The metadata from before the first copy of the batch."""
+        self._room_bytes = 0
+        """Bytes that the metadata of the ledger may still grow in this batch, at the least."""
+        self._adds: dict[str, RecoveryAdds] = {}
+        self._copied: list[tuple[Segment, frozenset[str]]] = []
+        """Segments as they are to be named, and their new bookies."""
+        self.broken: dict[str, QuireError] = {}
+        """New bookies that failed, in any batch, and how."""
+
+    async def __aenter__(self) -> Batch:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        for one in self._adds.values():
+            await one.__aexit__(asyncio.CancelledError)
+        self._adds = {}
+
+    @property
+    def full(self) -> bool:
+        """It is to be named before more is copied."""
+        size = sum(one.size_bytes for one in self._adds.values())
+        return len(self._copied) >= self._segments_max or size >= BATCH_BYTES_MAX
+
+    async def copy(self, fragment: Fragment, replacements: Mapping[int, str]) -> bool:
+        """Copy what the members at these indexes should hold to the bookies that replace them.
+
+        Returns False where the segment is not what it was: then the ledger has to be looked at
+        again. Otherwise the copies are on their way to the disks, and `name` waits for that.
+
+        Raises:
+            UsageError: The segment is still written (rule 24).
+            ReadError: An entry has no good replica left.
+            BookieError: A new bookie failed. It is among `broken` then.
+            NoSuchLedgerError: The ledger was deleted.
+            MetadataTooLargeError: The names of the new bookies do not fit. Nothing was copied.
+            MetadataError: The store failed.
+        """
+        if not fragment.closed:
+            raise UsageError(
+                f"segment {fragment.segment_first} of ledger {self._ledger.ledger_id} is still "
+                "written: only what is complete can be copied"
+            )
+        stored = await self._begun()
+        if not same_creation(self._ledger.stored, stored):
+            return False
+        segment = _changed(stored.value, fragment, replacements)
+        if segment is None or any(one.first_entry_id == fragment.first for one, _ in self._copied):
+            return False
+        self._take_room(stored.value, segment)
+        if not fragment.empty:
+            await self._copy_to(fragment, replacements)
+        self._copied.append((segment, frozenset(replacements.values())))
+        return True
+
+    async def _begun(self) -> Versioned[LedgerMetadata]:
+        """Return the metadata from before the first copy of the batch."""
+        if self._stored is None:
+            self._stored = await self._client.metadata.read_ledger(self._ledger.ledger_id)
+            value = self._stored.value
+            self._room_bytes = ledger_bytes_max(value.state) - len(encode(value))
+        return self._stored
+
+    def _take_room(self, now: LedgerMetadata, segment: Segment) -> None:
+        """Count the bytes that the segment's new names take, and measure only near the limit:
+        encoding all segments for each of them would make the work quadratic."""
+        there = next(one for one in now.segments if one.first_entry_id == segment.first_entry_id)
+        names = zip(there.ensemble, segment.ensemble)
+        growth = sum(len(new.encode()) - len(old.encode()) for old, new in names if new != old)
+        self._room_bytes -= max(growth, 0) + SEGMENT_MARGIN_BYTES
+        if self._room_bytes < 0:
+            encode_change(with_segments(now, [*(one for one, _ in self._copied), segment]))
+
+    async def _copy_to(self, fragment: Fragment, replacements: Mapping[int, str]) -> None:
+        old = tuple(fragment.ensemble[index] for index in replacements)
+        last = () if self._living else old
+        if last not in self._sources:
+            self._sources[last] = Source(self._client, self._ledger, last=last)
+        step = window_entries(self._ledger.metadata, self._budget)
+        adds: dict[int, RecoveryAdds] = {}
+        try:
             for index, bookie in replacements.items():
-                one = RecoveryAdds(client, ledger, bookie, budget=budget)
-                adds[index] = await stack.enter_async_context(one)
-            await _copy(ledger, fragment, source, adds, window_entries(ledger.metadata, budget))
+                adds[index] = await self._opened(bookie)
+            await _copy(self._ledger, fragment, self._sources[last], adds, step)
+        except QuireError as error:
+            failed = [replacements[index] for index, one in adds.items() if one.failed]
+            self.broken.update(dict.fromkeys(failed, error))
+            raise
+
+    async def _opened(self, bookie: str) -> RecoveryAdds:
+        if bookie not in self._adds:
+            adds = RecoveryAdds(self._client, self._ledger, bookie, budget=self._budget)
+            try:
+                self._adds[bookie] = await adds.__aenter__()
+            except QuireError as error:
+                self.broken[bookie] = error
+                raise
+        return self._adds[bookie]
+
+    async def name(self) -> Copied:
+        """Wait until the copies are durable, and name them by one compare-and-swap.
+
+        Copies on a bookie that failed are not named; `broken` of the result has it. CONFLICT:
+        somebody else changed the ledger, and nothing is named. The next batch begins afterwards.
+
+        Raises:
+            NoSuchLedgerError: The ledger was deleted.
+            MetadataUnavailableError: The swap may have been done: look at the ledger again.
+        """
+        broken: dict[str, QuireError] = {}
+        adds, copied, stored = self._adds, self._copied, self._stored
+        for bookie in list(adds):
+            one = adds[bookie]
+            try:
+                await one.__aexit__(None)
+            except QuireError as error:
+                broken[bookie] = error
+        self._adds, self._copied, self._stored = {}, [], None
+        self.broken.update(broken)
         entries = sum(one.entries for one in adds.values())
         size_bytes = sum(one.size_bytes for one in adds.values())
-    done = await _name(client, ledger.ledger_id, stored.version, wanted)
-    return Copied(Outcome.DONE if done else Outcome.CONFLICT, entries, size_bytes)
+        durable = [segment for segment, bookies in copied if bookies.isdisjoint(broken)]
+        named = frozenset(one.first_entry_id for one in durable)
+        done = Copied(Outcome.DONE, entries, size_bytes, named, broken)
+        if not durable:
+            return done
+        assert stored is not None  # something was copied
+        if await self._name_all(stored, durable):
+            return done
+        return replace(done, outcome=Outcome.CONFLICT, named=frozenset())
+
+    async def _name_all(
+        self, stored: Versioned[LedgerMetadata], segments: Sequence[Segment]
+    ) -> bool:
+        wanted = with_segments(stored.value, segments)
+        return await _name(self._client, self._ledger.ledger_id, stored, wanted)
 
 
 async def _copy(
@@ -151,26 +315,36 @@ def part_of(copies: Copies, ids: Sequence[int]) -> Copies:
     return Copies(ids, [copies.payloads[n] for n in rows], [copies.lengths[n] for n in rows])
 
 
-def _with(
+def _changed(
     now: LedgerMetadata, fragment: Fragment, replacements: Mapping[int, str]
-) -> LedgerMetadata | None:
-    """The metadata with these bookies; None where the segment is not what it was."""
+) -> Segment | None:
+    """Return the segment with these bookies; None where the segment is not what it was."""
     first = fragment.segment_first
-    there = next((one for one in now.segments if one.first_entry_id == first), None)
-    if there is None or there.ensemble != fragment.ensemble:
+    there = now.segment_of(first)
+    if there.first_entry_id != first or there.ensemble != fragment.ensemble:
         return None
     # What is copied is the whole segment only if that has not changed its end meanwhile.
     if now.segment_end(there, now.last_entry_id if now.closed else fragment.last) != fragment.last:
         return None
     changes = {index: (fragment.ensemble[index], new) for index, new in replacements.items()}
-    return with_members(now, first, changes)
+    return replaced_in(now, first, changes)
 
 
-async def _name(client: Client, ledger_id: int, version: int, wanted: LedgerMetadata) -> bool:
-    """Whether this stands in the metadata now."""
+async def _name(
+    client: Client,
+    ledger_id: int,
+    known: Versioned[LedgerMetadata],
+    wanted: LedgerMetadata,
+) -> bool:
+    """Return whether the metadata store has `wanted` now."""
     try:
-        await client.metadata.write_ledger(ledger_id, wanted, version)
+        await client.metadata.write_ledger(ledger_id, wanted, known.version, known)
     except VersionConflictError:
         # Our own write may be in the way, if its answer was lost.
-        return (await client.metadata.read_ledger(ledger_id)).value == wanted
+        stored = await client.metadata.read_ledger(ledger_id)
+        return same_creation(known, stored) and stored.value == wanted
+    except LedgerRecreatedError as error:
+        if not error.outcome_known:
+            raise
+        return False
     return True

@@ -11,10 +11,19 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 from quire.client import Client
+from quire.codec.ledger_metadata import LedgerState
 from quire.core.fragments import Fragment, entry_bytes, members, stored_count
-from quire.errors import BookieError, NoSuchLedgerError, QuireError
+from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireError
+from quire.metadata.base import UNKNOWN_CREATION
+from quire.metadata.unreadable import UNREADABLE
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import Outcome, choose_replacements, replicate_fragment
+from quire.replication.fragment import (
+    BATCH_SEGMENTS_MAX,
+    Batch,
+    Copied,
+    Outcome,
+    choose_replacements,
+)
 from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
 from quire.replication.opened import OpenedLedger, open_for_repair
 
@@ -22,6 +31,8 @@ CONFLICTS_MAX = 10
 """Of one ledger, in a row; somebody else works on it."""
 TARGET_ATTEMPTS = 3
 """New bookies that fail while they are written to, of one ledger."""
+CONFLICT_SHRINKS = 8
+"""After a conflict a batch has so many times fewer segments, and one at least."""
 REASON_CHARS_MAX = 500
 
 
@@ -52,6 +63,12 @@ class Seen:
 
     version: int
     last_add_confirmed: int
+    created: int = UNKNOWN_CREATION
+    """The store's mark of the ledger's creation: one that was created anew counts as written."""
+
+    @classmethod
+    def of(cls, ledger: OpenedLedger) -> Seen:
+        return cls(ledger.stored.version, ledger.last_add_confirmed, ledger.stored.created)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +83,7 @@ class LedgerWork:
     """The ledger was fenced and closed for it."""
     reason: str = ""
     seen: Seen | None = None
+    """OPEN: how it looks now. FAILED: the same, where its recovery failed in the middle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,47 +165,36 @@ async def take_out_locked(
     """As `take_out`, for who has the ledger's lock. A bookie that `recheck` does not name any more
     stays where it is, and so does the mark if that names it."""
     result = LedgerWork(lock.ledger_id, Work.DONE)
-    failures = 0
+    failures, segments_max = 0, BATCH_SEGMENTS_MAX
     for _ in range(CONFLICTS_MAX):
         try:
             ledger = await open_for_repair(client, lock.ledger_id, password=password)
         except NoSuchLedgerError:
             await locks.replicated(lock)
             return replace(result, work=Work.GONE)
-        reasons: list[str] = []
-        changed = False
-        for fragment in ledger.fragments():
-            if not fragment.closed or not members(fragment, lost):
-                continue
-            lost = await recheck(lost)
-            if not members(fragment, lost):
-                continue
-            try:
-                result = await _fragment(client, ledger, fragment, lost, result, budget)
-                changed = True
-            except NoSuchLedgerError:
-                changed = True
-            except BookieError as error:
-                failures += 1  # of a new bookie: another one is taken
-                if failures < TARGET_ATTEMPTS:
-                    changed = True
-                else:
-                    reasons.append(str(error))
-            except QuireError as error:
-                reasons.append(str(error))
-        if reasons:
-            return _failed(result, "; ".join(reasons))
-        if changed:
+        except UNREADABLE as error:
+            return _failed(result, str(error))
+        turn = _Turn(client, ledger, lost, recheck, failures)
+        result = await turn.replace(result, budget, segments_max)
+        lost, failures = turn.lost, turn.failures
+        if turn.reasons:
+            return _failed(result, "; ".join(turn.reasons))
+        if turn.conflict:
+            # A writer, or another worker, is at it: less is at stake in the next swap.
+            segments_max = max(segments_max // CONFLICT_SHRINKS, 1)
+        if turn.changed:
             continue  # the metadata says whether that was all
         newest = ledger.fragments()[-1]
         if not newest.closed and members(newest, lost := await recheck(lost)):
-            seen = Seen(ledger.stored.version, ledger.last_add_confirmed)
+            seen = Seen.of(ledger)
             if before is None or seen != before:
                 return replace(result, work=Work.OPEN, seen=seen)
             try:
                 await fence_and_close(client, ledger)
+            except NoSuchLedgerError:
+                continue
             except QuireError as error:
-                return _failed(result, str(error))
+                return await not_recovered(client, ledger, result, error)
             result = replace(result, recovered=True)
             continue
         await _unmark(locks, lock, ledger)
@@ -199,30 +206,117 @@ def _failed(result: LedgerWork, reason: str) -> LedgerWork:
     return replace(result, work=Work.FAILED, reason=reason[:REASON_CHARS_MAX])
 
 
-async def _fragment(
-    client: Client,
-    ledger: OpenedLedger,
-    fragment: Fragment,
-    lost: Collection[str],
-    result: LedgerWork,
-    budget: Budget,
-) -> LedgerWork:
-    replacements = await choose_replacements(
-        client, ledger, fragment, members(fragment, lost), lost
-    )
-    copied = await replicate_fragment(client, ledger, fragment, replacements, budget=budget)
-    return replace(
-        result,
-        fragments=result.fragments + (copied.outcome is Outcome.DONE),
-        entries=result.entries + copied.entries,
-        size_bytes=result.size_bytes + copied.size_bytes,
-    )
+class _Turn:
+    """One pass over the segments of a ledger, in which lost members are replaced."""
+
+    def __init__(
+        self,
+        client: Client,
+        ledger: OpenedLedger,
+        lost: Collection[str],
+        recheck: Recheck,
+        failures: int,
+    ) -> None:
+        self._client = client
+        self._ledger = ledger
+        self._recheck = recheck
+        self.lost = lost
+        self.failures = failures
+        """New bookies that failed, in this pass and those before it."""
+        self.reasons: list[str] = []
+        """Why segments could not be copied."""
+        self.changed = False
+        """The metadata may be another one now: the ledger has to be looked at again."""
+        self.conflict = False
+        """Somebody else changed the ledger."""
+
+    async def replace(self, result: LedgerWork, budget: Budget, segments_max: int) -> LedgerWork:
+        """Copy, and name the copies batch by batch. Returns `result` with what was done."""
+        batch = Batch(self._client, self._ledger, budget=budget, segments_max=segments_max)
+        async with batch:
+            try:
+                for fragment in self._ledger.fragments():
+                    if not fragment.closed or not members(fragment, self.lost):
+                        continue
+                    self.lost = await self._recheck(self.lost)
+                    if members(fragment, self.lost):
+                        await self._copy(batch, fragment)
+                    if batch.full:
+                        result = self._named(result, await batch.name())
+                result = self._named(result, await batch.name())
+            except NoSuchLedgerError:
+                self.changed = True
+        return result
+
+    async def _copy(self, batch: Batch, fragment: Fragment) -> None:
+        lost = {*self.lost, *batch.broken}
+        known = len(batch.broken)
+        try:
+            replacements = await choose_replacements(
+                self._client, self._ledger, fragment, members(fragment, self.lost), lost
+            )
+            if not await batch.copy(fragment, replacements):
+                self.changed = self.conflict = True
+        except NoSuchLedgerError:
+            raise
+        except BookieError as error:
+            if len(batch.broken) > known:
+                self._failed(error)
+            else:
+                self.reasons.append(str(error))
+        except QuireError as error:
+            self.reasons.append(str(error))
+
+    def _named(self, result: LedgerWork, done: Copied) -> LedgerWork:
+        for error in done.broken.values():
+            self._failed(error)
+        self.changed = self.changed or bool(done.named)
+        if done.outcome is Outcome.CONFLICT:
+            self.changed = self.conflict = True
+        return replace(
+            result,
+            fragments=result.fragments + len(done.named),
+            entries=result.entries + done.entries,
+            size_bytes=result.size_bytes + done.size_bytes,
+        )
+
+    def _failed(self, error: QuireError) -> None:
+        """Count a new bookie that failed: another one is taken, up to `TARGET_ATTEMPTS`."""
+        self.failures += 1
+        if self.failures < TARGET_ATTEMPTS:
+            self.changed = True
+        else:
+            self.reasons.append(str(error))
 
 
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
-    """End whoever writes it, and close it with all that was acknowledged. What opening raises."""
-    reader = await client.open_ledger(ledger.ledger_id, password=ledger.password, recover=True)
+    """Fence the writer and close the ledger with all that was acknowledged.
+
+    Repair acts for the operator, who may close an empty ledger whose password nobody can check.
+    Raises what opening a ledger raises.
+    """
+    reader = await client.open_ledger(
+        ledger.ledger_id, password=ledger.password, recover=True, unverified_password=True
+    )
     reader.close()
+
+
+async def not_recovered(
+    client: Client, ledger: OpenedLedger, result: LedgerWork, error: QuireError
+) -> LedgerWork:
+    """Return the failed result of a recovery that came to nothing.
+
+    Its `seen` is how the ledger looks now, if it is in recovery: no writer can add to it any more,
+    so the next attempt need not give one time again.
+    """
+    failed = _failed(result, str(error))
+    try:
+        now = await open_for_repair(client, ledger.ledger_id, password=ledger.password)
+    except MetadataError:
+        return failed
+    if now.metadata.state is not LedgerState.IN_RECOVERY:
+        return failed
+    return replace(failed, seen=Seen(now.stored.version, now.last_add_confirmed))
 
 
 async def _unmark(locks: ReplicationLocks, lock: ReplicationLock, ledger: OpenedLedger) -> None:

@@ -18,11 +18,13 @@ from quire.errors import (
     MetadataError,
     NoSuchKeyError,
     NotEmptyError,
+    UnreadableMetadataError,
     VersionConflictError,
 )
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.tree import Create, Delete
 from quire.metadata.underreplicated import decoded_mark, mark_ledger
+from quire.metadata.unreadable import reason_of
 from quire.metadata.uri import replication_root as replication_root
 
 MARK_DEPTH = 4
@@ -43,6 +45,8 @@ class ReplicationLock:
     ledger_id: int
     mark: Versioned[Underreplicated] | None
     """What was said of the ledger when the lock was taken; None: nothing."""
+    unreadable: str = ""
+    """Why the mark that is there cannot be read; '' where it can, or where there is none."""
 
 
 class ReplicationLocks:
@@ -71,7 +75,12 @@ class ReplicationLocks:
         tag = f"{session:x}/{next(_numbers)}"
         await self._take(ledger_id, path, tag)
         try:
-            yield ReplicationLock(ledger_id, await self.marked(ledger_id))
+            mark, unreadable = None, ""
+            try:
+                mark = await self.marked(ledger_id)
+            except UnreadableMetadataError as error:
+                unreadable = reason_of(error)
+            yield ReplicationLock(ledger_id, mark, unreadable)
         finally:
             self._held.discard(path)
             await self._give_back(path, session)
@@ -154,6 +163,23 @@ class ReplicationLocks:
         except NoSuchKeyError:
             return None
         return Versioned(decoded_mark(path, found.value), found.version)
+
+    async def is_marked(self, ledger_id: int) -> bool:
+        """Return whether a mark is there, or a node in its place that is no mark of the ledger."""
+        path = mark_path_below(self.root, ledger_id)
+        return await self._tree.exists(path) or bool(await self.strays(ledger_id))
+
+    async def strays(self, ledger_id: int) -> list[str]:
+        """Return the paths of nodes that are beside the place of a ledger's mark.
+
+        Nothing but the mark belongs there. Such a node was made by mistake, and is never deleted.
+        """
+        above, _, own = mark_path_below(self.root, ledger_id).rpartition("/")
+        try:
+            names = await self._tree.children(above)
+        except NoSuchKeyError:
+            return []
+        return [f"{above}/{name}" for name in names if name != own]
 
     async def replicated(self, lock: ReplicationLock) -> bool:
         """The ledger has all its replicas: remove its mark, unless it was marked again since the

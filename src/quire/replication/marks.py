@@ -22,14 +22,23 @@ from quire.codec.underreplication import (
     checked_value,
     delay_of,
     delay_value,
+    is_group,
     ledger_of,
     locked_ledger,
 )
-from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError, NotEmptyError
+from quire.errors import (
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    NotEmptyError,
+    UnreadableMetadataError,
+)
 from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.locks import MARK_DEPTH, replication_root
 
+MALFORMED_MAX = 100
+"""The number of misplaced nodes that one walk over the marks names."""
 CHANGES_MAX = 10
 """Of a node, by others, in a row: behind it who wants to change it is told."""
 
@@ -60,12 +69,20 @@ class Marks:
     # -- marked ledgers -----------------------------------------------------------------------
 
     async def walk(
-        self, rng: random.Random | None = None, *, prune: bool = False
+        self,
+        rng: random.Random | None = None,
+        *,
+        prune: bool = False,
+        malformed: dict[str, str] | None = None,
     ) -> AsyncIterator[int]:
         """The ids of marked ledgers: in random order, or ascending without `rng`. In memory are the
         names below one node of each level. An id may turn out not to be marked: its mark was
         removed meanwhile, or only its parents are left. Parents without anything below them are
-        what is left of removing a mark, where that was interrupted: `prune` removes them."""
+        what is left of removing a mark, where that was interrupted: `prune` removes them.
+
+        A node whose name cannot be above a mark is passed over and never removed. `malformed`
+        receives its path and the reason, for at most `MALFORMED_MAX` nodes.
+        """
         waiting: list[list[str]] = [await self._names((), rng)]
         groups: list[str] = []
         while waiting:
@@ -76,10 +93,15 @@ class Marks:
                     groups.pop()
                 continue
             name = names.pop()
-            if len(groups) == MARK_DEPTH - 1:
-                ledger_id = ledger_of((*groups, name))
-                if ledger_id is not None:
-                    yield ledger_id
+            last = len(groups) == MARK_DEPTH - 1
+            ledger_id = ledger_of((*groups, name)) if last else None
+            if not is_group(name) or (last and ledger_id is None):
+                path = "/".join((self.root, LEDGERS, *groups, name))
+                if malformed is not None and len(malformed) < MALFORMED_MAX:
+                    malformed[path] = "its name is not one that leads to a mark"
+                continue
+            if ledger_id is not None:
+                yield ledger_id
                 continue
             groups.append(name)
             names = await self._names(groups, rng)
@@ -201,7 +223,7 @@ class Marks:
         try:
             return delay_of(found.value)
         except ValueError:
-            raise MetadataError(
+            raise UnreadableMetadataError(
                 f"{self.root}/{DELAY} is {found.value[:40]!r}, not a number of seconds",
                 remedy="Set it: quire autorecovery delay SECONDS",
             ) from None

@@ -18,7 +18,7 @@ from quire.core.fragments import Fragment, fragments
 from quire.core.placement import Wanted
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import Outcome, replicate_fragment
+from quire.replication.fragment import Batch, Copied
 from quire.replication.opened import OpenedLedger
 
 CHOICES_MAX = 128
@@ -81,26 +81,40 @@ async def put_right(
 ) -> Moved:
     """Move what is misplaced of a ledger, and can be placed better. Segments of which a member is
     not registered are left: where it stood is not known, and it is replaced as a lost one. Errors
-    are in the result. Cancel-safe, as `replicate_fragment`."""
+    are in the result. Cancel-safe, as `Batch`."""
     done = Moved()
     await client.placement.settle(asyncio.get_running_loop().time() + client.config.bookies_wait_s)
-    for fragment in ledger.fragments():
-        if not fragment.closed or not set(fragment.ensemble) <= set(registered):
-            continue
-        replacements = better_members(client, ledger.metadata, fragment)
-        if not replacements:
-            continue
+    async with Batch(client, ledger, budget=budget, living=True) as batch:
         try:
-            copied = await replicate_fragment(
-                client, ledger, fragment, replacements, budget=budget, living=True
-            )
+            for fragment in ledger.fragments():
+                if not fragment.closed or not set(fragment.ensemble) <= set(registered):
+                    continue
+                replacements = better_members(client, ledger.metadata, fragment)
+                if not replacements:
+                    continue
+                try:
+                    await batch.copy(fragment, replacements)
+                except NoSuchLedgerError:
+                    raise
+                except QuireError as error:
+                    done = replace(done, why=str(error))
+                    break
+                if batch.full:
+                    done = _counted(done, await batch.name())
+            done = _counted(done, await batch.name())
         except NoSuchLedgerError:
-            break
+            pass
         except QuireError as error:
-            return replace(done, why=str(error))
-        done = Moved(
-            done.fragments + (copied.outcome is Outcome.DONE),
-            done.entries + copied.entries,
-            done.size_bytes + copied.size_bytes,
-        )
+            done = replace(done, why=str(error))
     return done
+
+
+def _counted(done: Moved, copied: Copied) -> Moved:
+    """Return the sum of what was done before and by a batch."""
+    why = done.why or next((str(error) for error in copied.broken.values()), "")
+    return Moved(
+        done.fragments + len(copied.named),
+        done.entries + copied.entries,
+        done.size_bytes + copied.size_bytes,
+        why,
+    )

@@ -11,13 +11,15 @@ from __future__ import annotations
 import asyncio
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from quire.client import Client
-from quire.errors import QuireError
+from quire.errors import NoSuchLedgerError, QuireError
+from quire.metadata.unreadable import UNREADABLE, Unread
 from quire.replication.budget import Budget
 from quire.replication.ledger import (
+    REASON_CHARS_MAX,
     LedgerWork,
     Move,
     Seen,
@@ -35,6 +37,7 @@ from quire.replication.move_result import (
     check_bookie,
     not_tried,
     result_of,
+    with_unread,
 )
 from quire.replication.opened import open_for_repair
 from quire.replication.settings import OPEN_GRACE_S, PARALLEL
@@ -110,14 +113,31 @@ class Metered(Budget):
 
 
 async def moves_of(
-    client: Client, bookie: str, *, password: bytes = b"", progress: JobProgress | None = None
+    client: Client,
+    bookie: str,
+    unread: Unread,
+    *,
+    password: bytes = b"",
+    progress: JobProgress | None = None,
 ) -> list[Move]:
-    """What of all ledgers the bookie should hold, as the metadata has it. MetadataError."""
+    """Return what the bookie should hold of all ledgers, as the metadata has it.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
+    Raises MetadataError where the store does not answer.
+    """
     progress = progress or Silent()
     progress.begin("looking at ledgers", 0, 0)
     found: list[Move] = []
+
+    async def look(ledger_id: int) -> Move | None:
+        try:
+            return await move_of(client, ledger_id, bookie, password=password)
+        except UNREADABLE as error:
+            unread.add(ledger_id, error)
+            return None
+
     async for ids in pages(client.list_ledgers(), LEDGERS_PER_LOOK):
-        moves = await each(ids, lambda one: move_of(client, one, bookie, password=password))
+        moves = await each(ids, look)
         found += [one for one in moves if one is not None]
         progress.done(len(ids), 0)
     return found
@@ -133,17 +153,19 @@ async def recover_bookie(
     progress: JobProgress | None = None,
 ) -> RecoverResult:
     """Replicate again what a lost bookie held. On return what `fragments` counts is durable on the
-    new bookies and named in the metadata; what is left, and why, is in the result. `dry_run`
-    changes nothing.
+    new bookies and named in the metadata; what is left, and why, is in the result. So are ledgers
+    whose metadata cannot be read: they may name the bookie. `dry_run` changes nothing.
 
     Safe to repeat, to cancel, and to run several times at once. Raises UsageError for a bookie that
     is alive or not known, MetadataError.
     """
     await check_bookie(client, bookie, even_if_alive=False)
-    moves = await moves_of(client, bookie, password=options.password, progress=progress)
+    unread = Unread()
+    moves = await moves_of(client, bookie, unread, password=options.password, progress=progress)
     if dry_run:
-        return RecoverResult(bookie, True, tuple(moves))
-    return await take_out_of(client, locks, bookie, moves, options=options, progress=progress)
+        return with_unread(RecoverResult(bookie, True, tuple(moves)), unread)
+    done = await take_out_of(client, locks, bookie, moves, options=options, progress=progress)
+    return with_unread(done, unread)
 
 
 async def take_out_of(
@@ -177,10 +199,19 @@ class _Job:
         self._progress = progress
         self._budget = Metered(options.bytes_per_s, progress)
         self.work: dict[int, LedgerWork] = {}
+        self._not_closed: dict[int, str] = {}
+        """Why open ledgers could not be fenced and closed."""
 
     async def run(self, moves: Sequence[Move]) -> None:
         self.work = {one.ledger: not_tried(one.ledger) for one in moves}
         self._progress.begin("replicating", len(moves), sum(one.bytes for one in moves))
+        await self._rounds()
+        for ledger_id in self._which(Work.OPEN):
+            if why := self._not_closed.get(ledger_id):
+                left = self.work[ledger_id]
+                self.work[ledger_id] = replace(left, work=Work.FAILED, reason=why)
+
+    async def _rounds(self) -> None:
         await self._turn(list(self.work), {})
         for _ in range(LOCKED_ROUNDS):
             opened = self._which(Work.OPEN)
@@ -221,12 +252,16 @@ class _Job:
         await each(ledgers, one, self._options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
-        """End whoever writes it. What goes wrong is told by the next try to copy it."""
+        """End whoever writes it. What goes wrong is kept, and told where the ledger stays open."""
         await self._progress.may_go_on()
+        self._not_closed.pop(ledger_id, None)
         try:
             ledger = await open_for_repair(
                 self._client, ledger_id, password=self._options.password, ask=False
             )
             await fence_and_close(self._client, ledger)
-        except QuireError:
-            return
+        except NoSuchLedgerError:
+            return  # the next try finds it gone
+        except QuireError as error:
+            why = f"it could not be fenced and closed: {error}"
+            self._not_closed[ledger_id] = why[:REASON_CHARS_MAX]

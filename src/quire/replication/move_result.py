@@ -10,6 +10,7 @@ from typing import Any
 
 from quire.client import Client
 from quire.errors import UsageError
+from quire.metadata.unreadable import Unread
 from quire.replication.ledger import LedgerWork, Move, Work
 
 LOCKED_ROUNDS = 3
@@ -44,18 +45,22 @@ class RecoverResult:
     locked: tuple[int, ...] = ()
     """Ledgers that somebody else replicates."""
     failed: tuple[Left, ...] = ()
+    unreadable: tuple[Left, ...] = ()
+    """Some of the ledgers whose metadata cannot be read. They may name the bookie."""
+    unreadable_count: int = 0
+    """The number of these ledgers."""
 
     @property
     def complete(self) -> bool:
-        """No ledger names the bookie any more."""
-        return not (self.open or self.locked or self.failed) and (
+        """Whether it is certain that no ledger names the bookie any more."""
+        return not (self.open or self.locked or self.failed or self.unreadable_count) and (
             not self.dry_run or not self.moves
         )
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
         """`limit`: at most so many ledgers in each list; `left` counts all of them."""
         described = asdict(self)
-        for name in ("moves", "recovered", "open", "locked", "failed"):
+        for name in ("moves", "recovered", "open", "locked", "failed", "unreadable"):
             described[name] = described[name][:limit]
         return {
             **described,
@@ -68,6 +73,7 @@ class RecoverResult:
                 "open": len(self.open),
                 "locked": len(self.locked),
                 "failed": len(self.failed),
+                "unreadable": described.pop("unreadable_count"),
             },
             "complete": self.complete,
         }
@@ -109,6 +115,12 @@ def added(before: LedgerWork, now: LedgerWork) -> LedgerWork:
         size_bytes=before.size_bytes + now.size_bytes,
         recovered=before.recovered or now.recovered,
     )
+
+
+def with_unread(result: RecoverResult, unread: Unread) -> RecoverResult:
+    """Return the result with the ledgers that the look for the bookie could not read."""
+    named = tuple(Left(ledger, why) for ledger, why in unread.named.items())
+    return replace(result, unreadable=named, unreadable_count=len(unread))
 
 
 def result_of(bookie: str, moves: Iterable[Move], work: Sequence[LedgerWork]) -> RecoverResult:

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from quire.client import Client
 from quire.core.fragments import Fragment
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.base import Bookies
+from quire.metadata.unreadable import Unread, read_or_skip
 from quire.replication.budget import Budget
-from quire.replication.fragment import Outcome, replicate_fragment
+from quire.replication.fragment import Batch, Copied
 from quire.replication.ledger import REASON_CHARS_MAX
 from quire.replication.locks import LockHeldError, ReplicationLocks
 from quire.replication.move import JobProgress, Metered, Silent
 from quire.replication.move_result import LEDGERS_PER_LOOK, Left
-from quire.replication.opened import OpenedLedger, open_for_repair
+from quire.replication.opened import open_for_repair
 from quire.replication.plan import (
     Allowed,
     Plan,
@@ -62,6 +63,10 @@ class Rebalanced:
     """Payload that was copied."""
     left: tuple[Left, ...] = ()
     """Moves of the plan that were not done. The next run plans anew."""
+    unreadable: tuple[Left, ...] = ()
+    """Some of the ledgers whose metadata cannot be read. The plan leaves them where they are."""
+    unreadable_count: int = 0
+    """The number of these ledgers."""
 
     def as_json(self, limit: int | None = None) -> dict[str, Any]:
         return {
@@ -83,6 +88,8 @@ class Rebalanced:
             "bytes": self.bytes,
             "left": len(self.left),
             "failed": [asdict(one) for one in self.left[:limit]],
+            "unreadable": self.unreadable_count,
+            "skipped": [asdict(one) for one in self.unreadable[:limit]],
         }
 
 
@@ -103,32 +110,37 @@ async def rebalance(
     Only complete segments are moved, from and to writable bookies. Safe to repeat, to cancel, and
     beside other jobs. Raises MetadataError; what else goes wrong with a move is in the result.
     """
-    progress = progress or Silent()
-    plan = await plan_for(client, rng, allowed=allowed, options=options, progress=progress)
+    progress, unread = progress or Silent(), Unread()
+    plan = await plan_for(client, rng, unread, allowed=allowed, options=options, progress=progress)
     if dry_run:
-        return Rebalanced(True, plan)
-    return await carry_out(client, locks, plan, options=options, progress=progress)
+        done = Rebalanced(True, plan)
+    else:
+        done = await carry_out(client, locks, plan, options=options, progress=progress)
+    named = tuple(Left(ledger, why) for ledger, why in unread.named.items())
+    return replace(done, unreadable=named, unreadable_count=len(unread))
 
 
 async def plan_for(
     client: Client,
     rng: random.Random,
+    unread: Unread,
     *,
     allowed: Allowed | None = None,
     options: RebalanceOptions = RebalanceOptions(),
     progress: JobProgress | None = None,
 ) -> Plan:
-    """A plan from the metadata of all ledgers, and the bookies that are writable now."""
+    """Make a plan from the metadata of all ledgers, and the bookies that are writable now.
+
+    Ledgers whose metadata cannot be read are recorded in `unread`, and are not in the plan.
+    """
     progress = progress or Silent()
     progress.begin("looking at ledgers", 0, 0)
     stock = Stock()
 
     async def count(ledger_id: int) -> None:
-        try:
-            metadata = await client.ledger_metadata(ledger_id)
-        except NoSuchLedgerError:
-            return
-        stock.add(ledger_id, metadata)
+        found = await read_or_skip(client.metadata, ledger_id, unread)
+        if found is not None:
+            stock.add(ledger_id, found.value)
 
     async for ids in pages(client.list_ledgers(), LEDGERS_PER_LOOK):
         await each(ids, count)
@@ -202,53 +214,89 @@ class _Moving:
         await self._progress.may_go_on()
         try:
             async with self._locks.hold(ledger_id):
-                for move in moves:
-                    await self._move(move)
+                for some in _rounds(moves):
+                    await self._round(ledger_id, some)
         except LockHeldError as error:
             self.left += [Left(ledger_id, str(error.args[0])) for _ in moves]
 
-    async def _move(self, move: PlannedMove) -> None:
+    async def _round(self, ledger_id: int, moves: Mapping[int, PlannedMove]) -> None:
+        """Carry out moves of one ledger, by segment, and name them in the metadata in batches."""
+        waiting = dict(moves)
         try:
             ledger = await open_for_repair(
-                self._client, move.ledger, password=self._options.password, ask=False
+                self._client, ledger_id, password=self._options.password, ask=False
             )
-            fragment = _fragment(ledger, move)
-            if fragment is None:
-                self._leave(move, STALE)
-                return
-            copied = await replicate_fragment(
-                self._client,
-                ledger,
-                fragment,
-                {move.index: move.target},
-                budget=self._budget,
-                living=True,
-            )
+            fragments = {one.segment_first: one for one in ledger.fragments()}
+            batch = Batch(self._client, ledger, budget=self._budget, living=True)
+            async with batch:
+                begun: list[PlannedMove] = []
+                for move in moves.values():
+                    if why := await self._copy(batch, fragments, move):
+                        self._leave(waiting.pop(move.segment_first), why)
+                        continue
+                    begun.append(move)
+                    if batch.full:
+                        self._named(await batch.name(), begun, waiting)
+                        begun = []
+                self._named(await batch.name(), begun, waiting)
         except NoSuchLedgerError:
             return  # deleted: nothing of it is to be moved any more
         except QuireError as error:
-            self._leave(move, str(error))
-            return
-        self.entries += copied.entries
-        self.size_bytes += copied.size_bytes
-        if copied.outcome is Outcome.DONE:
-            self.moved += 1
-            self._progress.done(1, 0)
-        else:
-            self._leave(move, STALE)
+            for move in waiting.values():
+                self._leave(move, str(error))
+
+    async def _copy(
+        self, batch: Batch, fragments: Mapping[int, Fragment], move: PlannedMove
+    ) -> str:
+        """Copy one replica to the bookie that is to have it. Returns why not, or ''."""
+        fragment = _fragment(fragments, move)
+        if fragment is None:
+            return STALE
+        try:
+            return "" if await batch.copy(fragment, {move.index: move.target}) else STALE
+        except NoSuchLedgerError:
+            raise
+        except QuireError as error:
+            return str(error)
+
+    def _named(
+        self, done: Copied, begun: Sequence[PlannedMove], waiting: dict[int, PlannedMove]
+    ) -> None:
+        """Count the moves that a batch has done, and leave those that it has not."""
+        self.entries += done.entries
+        self.size_bytes += done.size_bytes
+        for move in begun:
+            del waiting[move.segment_first]
+            if move.segment_first in done.named:
+                self.moved += 1
+                self._progress.done(1, 0)
+            else:
+                self._leave(move, str(done.broken.get(move.target, STALE)))
 
     def _leave(self, move: PlannedMove, why: str) -> None:
         self.left.append(Left(move.ledger, why[:REASON_CHARS_MAX]))
 
 
-def _fragment(ledger: OpenedLedger, move: PlannedMove) -> Fragment | None:
+def _rounds(moves: Sequence[PlannedMove]) -> list[dict[int, PlannedMove]]:
+    """Split moves of one ledger, so that each part has one of each segment at most."""
+    rounds: list[dict[int, PlannedMove]] = []
+    for move in moves:
+        free = next((one for one in rounds if move.segment_first not in one), None)
+        if free is None:
+            free = {}
+            rounds.append(free)
+        free[move.segment_first] = move
+    return rounds
+
+
+def _fragment(fragments: Mapping[int, Fragment], move: PlannedMove) -> Fragment | None:
     """The segment as it is now, if the move still fits."""
-    for fragment in ledger.fragments():
-        if fragment.segment_first == move.segment_first:
-            fits = (
-                fragment.closed
-                and fragment.ensemble[move.index] == move.source
-                and move.target not in fragment.ensemble
-            )
-            return fragment if fits else None
-    return None
+    fragment = fragments.get(move.segment_first)
+    if fragment is None:
+        return None
+    fits = (
+        fragment.closed
+        and fragment.ensemble[move.index] == move.source
+        and move.target not in fragment.ensemble
+    )
+    return fragment if fits else None

@@ -13,7 +13,12 @@ from quire.codec.entry import META, AddEncoder
 from quire.codec.frames import Buffer, Flag
 from quire.config import MIB
 from quire.core.replicas import Copies
-from quire.errors import BookieTimeoutError, BookieUnavailableError, QuireError
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    QuireError,
+    SilentConnectionError,
+)
 from quire.net.link import Link
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
@@ -60,6 +65,11 @@ class RecoveryAdds:
         self.entries = 0
         self.size_bytes = 0
         """Payload that was written."""
+
+    @property
+    def failed(self) -> bool:
+        """The bookie failed: what was written to it may not be durable."""
+        return self._failure is not None
 
     async def __aenter__(self) -> RecoveryAdds:
         """BookieUnavailableError."""
@@ -117,10 +127,13 @@ class RecoveryAdds:
                     await self._changed.wait()
             except TimeoutError:
                 self._pool.mark_failed(self._bookie)
-                raise BookieTimeoutError(
+                self._pool.suspect(self._bookie)
+                error = BookieTimeoutError(
                     f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
                     f"unanswered for {limit:g} s"
-                ) from None
+                )
+                self._fail(error)
+                raise error from None
         self._check()
 
     def _check(self) -> None:
@@ -147,6 +160,7 @@ class RecoveryAdds:
         self._fail(error)
 
     def _fail(self, error: QuireError) -> None:
-        self._pool.mark_failed(self._bookie)
+        if not isinstance(error, SilentConnectionError):
+            self._pool.mark_failed(self._bookie)
         self._failure = self._failure or error
         self._changed.set()

@@ -10,20 +10,25 @@ from dataclasses import dataclass, field, replace
 from quire.client import Client
 from quire.core.fragments import Fragment, stored_by
 from quire.core.replicas import Copies, Finding, Kind
-from quire.errors import NoSuchLedgerError, QuireError, ReadError
-from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import (
-    Outcome,
-    choose_replacements,
-    replicate_fragment,
-    window_entries,
+from quire.errors import (
+    BookieTimeoutError,
+    BookieUnavailableError,
+    NoSuchLedgerError,
+    QuireError,
+    ReadError,
 )
+from quire.metadata.unreadable import UNREADABLE, reason_of
+from quire.replication.budget import UNBOUNDED, Budget
+from quire.replication.fragment import Batch, Copied, choose_replacements, window_entries
 from quire.replication.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
 from quire.replication.locks import LockHeldError, ReplicationLocks
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.recovery_adds import RecoveryAdds
-from quire.replication.replica_reader import ReplicaReader, Unreachable
+from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
 from quire.replication.source import Source
+
+WRITE_BACK_ATTEMPTS = 2
+"""Attempts to write back to one bookie that answers and loses its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +82,16 @@ async def repair_locked(
     return await _Repair(client, ledger_id, found, password, budget).run()
 
 
+@dataclass(slots=True)
+class _Moving:
+    """A segment in which another bookie takes the place of one that could not be repaired."""
+
+    findings: Sequence[Finding]
+    why: str
+    """Why it could not be repaired."""
+    target: str = ""
+
+
 class _Repair:
     def __init__(
         self,
@@ -105,6 +120,9 @@ class _Repair:
                     )
                 except NoSuchLedgerError:
                     return self._done
+                except UNREADABLE as error:
+                    self._leave(findings, reason_of(error))
+                    break
                 if await self._bookie(ledger, bookie, findings):
                     break
             else:
@@ -113,6 +131,17 @@ class _Repair:
 
     async def _bookie(self, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]) -> bool:
         """False where the metadata has changed meanwhile."""
+        async with Batch(self._client, ledger, budget=self._budget) as batch:
+            try:
+                return await self._segments(batch, ledger, bookie, findings)
+            except NoSuchLedgerError:
+                return False
+
+    async def _segments(
+        self, batch: Batch, ledger: OpenedLedger, bookie: str, findings: Sequence[Finding]
+    ) -> bool:
+        moving: dict[int, _Moving] = {}
+        unchanged = True
         for fragment in ledger.fragments():
             if bookie not in fragment.ensemble:
                 continue
@@ -123,21 +152,42 @@ class _Repair:
             if not mine:
                 continue
             index = fragment.ensemble.index(bookie)
-            why = "the bookie does not answer"
-            if not any(one.kind is Kind.UNREACHABLE for one in mine):
-                try:
-                    await self._write_back(ledger, fragment, index, mine)
+            if any(one.kind is Kind.UNREACHABLE for one in mine):
+                why = await answers(self._client, bookie)
+                if not why:
+                    self._leave(mine, "the bookie answers again: look at the ledger once more")
                     continue
-                except Unreachable as error:
-                    why = str(error)
-                except QuireError as error:
-                    why = str(error)
+            else:
+                why = await self._try_to_write_back(ledger, fragment, index, mine)
+                if not why:
+                    continue
             if not fragment.closed:
                 self._leave(mine, f"{why}; the segment is still written")
                 continue
-            if not await self._move(ledger, fragment, index, mine, why):
-                return False
-        return True
+            one = _Moving(mine, why)
+            if await self._move(batch, ledger, fragment, index, one):
+                moving[fragment.segment_first] = one
+            if batch.full:
+                unchanged &= self._named(await batch.name(), moving)
+        return self._named(await batch.name(), moving) and unchanged
+
+    async def _try_to_write_back(
+        self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
+    ) -> str:
+        """'' if it succeeded; else why not. A bookie whose connection was lost, and that answers
+        all the same, is tried once more before another one takes its place."""
+        bookie, why = fragment.ensemble[index], ""
+        for _ in range(WRITE_BACK_ATTEMPTS):
+            try:
+                await self._write_back(ledger, fragment, index, findings)
+                return ""
+            except (Unreachable, BookieUnavailableError, BookieTimeoutError) as error:
+                why = str(error)
+                if await answers(self._client, bookie):
+                    break
+            except QuireError as error:
+                return str(error)
+        return why
 
     async def _write_back(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
@@ -195,30 +245,37 @@ class _Repair:
         }
 
     async def _move(
-        self,
-        ledger: OpenedLedger,
-        fragment: Fragment,
-        index: int,
-        findings: Sequence[Finding],
-        why: str,
+        self, batch: Batch, ledger: OpenedLedger, fragment: Fragment, index: int, moving: _Moving
     ) -> bool:
+        """Copy a segment to another bookie. False where it could not be, which is told then."""
         try:
-            replacements = await choose_replacements(self._client, ledger, fragment, [index])
-            copied = await replicate_fragment(
-                self._client, ledger, fragment, replacements, budget=self._budget
-            )
+            lost = tuple(batch.broken)
+            chosen = await choose_replacements(self._client, ledger, fragment, [index], lost)
+            moving.target = chosen[index]
+            await batch.copy(fragment, chosen)
         except NoSuchLedgerError:
-            return False
+            raise
         except QuireError as error:
-            self._leave(findings, f"{why}, and it cannot be replaced: {error}")
-            return True
+            self._leave(moving.findings, f"{moving.why}, and it cannot be replaced: {error}")
+            return False
+        return True
+
+    def _named(self, done: Copied, moving: dict[int, _Moving]) -> bool:
+        """Count what a batch has done. False where the metadata has changed meanwhile."""
         self._done = replace(
             self._done,
-            moved=self._done.moved + (copied.outcome is Outcome.DONE),
-            entries=self._done.entries + copied.entries,
-            size_bytes=self._done.size_bytes + copied.size_bytes,
+            moved=self._done.moved + len(done.named),
+            entries=self._done.entries + done.entries,
+            size_bytes=self._done.size_bytes + done.size_bytes,
         )
-        return copied.outcome is Outcome.DONE
+        unchanged = True
+        for segment_first, one in moving.items():
+            if (error := done.broken.get(one.target)) is not None:
+                self._leave(one.findings, f"{one.why}, and it cannot be replaced: {error}")
+            elif segment_first not in done.named:
+                unchanged = False
+        moving.clear()
+        return unchanged
 
     def _leave(self, findings: Sequence[Finding], why: str) -> None:
         left = [replace(one, detail=why[:REASON_CHARS_MAX]) for one in findings]

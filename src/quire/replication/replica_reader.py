@@ -27,6 +27,7 @@ from quire.errors import (
     DataUnknownError,
     NoSuchEntryError,
     QuireError,
+    SilentConnectionError,
     UnauthorizedError,
 )
 from quire.net.answer_codes import NoEntryAnswer
@@ -191,7 +192,8 @@ class ReplicaReader:
             return []
         except Unreachable as error:
             # Bookies before 4.17 end a connection that asks for a batch.
-            if self._entry_bytes or isinstance(error.__cause__, BookieTimeoutError):
+            cause = error.__cause__
+            if self._entry_bytes or isinstance(cause, BookieTimeoutError | SilentConnectionError):
                 raise
             self._batches = False
             return []
@@ -327,8 +329,8 @@ class ReplicaReader:
 
 
 async def answers(client: Client, bookie: str) -> str:
-    """'' if the bookie answers at all; else why it does not. Bounded by five times
-    `read_timeout_s`. Cancel-safe."""
+    """'' if the bookie answers at all, over a connection that exists or a new one; else why it
+    does not. Bounded by six times `read_timeout_s`. Cancel-safe."""
     attempts = Attempts()
     while True:
         try:
@@ -344,4 +346,5 @@ async def answers(client: Client, bookie: str) -> str:
         else:
             return ""
         if attempts.are_used_up(error):
-            return str(error.args[0])
+            anew = await client.pool.answers_anew(bookie, client.config.read_timeout_s)
+            return "" if anew else str(error.args[0])

@@ -60,6 +60,11 @@ class AutorecoveryStats:
     sessions_lost: int = 0
     store_errors: int = 0
     """The metadata store did not answer, or what it holds was not understood: tried again."""
+    ledgers_unreadable: int = 0
+    """Ledgers that the last pass of our auditor skipped, because it could not read their metadata
+    or their mark."""
+    marks_malformed: int = 0
+    """Nodes among the marks that are no marks, at the last look of our worker at all of them."""
     audits: int = 0
     """For lost bookies, that came to their end."""
     bookies_waited_for: int = 0

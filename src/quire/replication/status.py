@@ -9,14 +9,15 @@ of ours repairs the ledger; where a Java worker did, it stays for a while and is
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
 from quire.clock import Clock, SystemClock
-from quire.codec.underreplication import Holder
+from quire.codec.underreplication import Holder, Underreplicated
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
 from quire.metadata.base import MetadataStore
+from quire.metadata.unreadable import UNREADABLE, Unread, named_ledgers, reason_of
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
@@ -30,6 +31,7 @@ FAILURES_TOLD_MAX = 100
 """In an overview."""
 _KEY = ("autorecovery", "failures")
 _PLACEMENT = ("autorecovery", "placement")
+_UNREADABLE = ("autorecovery", "unreadable")
 _WAITING = ("autorecovery", "waiting")
 _ATTEMPTS = 5
 """Of noting one failure, against others that note theirs."""
@@ -66,6 +68,8 @@ class WhyNot:
     failure: LastFailure | None
     enabled: bool
     """Not: autorecovery is switched off for the whole cluster."""
+    unreadable: str = ""
+    """Why the mark cannot be read; '' where it can."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -74,6 +78,8 @@ class WhyNot:
         """Why it is not repaired yet."""
         if not self.enabled:
             return "autorecovery is disabled (quire autorecovery enable)"
+        if self.unreadable:
+            return f"its mark cannot be read: {self.unreadable}"
         if self.lock_owner is not None:
             since = "" if self.lock_age_s is None else f" for {self.lock_age_s:.0f} s"
             return f"{self.lock_owner} works on it{since}"
@@ -86,25 +92,43 @@ class WhyNot:
 async def why_not(
     store: MetadataStore, ledger_id: int, *, clock: Clock | None = None
 ) -> WhyNot | None:
-    """Why a ledger has not got its replicas back yet; None: it is not marked. Changes nothing.
-    MetadataError. Cancel-safe."""
+    """Return why a ledger has not got its replicas back yet; None where it is not marked.
+
+    A mark that cannot be read, and a node that is in its place, are described, too. Changes
+    nothing. Raises MetadataError where the store does not answer. Cancel-safe.
+    """
     clock = clock or SystemClock()
     locks = ReplicationLocks(store, "", clock)
-    mark = await locks.marked(ledger_id)
-    if mark is None:
-        return None
+    mark, unreadable = Underreplicated(), ""
+    try:
+        found = await locks.marked(ledger_id)
+    except UNREADABLE as error:
+        unreadable = reason_of(error)
+    else:
+        if found is not None:
+            mark = found.value
+        elif strays := await locks.strays(ledger_id):
+            unreadable = misplaced_mark(ledger_id, strays)
+        else:
+            return None
     holder = await locks.held_by(ledger_id)
     now_ms = clock.now_ms()
     return WhyNot(
         ledger=ledger_id,
-        replicas=mark.value.replicas,
-        marked_ms=mark.value.ctime_ms,
-        age_s=_age_s(mark.value.ctime_ms, now_ms),
+        replicas=mark.replicas,
+        marked_ms=mark.ctime_ms,
+        age_s=_age_s(mark.ctime_ms, now_ms),
         lock_owner=holder.owner if holder is not None else None,
         lock_age_s=_age_s(holder.since_ms, now_ms) if holder is not None else None,
         failure=await last_failure(store, ledger_id),
         enabled=await Marks(store).enabled(),
+        unreadable=unreadable,
     )
+
+
+def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
+    """Return a sentence about nodes that are where the mark of a ledger belongs."""
+    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, and is no mark of it"
 
 
 def _age_s(since_ms: int | None, now_ms: int) -> float | None:
@@ -113,10 +137,16 @@ def _age_s(since_ms: int | None, now_ms: int) -> float | None:
 
 
 async def marked_ledgers(
-    store: MetadataStore, *, clock: Clock | None = None
+    store: MetadataStore,
+    *,
+    clock: Clock | None = None,
+    malformed: dict[str, str] | None = None,
 ) -> AsyncIterator[WhyNot]:
-    """All of them, ascending. As `why_not`."""
-    async for ledger_id in Marks(store).walk():
+    """Yield all marked ledgers, ascending, as `why_not` describes them.
+
+    `malformed` receives the nodes among the marks that are none, as `Marks.walk` does it.
+    """
+    async for ledger_id in Marks(store).walk(malformed=malformed):
         found = await why_not(store, ledger_id, clock=clock)
         if found is not None:
             yield found
@@ -147,6 +177,22 @@ class Waiting:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableLedgers:
+    """The ledgers that a pass of the auditor skipped."""
+
+    at_ms: int
+    """When the pass ended."""
+    ledgers: int
+    first: tuple[tuple[int, str], ...]
+    """Some of the ledgers, each with the reason."""
+
+    def sentence(self) -> str:
+        """Return how many there are, the first of them, and the first reason."""
+        why = self.first[0][1] if self.first else "no reason is noted"
+        return f"{named_ledgers(dict(self.first), self.ledgers)}: {why}"
+
+
+@dataclass(frozen=True, slots=True)
 class Overview:
     """Of a cluster's autorecovery."""
 
@@ -168,6 +214,11 @@ class Overview:
     """Noted by an auditor of ours; the bookie may have come back since."""
     marked_whole: bool = True
     """Not: they are still being counted, and may be more; so may those that fail."""
+    unreadable: UnreadableLedgers | None = None
+    """Ledgers that the auditor's last pass could not read. None: it could read all of them, or no
+    auditor of ours has made a pass yet."""
+    damaged: tuple[str, ...] = ()
+    """Sentences about nodes of the under-replication tree that cannot be read, or are misplaced."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -182,6 +233,8 @@ class MarkCount:
     """The first of these."""
     whole: bool = True
     """Not: so far."""
+    malformed: tuple[str, ...] = ()
+    """Paths of nodes among the marks that are no marks."""
 
 
 async def count_marks(
@@ -192,7 +245,8 @@ async def count_marks(
     failing = set(await failing_ledgers(store))
     marked = failed = 0
     told: list[WhyNot] = []
-    async for ledger_id in Marks(store).walk():
+    malformed: dict[str, str] = {}
+    async for ledger_id in Marks(store).walk(malformed=malformed):
         marked += 1
         if ledger_id in failing:
             failed += 1
@@ -201,7 +255,7 @@ async def count_marks(
                 told += [why] if why is not None else []
         if marked % COUNTED_AT_ONCE == 0:
             yield MarkCount(marked, failed, tuple(told), whole=False)
-    yield MarkCount(marked, failed, tuple(told))
+    yield MarkCount(marked, failed, tuple(told), malformed=tuple(malformed))
 
 
 async def overview(
@@ -214,9 +268,15 @@ async def overview(
     auditor: Holder | None = await auditor_of(store)
     if counted is None:
         counted = [one async for one in count_marks(store, clock=clock)][-1]
+    damaged = [f"{path} is among the marks, and is no mark" for path in counted.malformed]
+    delay_s = 0
+    try:
+        delay_s = await marks.delay_s()
+    except UNREADABLE as error:
+        damaged.append(str(error))
     return Overview(
         enabled=await marks.enabled(),
-        delay_s=await marks.delay_s(),
+        delay_s=delay_s,
         auditor=auditor.owner if auditor is not None else None,
         auditor_age_s=_age_s(auditor.since_ms, clock.now_ms()) if auditor is not None else None,
         marked=counted.marked,
@@ -226,14 +286,16 @@ async def overview(
         placement=await last_placement(store),
         waiting=await last_waiting(store, clock.now_ms()),
         marked_whole=counted.whole,
+        unreadable=await last_unreadable(store),
+        damaged=tuple(damaged),
     )
 
 
 # -- notes, which are only told ---------------------------------------------------------------
 
 Key = tuple[str, ...]
-Note = LastFailure | PlacementCheck | Waiting
-N = TypeVar("N", LastFailure, PlacementCheck, Waiting)
+Note = LastFailure | PlacementCheck | UnreadableLedgers | Waiting
+N = TypeVar("N", LastFailure, PlacementCheck, UnreadableLedgers, Waiting)
 
 
 async def _read(store: MetadataStore, key: Key, make: Callable[..., N | None]) -> N | None:
@@ -281,6 +343,24 @@ async def last_placement(store: MetadataStore) -> PlacementCheck | None:
 async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
     """The last one counts."""
     await _write(store, _PLACEMENT, found)
+
+
+async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
+    """Return what the auditor's last pass skipped; None where it skipped nothing."""
+
+    def made(first: list[tuple[int, str]], **rest: Any) -> UnreadableLedgers:
+        return UnreadableLedgers(first=tuple((ledger, why) for ledger, why in first), **rest)
+
+    return await _read(store, _UNREADABLE, made)
+
+
+async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> None:
+    """Note what a pass skipped. The last note counts; one about nothing is removed."""
+    if not unread:
+        await store.delete_value(_UNREADABLE)
+        return
+    found = UnreadableLedgers(now_ms, len(unread), tuple(unread.named.items()))
+    await _write(store, _UNREADABLE, found)
 
 
 async def last_waiting(store: MetadataStore, now_ms: int) -> Waiting | None:

@@ -29,6 +29,8 @@ from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
 from quire.errors import LedgerError, MetadataError, NoSuchLedgerError, QuireError
 from quire.metadata.base import Bookies, Versioned
+from quire.metadata.creation import same_creation
+from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.net.answer_codes import NoEntryAnswer
 from quire.replication.auditor import Log
 from quire.replication.budget import Budget
@@ -39,6 +41,7 @@ from quire.replication.ledger import (
     Seen,
     Work,
     fence_and_close,
+    not_recovered,
     take_out_locked,
 )
 from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
@@ -54,9 +57,12 @@ from quire.replication.status import (
     failing_ledgers,
     forget_failure,
     last_failure,
+    misplaced_mark,
     note_failure,
 )
 
+BACKOFF_JITTER = 0.25
+"""The share of a pause between two attempts that chance may take off it."""
 RESTING_MAX = 100_000
 """Ledgers that wait for their next attempt, in memory. Beyond it some are tried sooner."""
 NEVER_WRITTEN = 2**62
@@ -76,11 +82,18 @@ class _Grace:
 
 @dataclass(slots=True)
 class _Rest:
+    """What a worker remembers of a ledger between two attempts."""
+
     until_s: float
-    """By the loop's clock."""
+    """The time of the next attempt, by the loop's clock."""
     attempts: int = 0
+    """Failed attempts in a row."""
+    reason: str = ""
+    """Why the last attempt failed; '' where none did."""
     grace: _Grace | None = None
-    """Of an open ledger, until then."""
+    """How an open ledger looked when its writer was given time, or when its recovery failed."""
+    gracing: bool = False
+    """The writer's time runs now: another bookie changes nothing about it."""
 
 
 class Worker:
@@ -112,12 +125,16 @@ class Worker:
         self._log = log
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
+        self._malformed: dict[str, str] = {}
+        """Nodes among the marks that are no marks, and why."""
         self._picking = asyncio.Lock()
         self._news = asyncio.Event()
         self._writable: set[str] | None = None
         self._joined_ms = 0
         """When a bookie joined last: failures of before count no more."""
         self._registered: tuple[float, frozenset[str]] | None = None
+        self._asked: dict[str, tuple[float, bool]] = {}
+        """When a bookie was asked last, and whether it was silent."""
 
     async def run(self) -> None:
         """Until cancelled, which is safe at any moment: what is named in the metadata is durable on
@@ -139,7 +156,7 @@ class Worker:
         if before is not None and self._writable - before:
             self._joined_ms = self._clock.now_ms()
             for rest in self._resting.values():
-                if rest.grace is None:
+                if not rest.gracing:
                     rest.until_s = 0.0
             self._news.set()
 
@@ -171,7 +188,8 @@ class Worker:
                 return None
             await self._locks.tidy()
             locked, now_s = await self._marks.locked(), asyncio.get_running_loop().time()
-            async for ledger_id in self._marks.walk(self._rng, prune=True):
+            malformed: dict[str, str] = {}
+            async for ledger_id in self._marks.walk(self._rng, prune=True, malformed=malformed):
                 rest = self._resting.get(ledger_id)
                 if rest is not None and rest.until_s > now_s:
                     continue
@@ -179,7 +197,15 @@ class Worker:
                     continue
                 self._busy.add(ledger_id)
                 return ledger_id
+            self._tell_malformed(malformed)
             return None
+
+    def _tell_malformed(self, malformed: dict[str, str]) -> None:
+        """Report the nodes that a whole walk over the marks has passed over, each of them once."""
+        for path in malformed.keys() - self._malformed.keys():
+            self._log("mark_malformed", path=path, reason=malformed[path])
+        self._malformed = malformed
+        self._stats.marks_malformed = len(malformed)
 
     async def _wait(self) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -192,70 +218,92 @@ class Worker:
         except TimeoutError:
             pass
 
-    def _rest(
-        self, ledger_id: int, seconds: float, attempts: int, grace: _Grace | None = None
-    ) -> None:
+    def _rest(self, ledger_id: int, seconds: float, rest: _Rest) -> None:
         self._resting.pop(ledger_id, None)
         if len(self._resting) >= RESTING_MAX:
             del self._resting[next(iter(self._resting))]
-        until_s = asyncio.get_running_loop().time() + seconds
-        self._resting[ledger_id] = _Rest(until_s, attempts, grace)
+        rest.until_s = asyncio.get_running_loop().time() + seconds
+        self._resting[ledger_id] = rest
 
     # -- one ledger ---------------------------------------------------------------------------
 
     async def _attempt(self, ledger_id: int) -> None:
-        rest = self._resting.get(ledger_id)
-        if rest is None and await self._others_failed(ledger_id):
+        rest = self._resting.get(ledger_id) or _Rest(0.0)
+        if await self._others_failed(ledger_id, rest):
             return
-        attempts = 0 if rest is None else rest.attempts
-        grace = None if rest is None else rest.grace
         try:
             async with self._locks.hold(ledger_id) as lock:
-                mark = lock.mark
+                mark, grace = lock.mark, rest.grace
                 seen = grace.seen if grace is not None and grace.mark == mark else None
-                done = await self._heal(lock, seen)
+                done = await self._heal_or_say_why(lock, seen)
                 self._count(done)
                 if done.work in (Work.DONE, Work.GONE):
                     # While we have the lock: what others fail at later is not forgotten.
                     await forget_failure(self._store, ledger_id)
         except LockHeldError:
             self._stats.locks_missed += 1
-            self._rest(ledger_id, self._settings.backoff_s, attempts, grace)
+            rest.gracing = False
+            self._rest(ledger_id, self._settings.backoff_s, rest)
             return
         except MetadataError as error:
-            self._rest(ledger_id, self._backoff_s(attempts), attempts + 1)
+            self._rest(ledger_id, self._pause_s(rest), rest)
             self._log("ledger_failed", ledger=ledger_id, reason=str(error))
             raise
         if done.work in (Work.DONE, Work.GONE):
             self._resting.pop(ledger_id, None)
-        elif done.work is Work.OPEN:
-            assert done.seen is not None
-            self._rest(ledger_id, self._settings.open_grace_s, 0, _Grace(mark, done.seen))
+            return
+        if done.seen is not None:
+            rest.grace = _Grace(mark, done.seen)
+        rest.gracing = done.work is Work.OPEN
+        if rest.gracing:
+            pause_s = self._settings.open_grace_s
             reason = (
-                "it is open, and its writer is given "
-                f"{self._settings.open_grace_s:g} s to replace the bookie by itself"
+                f"it is open, and its writer is given {pause_s:g} s to replace the bookie by itself"
             )
-            await self._note(ledger_id, reason, 0, self._settings.open_grace_s)
+            if rest.attempts:
+                # It has changed since its recovery failed. The explanation stays what it was, and
+                # the pauses go on growing.
+                pause_s, reason = max(pause_s, self._backoff_s(rest.attempts - 1)), rest.reason
         else:
             self._log("ledger_failed", ledger=ledger_id, reason=done.reason)
-            pause_s = self._backoff_s(attempts)
-            self._rest(ledger_id, pause_s, attempts + 1)
-            await self._note(ledger_id, done.reason, attempts + 1, pause_s)
+            pause_s, reason = self._pause_s(rest), done.reason
+            rest.reason = reason
+        self._rest(ledger_id, pause_s, rest)
+        await self._note(ledger_id, reason, rest.attempts, pause_s)
+
+    def _pause_s(self, rest: _Rest) -> float:
+        """Count one more failed attempt, and return the seconds until the next one."""
+        pause_s = self._backoff_s(rest.attempts)
+        rest.attempts += 1
+        rest.gracing = False
+        return pause_s
 
     def _backoff_s(self, attempts: int) -> float:
-        settings = self._settings
-        return float(min(settings.backoff_s * 2 ** min(attempts, 32), settings.backoff_max_s))
+        """Return the pause after so many failures: it doubles up to `backoff_max_s`.
 
-    async def _others_failed(self, ledger_id: int) -> bool:
-        """Whether another worker was here a moment ago, in vain: it rests for us, too."""
+        Chance takes off up to `BACKOFF_JITTER` of it, so that ledgers that failed together, and
+        workers of several processes, do not try again together.
+        """
+        settings = self._settings
+        longest = min(settings.backoff_s * 2 ** min(attempts, 32), settings.backoff_max_s)
+        return float(longest * (1 - BACKOFF_JITTER * self._rng.random()))
+
+    async def _others_failed(self, ledger_id: int, rest: _Rest) -> bool:
+        """Return whether another worker failed a moment ago: then it rests for us, too.
+
+        What was noted counts for `rest`, whoever noted it: attempts are counted across workers, and
+        across their restarts.
+        """
         failure = await last_failure(self._store, ledger_id)
-        if failure is None or failure.at_ms < self._joined_ms or failure.by == self._owner:
+        if failure is None or failure.at_ms < self._joined_ms:
             return False
+        if failure.attempts > rest.attempts:
+            rest.attempts, rest.reason = failure.attempts, failure.reason
         left_s = (failure.next_attempt_ms - self._clock.now_ms()) / 1000
-        if left_s <= 0:
-            return False
+        if failure.by == self._owner or left_s <= 0 or rest.gracing:
+            return False  # whoever has given a writer its time does not begin to wait again
         # Its calendar may be ahead of ours.
-        self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), failure.attempts)
+        self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), rest)
         return True
 
     async def _note(self, ledger_id: int, reason: str, attempts: int, pause_s: float) -> None:
@@ -281,13 +329,27 @@ class Worker:
                 fenced=done.recovered,
             )
 
-    async def _heal(self, lock: ReplicationLock, seen: Seen | None) -> LedgerWork:
-        """Under the ledger's lock. DONE: its mark is gone, or was made again meanwhile."""
-        result = LedgerWork(lock.ledger_id, Work.DONE)
+    async def _heal_or_say_why(self, lock: ReplicationLock, seen: Seen | None) -> LedgerWork:
+        """Heal the ledger. FAILED where its metadata, or its mark, cannot be read."""
+        failed = LedgerWork(lock.ledger_id, Work.FAILED)
+        if lock.unreadable:
+            return replace(failed, reason=f"its mark cannot be read: {lock.unreadable}")
         if lock.mark is None:  # somebody else was here, and perhaps died before it was done
             await self._locks.clear_path(lock.ledger_id)
-            return replace(result, work=Work.GONE)
-        named = set(lock.mark.value.replicas)
+            if strays := await self._locks.strays(lock.ledger_id):
+                return replace(failed, reason=misplaced_mark(lock.ledger_id, strays))
+            return replace(failed, work=Work.GONE)
+        try:
+            return await self._heal(lock, lock.mark.value, seen)
+        except UNREADABLE as error:
+            return replace(failed, reason=reason_of(error))
+
+    async def _heal(
+        self, lock: ReplicationLock, mark: Underreplicated, seen: Seen | None
+    ) -> LedgerWork:
+        """Under the ledger's lock. DONE: its mark is gone, or was made again meanwhile."""
+        result = LedgerWork(lock.ledger_id, Work.DONE)
+        named = set(mark.replicas)
         lost = await self._still_lost(named)
         if lost:
             result = await take_out_locked(
@@ -315,24 +377,25 @@ class Worker:
                 if result.work is not Work.DONE:
                     return result
                 if await self._cannot_tell(ledger, looked_at):
-                    now_seen = Seen(ledger.stored.version, ledger.last_add_confirmed)
+                    now_seen = Seen.of(ledger)
                     if seen != now_seen:
                         return replace(result, work=Work.OPEN, seen=now_seen)
-                    await fence_and_close(self._client, ledger)
+                    try:
+                        await fence_and_close(self._client, ledger)
+                    except LedgerError as error:
+                        return await not_recovered(self._client, ledger, result, error)
                     result = replace(result, recovered=True)
                     continue
                 if why := await self._make_durable(ledger, looked_at):
                     return replace(result, work=Work.FAILED, reason=why)
                 now = await self._store.read_ledger(lock.ledger_id)
-                if now.version == ledger.stored.version:
+                if now.version == ledger.stored.version and same_creation(ledger.stored, now):
                     await self._locks.replicated(lock)
                     return result
                 # What a writer or a recovery has completed meanwhile was not looked at.
         except NoSuchLedgerError:
             await self._locks.replicated(lock)
             return replace(result, work=Work.GONE)
-        except LedgerError as error:  # of the closing
-            return replace(result, work=Work.FAILED, reason=str(error)[:REASON_CHARS_MAX])
         reason = f"others changed the ledger {CONFLICTS_MAX} times while it was looked at"
         return replace(result, work=Work.FAILED, reason=reason)
 
@@ -361,11 +424,13 @@ class Worker:
         """What these have of the ledger, as far as they are in it. Why not, or ''."""
         limit_s = self._client.config.add_timeout_s
         named = {bookie for fragment in ledger.fragments() for bookie in fragment.ensemble}
+        ledger_id = ledger.ledger_id
         for bookie in sorted(named.intersection(bookies)):
             try:
                 async with asyncio.timeout(limit_s):
-                    channel = await self._client.pool.control(bookie)
-                    await channel.force(ledger.ledger_id)
+                    await self._client.pool.ask_control(
+                        bookie, lambda channel: channel.force(ledger_id)
+                    )
             except NoEntryAnswer:
                 pass  # and nothing of it need be there, or the look had found that
             except TimeoutError:
@@ -397,9 +462,19 @@ class Worker:
         registered = await self._now_registered()
         lost = {bookie for bookie in bookies if bookie not in registered}
         for bookie in sorted(set(bookies) - lost):
-            if await answers(self._client, bookie):
+            if await self._silent(bookie):
                 lost.add(bookie)
         return lost
+
+    async def _silent(self, bookie: str) -> bool:
+        """Whether a bookie does not answer. A ledger has many segments: one answer counts for
+        `FRESH_S`, and so does its absence."""
+        now_s = asyncio.get_running_loop().time
+        asked_s, silent = self._asked.get(bookie, (-FRESH_S, False))
+        if asked_s <= now_s() - FRESH_S:
+            silent = bool(await answers(self._client, bookie))
+            self._asked[bookie] = (now_s(), silent)
+        return silent
 
     async def _now_registered(self) -> frozenset[str]:
         now_s = asyncio.get_running_loop().time()
@@ -461,7 +536,10 @@ class Worker:
 
 
 async def forget_old_failures(client: Client, locks: ReplicationLocks) -> None:
-    """Delete what is noted of ledgers that are not marked any more. MetadataError."""
+    """Delete what is noted of ledgers that are not marked any more. MetadataError.
+
+    A mark that cannot be read is a mark: what is noted of it stays.
+    """
     for ledger_id in await failing_ledgers(client.metadata):
-        if await locks.marked(ledger_id) is None:
+        if not await locks.is_marked(ledger_id):
             await forget_failure(client.metadata, ledger_id)

@@ -14,9 +14,11 @@ from typing import TypeVar
 
 from quire import DigestType
 from quire.client.arrow import COLUMNS
+from quire.client.dataset_format import check_dataset_name, check_transaction_key
 from quire.client.placement import parse_placement
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
+from quire.streams.names import check_stream_name
 from quire.units import parse_size
 
 T = TypeVar("T")
@@ -90,7 +92,7 @@ class ReadOptions:
             if ledgers is not None:
                 raise UsageError("options 'ledger' and 'ledgers' exclude each other")
             ledgers = (ledger,)
-        dataset = given.take("dataset", parse_name, None)
+        dataset = given.take("dataset", parse_dataset, None)
         if (dataset is None) == (ledgers is None):
             raise UsageError(
                 "nothing says what to read"
@@ -136,7 +138,7 @@ class WriteOptions:
         cls, options: Mapping[str, str], *, environ: Mapping[str, str] = os.environ
     ) -> WriteOptions:
         given = Given(options, WRITING, "writing", (*READING, *STREAM_WRITING, *QUERY_ONLY))
-        dataset = given.take("dataset", parse_name, None)
+        dataset = given.take("dataset", parse_dataset, None)
         if dataset is None:
             raise UsageError(
                 "nothing says where to write",
@@ -151,7 +153,7 @@ class WriteOptions:
             ack_quorum=given.take("ackQuorum", parse_positive, 2),
             digest=given.take("digest", DigestType.parse, DigestType.CRC32C),
             value_column=given.take("valueColumn", parse_name, None),
-            txn_id=given.take("txnId", parse_name, None),
+            txn_id=given.take("txnId", check_transaction_key, None),
             placement=given.placement(environ),
             tls=given.tls(environ),
         )
@@ -227,6 +229,8 @@ class Given:
             return parse(text.strip())
         except ValueError as error:
             raise UsageError(f"option '{name}': {error}") from None
+        except UsageError as error:
+            raise UsageError(f"option '{name}': {error.args[0]}", remedy=error.remedy) from None
 
     def metadata(self, environ: Mapping[str, str]) -> str:
         uri = self.take("metadata", str, None) or environ.get(ENV_METADATA)
@@ -305,6 +309,15 @@ def parse_name(text: str) -> str:
     if not text:
         raise ValueError("it is empty")
     return text
+
+
+def parse_dataset(text: str) -> str:
+    return check_dataset_name(parse_name(text))
+
+
+def parse_stream(text: str) -> str:
+    """The name as it is given: a checkpoint knows the stream by it. UsageError."""
+    return check_stream_name(text)
 
 
 def _ledger_id(text: str) -> int:

@@ -2,14 +2,19 @@
 
     {"v": 1, "cluster": "7c9e...", "namespace": "/streams",
      "streams": {"orders": "5:120:0"},
-     "checks": {"orders": {"ledger": 17, "sequence": 61200}}}
+     "checks": {"orders": {"ledger": 17, "sequence": 61200, "life": "6f2c-1"}}}
 
-`streams` has the position behind the last record of each stream: segment, entry, slot. `checks`
-tells whether the stream is still the one that was read, and whether what was truncated meanwhile
-had been read before: `ledger` holds the segment of the position, `sequence` counts the records
-before it. Either may be missing, where it was not known.
+`streams` holds the position after the last record of each stream: segment, entry, slot. `checks`
+holds what is needed to recognise the stream later, and to see whether truncated records had been
+read before. `life` is the id of the stream's life (`quire.streams.stream_life`): a stream that is
+deleted and created again under its name has another one. `ledger` is the ledger of the position's
+segment, and `sequence` is the number of records before the position. Each of the three is missing
+where it was not known.
 
-A version that is written here stays readable for ever.
+Checkpoints that were written before `life` existed lack it. A query that continues from one takes
+the life that the stream has when the query opens it.
+
+Offsets of a version that was ever released stay readable.
 """
 
 from __future__ import annotations
@@ -31,6 +36,7 @@ class Reached:
     position: DLSN
     ledger_id: int | None = None
     sequence: int | None = None
+    life: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +49,11 @@ class Offsets:
     def to_json(self) -> dict[str, Any]:
         checks = {}
         for name, reached in self.streams.items():
-            known = {"ledger": reached.ledger_id, "sequence": reached.sequence}
+            known = {
+                "ledger": reached.ledger_id,
+                "sequence": reached.sequence,
+                "life": reached.life,
+            }
             checks[name] = {key: value for key, value in known.items() if value is not None}
         return {
             "v": VERSION,
@@ -77,6 +87,7 @@ class Offsets:
                         DLSN.parse(text),
                         checks.get(name, {}).get("ledger"),
                         checks.get(name, {}).get("sequence"),
+                        checks.get(name, {}).get("life"),
                     )
                     for name, text in value["streams"].items()
                 },

@@ -21,9 +21,11 @@ from quire.spark.options import (
     parse_name,
     parse_partitions,
     parse_positive,
+    parse_stream,
 )
 from quire.streams import EARLIEST
 from quire.streams.arrow import COLUMNS
+from quire.streams.names import check_subscription_name
 from quire.streams.namespace import namespace_path
 from quire.streams.positions import PLACES, Start, parse_start
 from quire.units import parse_duration, parse_size
@@ -93,7 +95,7 @@ class StreamReadOptions:
         """`pushdown` is the default of that option."""
         given = Given(options, STREAM_READING, "reading streams", (*READING, *WRITING))
         pattern = given.take("streamPattern", parse_name, None)
-        one = given.take("stream", parse_name, None)
+        one = given.take("stream", parse_stream, None)
         several = given.take("streams", _names, None)
         if sum(found is not None for found in (pattern, one, several)) != 1:
             raise UsageError("options 'stream', 'streams' and 'streamPattern' exclude each other")
@@ -122,7 +124,7 @@ class StreamReadOptions:
             bytes_max=given.take("maxBytesPerTrigger", parse_size, None),
             records_min=given.take("minRecordsPerTrigger", parse_positive, 0),
             trigger_delay_s=given.take("maxTriggerDelay", parse_duration, MAX_TRIGGER_DELAY_S),
-            subscription=given.take("subscription", parse_name, None),
+            subscription=given.take("subscription", check_subscription_name, None),
         )
 
 
@@ -158,11 +160,11 @@ class TableOptions:
 
 def _namespace(given: Given, environ: Mapping[str, str]) -> str:
     default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
-    return namespace_path(given.take("namespace", parse_name, default))
+    return given.take("namespace", namespace_path, None) or namespace_path(default)
 
 
 def _names(text: str) -> tuple[str, ...]:
-    names = tuple(parse_name(part.strip()) for part in text.split(","))
+    names = tuple(parse_stream(part.strip()) for part in text.split(","))
     if len(set(names)) != len(names):
         raise ValueError(f"a stream is given twice: {text}")
     if len(names) > STREAMS_MAX:

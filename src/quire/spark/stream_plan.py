@@ -125,7 +125,7 @@ def piece_of(
 def counted(origin: Origin, stretch: Stretch) -> Piece | None:
     """The piece that needs no bookie: of a completed segment that is read as a whole."""
     segment = stretch.segment
-    if segment.in_progress or not stretch.whole:
+    if segment.in_progress or segment.lost or not stretch.whole:
         return None
     return Piece(
         origin, 0, segment.last_entry_id, None, None, COUNT_BYTES * segment.record_count,

@@ -7,13 +7,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
 from quire.client import Client
 from quire.errors import (
     MetadataUnavailableError,
+    NoSuchLedgerError,
     NoSuchStreamError,
     ReadError,
     StreamError,
@@ -24,8 +25,8 @@ from quire.spark.stream_follow import StreamFollower
 from quire.spark.stream_offsets import Offsets, Reached
 from quire.spark.stream_options import STREAMS_MAX, StreamReadOptions
 from quire.spark.stream_plan import Piece
-from quire.spark.stream_view import Mark, StreamView, lost
-from quire.streams import DLSN, EARLIEST, Namespace
+from quire.spark.stream_view import Mark, StreamView, another_stream, lost
+from quire.streams import EARLIEST, Namespace
 from quire.tasks import TaskSet, each
 
 POLL_S = 1.0
@@ -50,7 +51,11 @@ class _Followed:
     """As last looked at; None: look."""
     done: Mark | None = None
     """What the offset `done_for` means, where that is still there."""
-    done_for: DLSN | None = None
+    done_for: Reached | None = None
+    first_life: str | None = None
+    """The life that the stream had when the query opened it: that of offsets which name none."""
+    abandoned: Reached | None = None
+    """An offset in a former stream of this name, whose loss was reported."""
     stale: bool = True
     """There may be more than the frontier tells."""
     relist: bool = False
@@ -120,7 +125,7 @@ class StreamQuery:
         async def opened(name: str) -> None:
             view = StreamView(self.streams, name)
             await view.open()
-            self._followed[name] = _Followed(view)
+            self._followed[name] = _Followed(view, first_life=view.life or None)
 
         await each([name for name in names if name not in self._followed], opened)
         # In the order of their names, whichever answered first.
@@ -135,10 +140,10 @@ class StreamQuery:
             start = self._options.start.of(name) or EARLIEST
             position = await followed.view.find(start)
             done = await followed.view.mark(position)
-            followed.done, followed.done_for = done, position
             at = followed.view.reached(done)
             # A place that is truncated stays what it is: reading it tells.
-            known = at if at.position == position else Reached(position)
+            known = at if at.position == position else Reached(position, life=at.life)
+            followed.done, followed.done_for = done, known
             reached[name] = known
         return Offsets(self._cluster, self.streams.path, reached)
 
@@ -157,13 +162,14 @@ class StreamQuery:
         if self._target is None:
             self._follow()
         self._check_deleted(start)
+        start = self._with_lives(start)
         marks = await self._starts(start)
         until_s = asyncio.get_running_loop().time() + (POLL_S if wait else 0.0)
         while True:
             self._news.clear()
             await self._look(start, marks)
             ends = (await self._admitted(marks)) if limited else self._frontiers(marks)
-            moved = any(ends[name].position > mark.position for name, mark in marks.items())
+            moved = any(self._moved(name, start, mark, ends[name]) for name, mark in marks.items())
             if moved or self._target is not None or not await self._told(until_s):
                 break
         await self._report(marks, ends)
@@ -171,6 +177,25 @@ class StreamQuery:
             return None
         self._held_since_s = None
         return Offsets(self._cluster, self.streams.path, self._given(start, marks, ends))
+
+    def _moved(self, name: str, start: Offsets, mark: Mark, end: Mark) -> bool:
+        """Whether this stream is a reason for a trigger: it has more records, or it is another
+        stream than the one of the offset."""
+        reached = start.streams.get(name)
+        restarted = reached is not None and self._followed[name].abandoned == reached
+        return restarted or end.position > mark.position
+
+    def _with_lives(self, start: Offsets) -> Offsets:
+        """Complete an offset of a version that stored no lives."""
+        return replace(start, streams={
+            name: self._with_life(name, reached) for name, reached in start.streams.items()
+        })  # fmt: skip
+
+    def _with_life(self, name: str, reached: Reached) -> Reached:
+        followed = self._followed.get(name)
+        if reached.life is not None or followed is None:
+            return reached
+        return replace(reached, life=followed.first_life)
 
     async def _told(self, until_s: float) -> bool:
         """Wait for news, until then."""
@@ -186,12 +211,10 @@ class StreamQuery:
     ) -> dict[str, Reached]:
         given: dict[str, Reached] = {}
         for name, followed in self._followed.items():
-            end = ends.get(name)
-            moved = end is not None and end.position > marks[name].position
-            if moved or name not in start.streams:
-                assert end is not None
-                followed.done, followed.done_for = end, end.position
+            end = ends[name]
+            if name not in start.streams or self._moved(name, start, marks[name], end):
                 given[name] = followed.view.reached(end)
+                followed.done, followed.done_for = end, given[name]
             else:
                 given[name] = start.streams[name]
         return given
@@ -231,39 +254,42 @@ class StreamQuery:
 
     async def _starts(self, start: Offsets) -> dict[str, Mark]:
         async def mark(name: str) -> tuple[str, Mark]:
-            followed = self._followed[name]
-            view, reached = followed.view, start.streams.get(name)
-            if reached is None:
-                return name, await view.mark(view.oldest)
-            done = followed.done
-            if done is None or followed.done_for != reached.position or not view.knows(done):
-                self._check_same(view, reached)
-                done = await view.mark(reached.position)
-                followed.done, followed.done_for = done, reached.position
-            return name, done
+            return name, await self._start_of(name, start.streams.get(name))
 
         return dict(await each(self._followed, mark))
 
-    def _check_same(self, view: StreamView, reached: Reached) -> None:
-        if view.same_stream(reached):
-            return
-        raise StreamGapError(
-            f"stream {view.name} is not the one that was read up to {reached.position}: it was "
-            "deleted and made again, or the checkpoint belongs to another stream",
-            remedy="Start the query with another checkpoint location",
-        )
+    async def _start_of(self, name: str, reached: Reached | None) -> Mark:
+        """Return where a trigger begins in a stream. Raises where the offset was taken in another
+        stream of this name, unless it may not: then the present one is read from its beginning."""
+        followed = self._followed[name]
+        view, done = followed.view, followed.done
+        if reached is None:
+            return await view.mark(view.oldest)
+        if not view.same_stream(reached):
+            if followed.abandoned != reached:
+                self._tell_loss(another_stream(name, reached.position))
+                followed.abandoned = reached
+                followed.frontier, followed.stale = None, True
+                if self._target is not None:
+                    self._target[name] = await view.frontier()
+            return await view.mark(view.oldest)
+        if done is None or followed.done_for != reached or not view.knows(done):
+            done = await view.mark(reached.position)
+            followed.done, followed.done_for = done, reached
+        return done
 
     # -- what is new --------------------------------------------------------------------------
 
-    async def _look(self, start: Offsets, marks: Mapping[str, Mark]) -> None:
-        """Look where there may be news."""
+    async def _look(self, start: Offsets, marks: dict[str, Mark]) -> None:
+        """Look where there may be news. The marks of streams that turn out to be other ones than
+        before are replaced."""
         await each(
             [name for name, followed in self._followed.items() if followed.stale],
-            lambda name: self._look_at(name, start.streams.get(name), marks[name]),
+            lambda name: self._look_at(name, start.streams.get(name), marks),
         )
 
-    async def _look_at(self, name: str, reached: Reached | None, mark: Mark) -> None:
-        followed = self._followed[name]
+    async def _look_at(self, name: str, reached: Reached | None, marks: dict[str, Mark]) -> None:
+        followed, mark = self._followed[name], marks[name]
         if self._target is not None:
             followed.frontier = self._target.get(name, mark)
             return
@@ -271,10 +297,23 @@ class StreamQuery:
         followed.stale = followed.relist = False  # before: what comes meanwhile is told again
         try:
             if relist:
+                life = followed.view.life
                 await followed.view.look()
-                if reached is not None:
-                    self._check_same(followed.view, reached)
+                if followed.view.life != life:
+                    followed.frontier = None
+                marks[name] = mark = await self._start_of(name, reached)
             found = await followed.view.frontier(mark.position)
+        except NoSuchLedgerError as error:
+            # The segment may have been truncated, or be completed as lost by the next writer.
+            followed.stale = followed.relist = True
+            gone = StreamGapError(
+                f"stream {name}: the ledger of the segment that is being written is gone: {error}",
+                remedy="Open the stream for writing: that keeps the segment as lost, and the "
+                "query can then go on behind it with the option failOnDataLoss set to false",
+            )
+            if not self._waits(followed, gone):
+                raise gone from error
+            return
         except BaseException as error:
             followed.stale, followed.relist = True, relist
             if not self._bears(followed, error):
@@ -295,8 +334,12 @@ class StreamQuery:
             self._tell_loss(error)
             self._looked_s = float("-inf")  # it will not be among them
             return True
-        if not isinstance(error, ReadError | MetadataUnavailableError):
-            return False
+        return isinstance(error, ReadError | MetadataUnavailableError) and self._waits(
+            followed, error
+        )
+
+    def _waits(self, followed: _Followed, error: Exception) -> bool:
+        """Whether the query has waited for news of this stream for less than `PATIENCE_S`."""
         now_s = asyncio.get_running_loop().time()
         if followed.failing_since_s is None:
             followed.failing_since_s = now_s
@@ -401,14 +444,32 @@ class StreamQuery:
     async def _of_stream(
         self, view: StreamView, start: Reached | None, end: Reached, counts: bool
     ) -> list[Piece]:
-        if start is not None and start.position >= end.position:
+        if start == end:
             return []
         if self._followed.get(view.name) is None or self._target is not None:
             await view.look()
-        self._check_same(view, end)
+        if not view.same_stream(end):
+            # What the batch was planned for is gone. The next one meets the other stream.
+            self._tell_loss(another_stream(view.name, end.position))
+            return []
+        if start is not None:
+            start = self._with_life(view.name, start)
+            if not view.same_stream(start):
+                self._tell_loss(another_stream(view.name, start.position))
+                start = None
+        if start is not None and start.position >= end.position:
+            return []
         first = view.oldest if start is None else start.position
         sequence = None if start is None else start.sequence
-        pieces, gaps = await view.pieces(first, end.position, sequence, reached=True, counts=counts)
+        try:
+            pieces, gaps = await view.pieces(
+                first, end.position, sequence, reached=True, counts=counts
+            )
+        except StreamGapError as error:
+            if view.same_stream(end):
+                raise
+            self._tell_loss(error)
+            return []
         if gaps:
             self._tell_loss(lost(view.name, gaps))
         return pieces
@@ -421,7 +482,11 @@ class StreamQuery:
 
         async def store(stream: str) -> None:
             try:
-                position = end.streams[stream].position
+                reached = end.streams[stream]
+                followed = self._followed.get(stream)
+                if followed is not None and not followed.view.same_stream(reached):
+                    return  # a position of the former stream of this name
+                position = reached.position
                 await self.streams.subscription(stream, name).commit(position)
             except StreamError as error:
                 logger.warning("subscription %s of stream %s is not moved: %s", name, stream, error)

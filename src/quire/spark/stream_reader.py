@@ -130,8 +130,9 @@ class StreamTasks:
         except NoSuchLedgerError:
             error = StreamGapError(
                 f"stream {piece.origin.stream}: entries {piece.first} to {piece.last} of segment "
-                f"{piece.origin.segment.lssn} (ledger {piece.origin.segment.ledger_id}) were "
-                "truncated while they were read",
+                f"{piece.origin.segment.lssn} (ledger {piece.origin.segment.ledger_id}) are "
+                "gone: the stream was truncated or deleted while they were read, or its ledger "
+                "was deleted",
                 remedy="Run the query again, or set the option failOnDataLoss to false to go on "
                 "without them",
             )

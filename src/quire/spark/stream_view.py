@@ -48,6 +48,9 @@ class StreamView:
     def __init__(self, streams: Namespace, name: str) -> None:
         self.name = name
         self.segments: list[StreamSegment] = []
+        self.life: str | None = None
+        """The id of the life that `segments` belong to; "" where the client may not see it. None
+        before the first `look`."""
         self.txid_is_time = True
         self._streams = streams
         self._client = streams.client
@@ -57,8 +60,8 @@ class StreamView:
         self._readers: dict[int, LedgerReader] = {}
 
     async def look(self) -> None:
-        """Read the list of segments again. NoSuchStreamError."""
-        self.segments = await self._metadata.segments()
+        """Read the list of segments again, and the life that it belongs to. NoSuchStreamError."""
+        self.life, self.segments = await self._metadata.segments_of_life(self.life)
         kept = {segment.ledger_id for segment in self.segments}
         for ledger_id in [*self._readers]:
             if ledger_id not in kept:
@@ -125,23 +128,30 @@ class StreamView:
         self, start: DLSN, end: DLSN | None, sequence: int | None = None, *,
         reached: bool = False, counts: bool = False,
     ) -> tuple[list[Piece], list[Gap]]:  # fmt: skip
-        """What of start..end (None: what is acknowledged now) is there, and what is gone.
+        """What of start..end (None: what is acknowledged now) is there, and what is gone. A segment
+        whose ledger was deleted is gone, though nobody has truncated it.
         `reached`: all before `end` was acknowledged once, whatever bookies know now. `counts`:
         nothing of the records is wanted but how many there are."""
+        life = self.life
         for look in range(LOOKS_MAX):
             stretches, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
-            try:
-                found = [await self._piece(stretch, reached, counts) for stretch in stretches]
-                return [piece for piece in found if piece is not None], gaps
-            except NoSuchLedgerError as error:
-                missing = error
+            found: list[Piece | None] = []
+            missing: list[Gap] = []
+            for stretch in stretches:
+                try:
+                    found.append(await self._piece(stretch, reached, counts))
+                except NoSuchLedgerError:
+                    behind = stretch.segment.first_dlsn.next_segment()
+                    missing.append(Gap("lost", stretch.start, stretch.end or behind))
+            if not missing:
+                break
             if look:
                 await asyncio.sleep(LOOK_DELAY_S)
             await self.look()
-        raise StreamGapError(
-            f"stream {self.name}: a ledger of it is lost: {missing}",
-            remedy="Truncate the stream behind it, or restore the ledger",
-        )
+            if self.life != life:
+                raise another_stream(self.name, start)
+        every = sorted([*gaps, *missing], key=lambda gap: gap.first)
+        return [piece for piece in found if piece is not None], every
 
     async def _piece(self, stretch: Stretch, reached: bool, counts: bool) -> Piece | None:
         segment = stretch.segment
@@ -150,7 +160,9 @@ class StreamView:
             return piece
         if not segment.in_progress:
             size_bytes, entries = await self._size(segment)
-            return piece_of(origin, stretch, segment.last_entry_id, size_bytes, entries)
+            # The ledger of a lost segment may have been restored: it tells where it ends.
+            last = entries - 1 if segment.lost else segment.last_entry_id
+            return piece_of(origin, stretch, last, size_bytes, entries)
         reader = await self._reader(segment)
         last = reader.last_add_confirmed
         if stretch.end is None or last < stretch.end.entry_id:
@@ -208,7 +220,10 @@ class StreamView:
             return await self._end_of(before[-1], position)
         if not segment.in_progress and (not segment.record_count or position > segment.last_dlsn):
             return await self._end_of(segment, position)
-        return await self._mark_in(segment, position)
+        try:
+            return await self._mark_in(segment, position)
+        except NoSuchLedgerError:
+            return Mark(position, segment.lssn)  # reading tells
 
     async def _end_of(self, segment: StreamSegment, position: DLSN) -> Mark:
         if segment.in_progress:
@@ -250,23 +265,43 @@ class StreamView:
         """As a checkpoint keeps it."""
         counted_in, here = self._segment(mark.lssn), self._segment(mark.position.lssn)
         sequence: int | None = None
-        if counted_in is not None and counted_in.first_sequence_id >= 0:
+        if (
+            counted_in is not None
+            and (here is counted_in or not counted_in.in_progress)
+            and not (here is counted_in and counted_in.lost)
+            and counted_in.first_sequence_id >= 0
+        ):
             sequence = counted_in.first_sequence_id + mark.records
-        return Reached(mark.position, here.ledger_id if here else None, sequence)
+        return Reached(mark.position, here.ledger_id if here else None, sequence, self.life or None)
 
     def knows(self, mark: Mark) -> bool:
         """Whether the segment in which it counts is listed still."""
         return self._segment(mark.lssn) is not None
 
     def same_stream(self, reached: Reached) -> bool:
-        """Whether a position was taken in this stream, and not in a former one of its name."""
+        """Return whether a position was taken in this stream, and not in a former one of its name.
+
+        The life decides. Where it is not known (an old checkpoint), or where DistributedLog's own
+        programs, which know no lives, have deleted and created the stream, the ledger of the
+        position and the number of records before it may still tell."""
         position = reached.position
+        if reached.life and self.life and reached.life != self.life:
+            return False
         if not self.segments:
             return position <= self.oldest
         here = self._segment(position.lssn)
         if here is None:
-            return position.lssn <= self.segments[-1].lssn + 1
-        return reached.ledger_id is None or reached.ledger_id == here.ledger_id
+            last = self.segments[-1]
+            if position.lssn != last.lssn + 1 or reached.sequence is None:
+                return position.lssn <= last.lssn + 1
+            if last.in_progress:
+                return False  # nobody was ever behind its end
+            return last.first_sequence_id < 0 or reached.sequence == last.following_sequence_id
+        if reached.ledger_id is not None:
+            return reached.ledger_id == here.ledger_id
+        if position != here.first_dlsn or here.first_sequence_id < 0:
+            return True
+        return reached.sequence in (None, here.first_sequence_id)
 
     # -- how much -----------------------------------------------------------------------------
 
@@ -278,8 +313,9 @@ class StreamView:
 
     def _before(self, mark: Mark) -> int:
         """Records of the segments that are listed before a place."""
-        here = mark.records if self._segment(mark.lssn) is not None else 0
-        return here + sum(s.record_count for s in self.segments if s.lssn < mark.lssn)
+        segment = self._segment(mark.lssn)
+        here = mark.records if segment is not None and not segment.lost else 0
+        return here + sum(s.known_records for s in self.segments if s.lssn < mark.lssn)
 
     async def bytes_between(self, start: Mark, end: Mark) -> int:
         """Stored bytes of entries."""
@@ -307,17 +343,21 @@ class StreamView:
         for segment in self.segments:
             if segment.lssn < start.lssn:
                 continue
-            if segment.lssn < end.lssn and left >= segment.record_count:
-                left -= segment.record_count
+            if segment.lssn < end.lssn and left >= segment.known_records:
+                left -= segment.known_records
                 continue
             if not left:  # between two segments
                 return await self.mark(segment.first_dlsn)
             number = left + 1
-            found = await search_segment(
-                await self._reader(segment),
-                segment,
-                lambda _, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
-            )
+            try:
+                found = await search_segment(
+                    await self._reader(segment),
+                    segment,
+                    lambda _, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
+                )
+            except NoSuchLedgerError:  # it is gone as a whole: reading tells
+                behind = segment.first_dlsn.next_segment()
+                return min(end, await self._end_of(segment, behind), key=_at)
             return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
         return end
 
@@ -359,6 +399,16 @@ class StreamView:
 
 def _at(mark: Mark) -> DLSN:
     return mark.position
+
+
+def another_stream(name: str, position: DLSN) -> StreamError:
+    """Return the error for a stream that was deleted or renamed, and whose name another one has."""
+    return StreamGapError(
+        f"stream {name} is not the one that was read up to {position}: that one was "
+        "deleted or renamed, and another stream has its name now",
+        remedy="Start the query with another checkpoint location, or set the option "
+        "failOnDataLoss to false: either reads the present stream from its beginning",
+    )
 
 
 def lost(name: str, gaps: list[Gap]) -> StreamError:

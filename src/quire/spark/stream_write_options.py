@@ -19,10 +19,14 @@ from quire.spark.options import (
     Given,
     parse_boolean,
     parse_name,
+    parse_stream,
 )
 from quire.spark.stream_options import DEFAULT_NAMESPACE, ENV_NAMESPACE
+from quire.streams.names import check_key_name, check_token
 from quire.streams.namespace import namespace_path
 
+WILDCARDS = frozenset("*?[")
+"""Characters that make a pattern of a name."""
 OF_SPARK = ("checkpointLocation", "queryName")
 """Spark hands its own options of a streaming query to the sink."""
 
@@ -74,8 +78,8 @@ class StreamWriteOptions:
             txid_column=given.take("txidColumn", parse_name, None),
             order_by=given.take("orderBy", parse_name, None),
             create_stream=given.take("createStream", parse_boolean, False),
-            token=given.take("token", str, ""),
-            txn_id=None if streaming else given.take("txnId", parse_name, None),
+            token=given.take("token", check_token, ""),
+            txn_id=None if streaming else given.take("txnId", _job, None),
             writer=_writer(given) if streaming else "",
             takeover=streaming and given.take("takeover", parse_boolean, False),
             placement=given.placement(environ),
@@ -85,12 +89,12 @@ class StreamWriteOptions:
 
 def _namespace(given: Given, environ: Mapping[str, str]) -> str:
     default = environ.get(ENV_NAMESPACE) or DEFAULT_NAMESPACE
-    return namespace_path(given.take("namespace", parse_name, default))
+    return given.take("namespace", namespace_path, None) or namespace_path(default)
 
 
 def _streams(given: Given, column: str | None) -> tuple[str, ...]:
-    one = given.take("stream", parse_name, None)
-    several = given.take("streams", _names, None)
+    one = given.take("stream", parse_stream, None)
+    several = given.take("streams", parse_streams, None)
     if (one is None) == (several is None):
         raise UsageError(
             "nothing says which stream to write"
@@ -106,19 +110,31 @@ def _streams(given: Given, column: str | None) -> tuple[str, ...]:
     return several or (one or "",)
 
 
-def _names(text: str) -> tuple[str, ...]:
+def _job(text: str) -> str:
+    return check_key_name(text, "a job")
+
+
+def _writer_name(text: str) -> str:
+    return check_key_name(text, "a writer")
+
+
+def parse_streams(text: str) -> tuple[str, ...]:
+    """Return the names and patterns that a list with commas holds. UsageError."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
-        raise ValueError(f"a name is empty: {text!r}")
+        raise UsageError(f"a name is empty: {text!r}")
+    for name in names:
+        if not set(name) & WILDCARDS:
+            parse_stream(name)
     return tuple(dict.fromkeys(names))
 
 
 def _writer(given: Given) -> str:
     """What stays the same when a query is started again: its name, or where its checkpoint is."""
-    if (chosen := given.take("writerId", parse_name, None)) is not None:
+    if (chosen := given.take("writerId", _writer_name, None)) is not None:
         return chosen
     if (query := given.take("queryName", parse_name, None)) is not None:
-        return f"query:{query}"
+        return _writer_name(f"query:{query}")
     place = given.take("checkpointLocation", parse_name, None)
     if place is None:
         raise UsageError(

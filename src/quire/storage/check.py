@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from quire.codec.log_parts import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
 from quire.storage.extents import Extent
+from quire.storage.incarnation import LogPosition
 from quire.storage.inspect import SegmentDump, open_segment, segment_numbers
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.looking import with_log
@@ -56,6 +57,8 @@ class Survey:
     torn_group: int | None
     """The last group is not whole: it is being written, or was when the bookie ended. No damage:
     nobody was told that it is stored."""
+    position: LogPosition
+    """How far the log goes."""
 
 
 def survey(disk: Disk) -> Survey:
@@ -76,7 +79,7 @@ def _survey(recovered: Recovered) -> Survey:
             )
     return Survey(
         targets, LedgerIds(catalogue.ledgers), size, tuple(recovered.problems),
-        recovered.torn_group,
+        recovered.torn_group, recovered.position,
     )  # fmt: skip
 
 

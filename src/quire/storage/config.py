@@ -39,7 +39,12 @@ class StorageConfig:
     max_queued_bytes: int = 64 * MIB
     """Appended and not yet synced; above it `queue_full` is set."""
     min_free_bytes: int = 256 * MIB
-    """Below it the store takes no more adds."""
+    """The low-water mark: with less free space the store takes no more adds."""
+    writable_free_bytes: int = 0
+    """The high-water mark: a store that was short of space takes adds again only once this much is
+    free. 0: `min_free_bytes` and a quarter more."""
+    read_only_dwell_s: float = 30.0
+    """The least time for which a store that was short of space takes no adds."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end as synced."""
     log_cache_bytes: int = 128 * MIB
@@ -72,11 +77,18 @@ class StorageConfig:
     """Read by the scrub: 2.4 TB in its interval, at the price of a few percent of one disk. Where
     there is more a round takes longer. 0: no bound."""
 
+    @property
+    def free_bytes_to_resume(self) -> int:
+        """Return the free space with which a store that was short of it takes adds again."""
+        return self.writable_free_bytes or self.min_free_bytes + self.min_free_bytes // 4
+
     def __post_init__(self) -> None:
         smallest = 4 * BLOCK_BYTES
         if self.segment_bytes < smallest or self.reserve_bytes < smallest:
             raise ValueError(f"segment_bytes and reserve_bytes must be {smallest} or more")
         if min(self.max_runs_per_segment, self.max_group_bytes, self.max_queued_bytes) < 1:
             raise ValueError("limits must be positive")
+        if self.free_bytes_to_resume < self.min_free_bytes:
+            raise ValueError("writable_free_bytes must not be less than min_free_bytes")
         if self.max_open_files < 1 or self.seal_idle_ms < 1 or self.footer_cache_bytes < 0:
             raise ValueError("limits must be positive")

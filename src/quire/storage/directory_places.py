@@ -143,4 +143,5 @@ def joined(reports: Sequence[RecoveryReport], problems: Sequence[str]) -> Recove
         (*(what for one in reports for what in one.problems), *problems),
         any(one.negatives_unknown for one in reports),
         "; ".join(one.index_cache for one in reports if one.index_cache),
+        tuple(why for one in reports for why in one.went_back),
     )

@@ -71,6 +71,7 @@ class FileFacts:
 _KINDS = {
     "current/VERSION": "cookie",
     "current/DIRECTORY": "the directory's own id",
+    "current/INCARNATION": "how often the directory was started",
     "current/SCRUB": "how far the scrub is",
     "log/CLEAN": "mark of a clean stop",
     "log/SUSPENDED": "note that compaction is suspended",

@@ -25,6 +25,7 @@ from quire.storage.blocking import BlockingReader
 from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
 from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
+from quire.storage.incarnation import Expected, LogPosition
 from quire.storage.loading import LoadStopped
 from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
 from quire.storage.recovery import RecoveryReport
@@ -62,6 +63,9 @@ class LedgerDirectories(StoreEvents):
         self._ledgers = Ledgers()
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
+        self._outdated: dict[LedgerStore, list[int]] = {}
+        """Ledgers that a directory which has lost something has still, and another one has, too:
+        they are dropped there when it starts."""
         for place in self._places:
             store = place.store
             store.on_failure = partial(self._failed_now, place)
@@ -80,6 +84,20 @@ class LedgerDirectories(StoreEvents):
         for place in self._places:
             if place.store.path == path:
                 self._put_aside(place, error)
+
+    def expect(self, path: str, expected: Expected) -> None:
+        """Before `recover`: how far the log of this directory should go."""
+        for place in self._places:
+            if place.store.path == path:
+                place.store.expect(path, expected)
+
+    def positions(self) -> dict[str, LogPosition]:
+        """Return how far the log of each directory that was read has got, by its path."""
+        found: dict[str, LogPosition] = {}
+        for place in self._places:
+            if place.read:
+                found |= place.store.positions()
+        return found
 
     def recover(self) -> RecoveryReport:
         """Each directory; one that cannot be read is put aside. `StorageError`: none is left.
@@ -129,15 +147,27 @@ class LedgerDirectories(StoreEvents):
 
     def _look_for_disputes(self) -> None:
         of = self._ledgers.of
+        twice: set[int] = set()
         for number, ledgers in enumerate(of):
             before = of[:number]
-            self._ledgers.disputed.update(
-                one for one in ledgers if any(one in other for other in before)
-            )
+            twice.update(one for one in ledgers if any(one in other for other in before))
+        for ledger_id in sorted(twice):
+            holders = [place for place in self._serving if ledger_id in place.store.ledgers]
+            whole = [place for place in holders if not place.store.negatives_unknown]
+            if len(whole) != 1:
+                self._ledgers.disputed.add(ledger_id)
+                continue
+            # The others have lost something: a deletion, for only then the ledger was made anew.
+            for place in holders:
+                if place is not whole[0]:
+                    self._outdated.setdefault(place.store, []).append(ledger_id)
 
     def start(self) -> None:
         for place in list(self._serving):
             place.store.start()
+        for store, ledger_ids in self._outdated.items():
+            store.drop_ledgers(ledger_ids)
+        self._outdated.clear()
 
     async def close(self) -> None:
         """Each, though another one fails: the first error is raised in the end."""
@@ -428,6 +458,9 @@ class LedgerDirectories(StoreEvents):
     ) -> Entries:
         home = self._home_of(ledger_id)
         return await home.read_blocking(ledger_id, first, max_count, max_bytes, overhead_bytes)
+
+    def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
+        return self._home_of(ledger_id).entry_size(ledger_id, entry_id)
 
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         return await self._home_of(ledger_id).entry_ranges(ledger_id)

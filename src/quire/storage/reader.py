@@ -125,6 +125,16 @@ class Reader:
                 return None
             raise
 
+    def entry_size(self, info: LedgerInfo, entry_id: int) -> int | None:
+        """See `LedgerStore.entry_size`."""
+        try:
+            for place in self._places(info, entry_id, None):
+                if not isinstance(place, DamagedError):
+                    return _frame_bytes(place, 1) - place.segment.head_bytes
+        except WouldBlock:
+            return None
+        return 0
+
     def upcoming(
         self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
     ) -> WouldBlock | None:

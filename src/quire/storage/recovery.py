@@ -16,6 +16,8 @@ The rules, from the order in which the log is written (see `log` and `sealing`):
    since. A prepared file proves that the one before it was begun.
 5. Damage whose extent is known (a block) is an error of the entries in it. Damage whose extent is
    not known (a table, a segment) makes every absence unknown, until it has been repaired.
+6. A log that ends before the position that its bookie has reported to the metadata store has lost
+   what came after. It counts as one with a missing segment (see `incarnation`).
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ from quire.codec.log_parts import (
 from quire.errors import StorageError
 from quire.storage.catalogue import Catalogue
 from quire.storage.directory import Identity, read_small_file
+from quire.storage.incarnation import Expected, LogPosition
 from quire.storage.index_cache import CachedIndex, open_cache
 from quire.storage.loading import LoadProgress
 from quire.storage.replay import Chain, Replayer, Tail, Unsealed, judge
@@ -73,6 +76,8 @@ class RecoveryReport:
     negatives_unknown: bool
     index_cache: str = ""
     """What became of it; "": there was none."""
+    went_back: tuple[str, ...] = ()
+    """The directories that went back in time, each with the reason."""
 
     def __str__(self) -> str:
         """For the log of the bookie."""
@@ -116,6 +121,10 @@ class Recovered:
     """Of the segments that came from the index cache."""
     emptied: Unsealed | None
     """The newest segment, one of the stale, where nothing of it counts. Its file is closed."""
+    position: LogPosition
+    """How far the log goes as it was found."""
+    went_back: str = ""
+    """Why it counts as a log that went back in time; "": it does not."""
 
     @property
     def rewritten_group(self) -> int | None:
@@ -129,7 +138,7 @@ class Recovered:
             self.clean, len(catalogue.segments), len(catalogue.ledgers), self.groups_scanned,
             self.rewritten_group, self.torn_group,
             self.replayer.damaged_blocks, tuple(self.problems), catalogue.negatives_unknown,
-            self.index_cache,
+            self.index_cache, (self.went_back,) if self.went_back else (),
         )  # fmt: skip
 
 
@@ -158,15 +167,17 @@ class Recovery:
         progress: LoadProgress | None = None,
         *,
         use_cache: bool = False,
+        expected: Expected | None = None,
     ) -> None:
         """`catalogue` is empty; it is filled. `use_cache`: from the index cache, where it is of
-        these segments."""
+        these segments. `expected`: how far the log should go, if anybody knows."""
         self._catalogue = catalogue
         self._disk = disk
         self._identity = identity
         self._id = identity.directory_id
         self._progress = progress or LoadProgress()
         self._use_cache = use_cache
+        self._expected = expected or Expected()
         self._cache: CachedIndex | None = None
         self._cache_state = ""
         self._whole_footers = False
@@ -238,6 +249,14 @@ class Recovery:
             live, self._headers, self._trailers, self._unsealed,
             mark.next_group if mark is not None and clean else None,
         )  # fmt: skip
+        end_group = chain.next_group + (chain.tail is not None)
+        position = LogPosition(max(numbers, default=0), end_group)
+        why = self._expected.held_against(position)
+        went_back = f"{self._disk.path} {why}" if why else ""
+        if went_back:
+            # One number stands for all that is lost. From now on the log itself says so.
+            missing.append(max(newest + 1, self._expected.position.newest_file))
+            self._problems.append(went_back)
         # Never the number of one that is missed: it would not be missed any more.
         next_number = max(newest, *missing, 0) + 1
         catalogue = self._catalogue
@@ -270,6 +289,7 @@ class Recovery:
             sum(len(unsealed.scan.groups) for unsealed in self._unsealed.values()),
             chain.torn_group, [*self._problems, *replayer.problems], self._cache_state, cached,
             None if chain.emptied is None else self._unsealed[chain.emptied],
+            position, went_back,
         )  # fmt: skip
 
     def _restore(self, cache: CachedIndex, live: Sequence[int], chain: Chain) -> dict[int, Trailer]:

@@ -4,6 +4,10 @@ Two are kept: the *next* in full size, and behind it a small *reserve*. When the
 reserve is extended and becomes the next, and another reserve is made. Where that fails for lack of
 space the store takes no more adds, but fences and recovery adds still have the reserve.
 
+Free space near a threshold goes up and down with every segment. So adds end at once when less than
+`min_free_bytes` is free, or a segment cannot be prepared. They begin again only once
+`free_bytes_to_resume` are free, and not before `read_only_dwell_s` have passed.
+
 A file of a number proves that the segments before it were begun: at a restart, a segment that is
 missing before a prepared one is a loss.
 """
@@ -15,6 +19,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
+from quire.storage.config import StorageConfig
 from quire.storage.maintenance import Maintenance
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
@@ -66,9 +71,8 @@ class Spares:
         self,
         disk: Disk,
         maintenance: Maintenance,
-        segment_bytes: int,
-        reserve_bytes: int,
-        min_free_bytes: int,
+        config: StorageConfig,
+        monotonic: Callable[[], float],
         changed: Callable[[], None],
         broken: Callable[[Exception], None],
     ) -> None:
@@ -76,10 +80,13 @@ class Spares:
         when a file could not be prepared for another reason than space."""
         self._disk = disk
         self._maintenance = maintenance
-        self._segment_bytes = segment_bytes
-        self.reserve_bytes = min(reserve_bytes, segment_bytes)
+        self._segment_bytes = config.segment_bytes
+        self.reserve_bytes = min(config.reserve_bytes, config.segment_bytes)
         """Of a reserve, not of what is left of it."""
-        self._min_free_bytes = min_free_bytes
+        self._min_free_bytes = config.min_free_bytes
+        self._writable_free_bytes = config.free_bytes_to_resume
+        self._dwell_s = config.read_only_dwell_s
+        self._monotonic = monotonic
         self._changed = changed
         self._broken = broken
         self._ready: list[Segment] = []
@@ -87,6 +94,10 @@ class Spares:
         self._checking = False
         self._free_enough = True
         self._prepared = True
+        self.space = True
+        """Whether adds are taken."""
+        self._short_since_s = float("-inf")
+        """When `space` became False, by the monotonic clock. A start without space has no dwell."""
         self.closed = False
         """Set before the maintenance is stopped: nothing more is prepared."""
         self.next_number = 0
@@ -98,8 +109,9 @@ class Spares:
         """Why there is no space."""
 
     @property
-    def space(self) -> bool:
-        return self._free_enough and self._prepared
+    def prepared_number(self) -> int:
+        """The number of the segment that `take` would return; 0 where none is ready."""
+        return self._ready[0].number if self._ready else 0
 
     def capacity(self) -> int:
         """Of the segment that `take` would return; 0 where none is ready."""
@@ -112,7 +124,7 @@ class Spares:
 
     def note_shortage(self, reason: str) -> None:
         """Found before the maintenance ran."""
-        self._prepared = False
+        self._prepared = self.space = False
         self.error = reason
 
     def ensure(self) -> None:
@@ -134,6 +146,7 @@ class Spares:
         self._free_enough = free >= self._min_free_bytes
         if not self._free_enough:
             self.error = f"{free} bytes are free, less than {self._min_free_bytes}"
+            self.space = False
 
     def check(self) -> None:
         """Look at the free space again, and retry what failed for lack of it."""
@@ -166,6 +179,7 @@ class Spares:
             self._take_in(segment)
             if self.capacity() >= self._segment_bytes:
                 self._prepared = True
+            self._decide()
             self._changed()
             self.ensure()
             return
@@ -175,6 +189,7 @@ class Spares:
         elif self._prepared:
             self._prepared = False
             self.error = f"no room for another segment of the log ({error})"
+            self._decide()
             self._changed()
 
     def _take_in(self, segment: Segment) -> None:
@@ -196,6 +211,30 @@ class Spares:
                 if error is None
                 else f"the free space cannot be found out ({error})"
             )
+        if self._decide():
             self._changed()
         if not self._prepared:
             self.ensure()
+
+    def _decide(self) -> bool:
+        """Set `space`; whether that changed it."""
+        enough = self._free_enough and self._prepared
+        now_s = self._monotonic()
+        if self.space:
+            if enough:
+                return False
+            self.space = False
+            self._short_since_s = now_s
+            return True
+        if not enough:
+            return False
+        wanted = self._writable_free_bytes + self.held_bytes
+        left_s = self._short_since_s + self._dwell_s - now_s
+        if self.free_bytes < wanted:
+            self.error = f"{self.free_bytes} bytes are free, and adds are taken again at {wanted}"
+        elif left_s > 0:
+            self.error = f"there was too little space, and adds are taken again in {left_s:.0f} s"
+        else:
+            self.error = ""
+            self.space = True
+        return self.space

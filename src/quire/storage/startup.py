@@ -18,6 +18,7 @@ from quire.storage.cache import SegmentFiles
 from quire.storage.catalogue import Catalogue
 from quire.storage.config import StorageConfig
 from quire.storage.directory import Identity, mark_log_begun, remove_small_file
+from quire.storage.incarnation import Expected
 from quire.storage.index_cache import CACHE_NAME, TEMPORARY_NAME
 from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
@@ -65,12 +66,15 @@ def start_log(
     writer: LogWriter,
     spares: Spares,
     progress: LoadProgress,
+    expected: Expected,
 ) -> Started:
     """Recover, begin a fresh segment, write the last group again. `OSError`, `StorageError`."""
     disk.make_directory(LOG_DIRECTORY)
     # It may be there because an earlier start made it, which died before it was durable.
     disk.sync_directory()
-    recovered = Recovery(disk, identity, catalogue, progress, use_cache=True).run()
+    recovered = Recovery(
+        disk, identity, catalogue, progress, use_cache=True, expected=expected
+    ).run()
     try:
         if disk.exists(TEMPORARY_NAME):
             disk.remove(TEMPORARY_NAME)

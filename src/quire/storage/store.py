@@ -30,6 +30,7 @@ from quire.storage.directory import read_identity, write_small_file
 from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
 from quire.storage.facts import StoreFacts
+from quire.storage.incarnation import Expected, LogPosition
 from quire.storage.loading import LoadProgress
 from quire.storage.log import LogWriter
 from quire.storage.maintenance import Maintenance
@@ -93,13 +94,14 @@ class LedgerStore(StoreEvents, StoreFacts):
             self._reader, self._files, self._ahead, self._blocking, self._info, self._budget
         )
         self._spares = Spares(
-            disk, self._maintenance, config.segment_bytes, config.reserve_bytes,
-            config.min_free_bytes, self._space_changed, self._disk_failed,
+            disk, self._maintenance, config, clock.monotonic, self._space_changed,
+            self._disk_failed,
         )  # fmt: skip
         self._directory_id = b""
         self._appender: Appender
         self._upkeep: Upkeep
         self._first_number = 0
+        self._expected = Expected()
         self._started = False
         self._was_writable = True
         self._loading = LoadProgress()
@@ -107,6 +109,18 @@ class LedgerStore(StoreEvents, StoreFacts):
         """Reads while `recover` runs on another thread; none after `end_early`."""
 
     # -- life -------------------------------------------------------------------------------------
+
+    def expect(self, path: str, expected: Expected) -> None:
+        """Say, before `recover`, how far the log of the directory at `path` should go."""
+        assert path == self.path
+        self._expected = expected
+
+    def positions(self) -> dict[str, LogPosition]:
+        """Return how far the log has got, by the path of the directory. Call `recover` first."""
+        current = self._appender.current
+        assert current is not None
+        newest = max(current.number, self._spares.prepared_number)
+        return {self.path: LogPosition(newest, self._appender.end_group)}
 
     def recover(self) -> RecoveryReport:
         """Read the log, decide what is torn or damaged, make all that counts durable. Blocks; call
@@ -132,7 +146,7 @@ class LedgerStore(StoreEvents, StoreFacts):
             )  # fmt: skip
             started = start_log(
                 self._disk, identity, self._catalogue, self._config, writer, self._spares,
-                self._loading,
+                self._loading, self._expected,
             )  # fmt: skip
             self._spares.look()
             tools = Tools(
@@ -482,6 +496,13 @@ class LedgerStore(StoreEvents, StoreFacts):
         """Like `read`, but what is not cached threads read, and the loop takes a turn for each
         megabyte. More than one entry comes packed (`FrameRun.pack`). May be cancelled."""
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
+
+    def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
+        """The bytes of an entry, by the index; 0: it is not here, or `read` need not wait for it.
+        None: the device would have to be waited for to know.
+
+        `NoLedger`."""
+        return self._reader.entry_size(self._info(ledger_id), entry_id)
 
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:
         """Ascending ranges (first, last) of the entries that the index names, damaged or not.

@@ -53,10 +53,10 @@ async def segment_facts(
             lost = segment.truncation is not Truncation.TRUNCATED
         return SegmentFacts(
             segment,
-            0 if segment.in_progress else segment.record_count,
+            0 if segment.in_progress else segment.known_records,
             size_bytes,
-            segment.last_dlsn if segment.record_count and not segment.in_progress else None,
-            segment.last_txid if segment.record_count and not segment.in_progress else None,
+            segment.last_dlsn if segment.known_records and not segment.in_progress else None,
+            segment.last_txid if segment.known_records and not segment.in_progress else None,
             ctime_ms,
             lost,
         )

@@ -11,26 +11,27 @@ namespace.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from quire.client import Client
+from quire.client.skipped import Skipped, log_skipped
 from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.stream_name import PARTITION, StreamPaths
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.stream_name import PARTITION
 from quire.errors import (
     LedgerError,
     MetadataError,
     MetadataUnavailableError,
-    NoSuchKeyError,
     NoSuchLedgerError,
+    UsageError,
 )
 from quire.metadata.collection import check_collectable
 from quire.metadata.tree import Tree
+from quire.streams.named_ledgers import Owner, ledgers_of
 from quire.streams.segment_builder import JOB_KEY
 from quire.streams.segments import APPLICATION
-from quire.streams.stream_metadata import LIST_ATTEMPTS
 from quire.streams.walk import walk
 from quire.tasks import each
 
@@ -40,6 +41,8 @@ OLDER_THAN_S = 24 * 3600.0
 """Younger ledgers are left alone: their writer may be about to note them."""
 LEDGERS_LOOKED_AT = 256
 """At a time."""
+
+logger = logging.getLogger("quire.streams")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +65,49 @@ class Left:
     why: str
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a look for orphans gave."""
+
+    orphans: list[StreamOrphan]
+    skipped: list[Skipped]
+    """The ledgers and streams that could not be read. No ledger that such a stream may name is
+    among the orphans."""
+
+
 async def find_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> list[StreamOrphan]:
-    """The ledgers from `first` on that were made for streams, more than `older_than_s` ago, and
-    that no segment and no allocation names. Reads the metadata of every ledger, and the segments of
-    all streams twice. Nothing is changed. Cancel-safe.
+    """The orphans that `look_for_orphans` finds. A warning in the log names what was skipped."""
+    found = await look_for_orphans(client, older_than_s, first=first)
+    log_skipped(logger, "the look for orphans of streams", found.skipped)
+    return found.orphans
 
-    MetadataDeniedError where a stream may not be looked at: its ledgers could look like orphans.
+
+async def look_for_orphans(
+    client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
+) -> Found:
+    """Find the ledgers from `first` on that were made for streams, more than `older_than_s` ago,
+    and that no segment and no allocation names. Reads the metadata of every ledger, and the
+    segments of all streams twice. Nothing is changed. Cancel-safe.
+
+    A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
+    was made below the same first part of its path: none of these counts as an orphan.
     """
     before_ms = client.clock.now_ms() - round(older_than_s * 1_000)
-    named: set[int] = set()
-    tops: set[str] = set()
+    places: dict[str, _Place] = {}
     found: list[StreamOrphan] = []
-    async with aclosing(_made_for_streams(client, before_ms, first)) as candidates:
+    skipped: list[Skipped] = []
+    async with aclosing(_made_for_streams(client, before_ms, first, skipped)) as candidates:
         async for orphan in candidates:
-            if (top := _top(orphan)) not in tops:
-                tops.add(top)
-                named |= await _named(client.metadata.tree, [top])
-            if orphan.ledger_id not in named:
+            top = _top(orphan)
+            if top not in places:
+                places[top] = await _named(client.metadata.tree, top)
+            if places[top].is_orphan(orphan):
                 found.append(orphan)
-    return await _still_unnamed(client, found)
+    certain = await _still_unnamed(client, found, places)
+    skipped += [one for place in places.values() for one in place.skipped]
+    return Found(certain, list(dict.fromkeys(skipped)))
 
 
 async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> list[Left]:
@@ -99,16 +124,21 @@ async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> lis
             await _fence(client, orphan.ledger_id)
         except NoSuchLedgerError:
             continue
-        except LedgerError as error:
+        except MetadataUnavailableError:
+            raise
+        except (LedgerError, MetadataError) as error:
             left.append(Left(orphan, str(error)))
         else:
             fenced.append(orphan)
-    certain = {orphan.ledger_id for orphan in await _still_unnamed(client, fenced)}
+    places: dict[str, _Place] = {}
+    certain = {orphan.ledger_id for orphan in await _still_unnamed(client, fenced, places)}
     for orphan in fenced:
         if orphan.ledger_id in certain:
             await client.delete_ledger(orphan.ledger_id)
-        else:
-            left.append(Left(orphan, "a stream names it now"))
+            continue
+        skipped = places[_top(orphan)].skipped
+        why = f"a stream that may name it cannot be read: {skipped[0]}" if skipped else ""
+        left.append(Left(orphan, why or "a stream names it now"))
     return left
 
 
@@ -124,15 +154,18 @@ async def _fence(client: Client, ledger_id: int) -> None:
 
 
 async def _made_for_streams(
-    client: Client, before_ms: int, first: int
+    client: Client, before_ms: int, first: int, skipped: list[Skipped]
 ) -> AsyncGenerator[StreamOrphan, None]:
     async def look(ledger_id: int) -> StreamOrphan | None:
         try:
             metadata = await client.ledger_metadata(ledger_id)
         except MetadataUnavailableError:
             raise
-        except MetadataError:
-            return None  # gone, or not of a form that we know
+        except NoSuchLedgerError:
+            return None
+        except MetadataError as error:
+            skipped.append(Skipped(f"ledger {ledger_id}", str(error)))
+            return None
         return _candidate(ledger_id, metadata, before_ms)
 
     async with aclosing(_pieces(client, first)) as pieces:
@@ -167,55 +200,52 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
 # -- names ------------------------------------------------------------------------------------
 
 
+@dataclass(slots=True)
+class _Place:
+    """What is below one first part of paths."""
+
+    named: set[int] = field(default_factory=set)
+    """The ledgers that segments and allocations name."""
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def is_orphan(self, orphan: StreamOrphan) -> bool:
+        return not self.skipped and orphan.ledger_id not in self.named
+
+
 def _top(orphan: StreamOrphan) -> str:
     return "/" + orphan.stream.split("/")[1]
 
 
-async def _still_unnamed(client: Client, orphans: list[StreamOrphan]) -> list[StreamOrphan]:
-    """A second look at all streams: one that was renamed during the first may have been missed."""
+async def _still_unnamed(
+    client: Client, orphans: list[StreamOrphan], places: dict[str, _Place]
+) -> list[StreamOrphan]:
+    """A second look at all streams: one that was renamed during the first may have been missed.
+    What it finds takes its place in `places`."""
     if not orphans:
         return []
     await client.metadata.tree.sync()
-    named = await _named(client.metadata.tree, sorted({_top(orphan) for orphan in orphans}))
-    return [orphan for orphan in orphans if orphan.ledger_id not in named]
+    for top in sorted({_top(orphan) for orphan in orphans}):
+        places[top] = await _named(client.metadata.tree, top)
+    return [orphan for orphan in orphans if places[_top(orphan)].is_orphan(orphan)]
 
 
-async def _named(tree: Tree, tops: Iterable[str]) -> set[int]:
-    """The ledgers that segments and allocations name, of all streams below these paths."""
-    named: set[int] = set()
-    async with aclosing(walk(tree, tops)) as places:
-        async for path, names in places:
-            if PARTITION in names:
-                named |= await _ledgers_of(tree, path)
-    return named
-
-
-async def _ledgers_of(tree: Tree, path: str) -> set[int]:
-    """Every node counts, also where two have the same number. MetadataError where one cannot be
-    understood: it could name any ledger."""
-    namespace, _, name = path.rpartition("/")
-    paths = StreamPaths(namespace, name)
-    found: set[int] = set()
-    for _ in range(LIST_ATTEMPTS):
-        # The allocation first: a ledger moves from there to a segment.
-        if allocated := await _value(tree, paths.allocation):
-            found.add(int(allocated))
-        try:
-            names = await tree.children(paths.segments)
-        except NoSuchKeyError:
-            return found  # it is being made, or deleted
-        values = await each(names, lambda name: _value(tree, paths.segment(name)))
-        found |= {StreamSegment.from_bytes(value, oldest=1).ledger_id for value in values if value}
-        if all(values):
-            return found
-    raise MetadataUnavailableError(
-        f"the segments of stream {path} change faster than they can be listed"
-    )
-
-
-async def _value(tree: Tree, path: str) -> bytes:
-    """Empty where there is no such node."""
+async def _named(tree: Tree, top: str) -> _Place:
+    """The ledgers that all streams below a path name, and the streams that could not be read."""
+    found = _Place()
     try:
-        return (await tree.read(path)).value
-    except NoSuchKeyError:
-        return b""
+        async with aclosing(walk(tree, [top])) as nodes:
+            async for path, names in nodes:
+                if PARTITION not in names:
+                    continue
+                try:
+                    named = await ledgers_of(tree, path, Owner("stream", path))
+                    found.named |= {one.ledger_id for one in named}
+                except MetadataUnavailableError:
+                    raise
+                except MetadataError as error:
+                    found.skipped.append(Skipped(f"stream {path}", str(error)))
+    except MetadataUnavailableError:
+        raise
+    except (MetadataError, UsageError) as error:
+        found.skipped.append(Skipped(f"the streams below {top}", str(error)))
+    return found

@@ -83,7 +83,8 @@ async def find(
     client: Client, segments: Sequence[StreamSegment], start: Start, password: bytes
 ) -> DLSN:
     """The position that `start` means now. A position that is not there any more, or not yet, is
-    given as it is: reading tells."""
+    given as it is: reading tells. Where the record may have been in a segment whose ledger is gone,
+    the beginning of that segment is given, so that reading tells as well."""
     if isinstance(start, DLSN):
         return start
     oldest = oldest_position(segments)
@@ -147,7 +148,10 @@ async def _end(
         try:
             found = await last_entry(client, segment, password)
         except NoSuchLedgerError:
-            continue
+            given_up = segment.truncation is Truncation.TRUNCATED
+            if segment.in_progress or given_up or not segment.record_count:
+                continue
+            return segment.first_dlsn.next_segment()
         if found is not None:
             entry_id, records = found
             return DLSN(segment.lssn, entry_id, records.slots[-1]).next_slot()
@@ -163,18 +167,27 @@ async def _search(
     record_is_before: Callable[[StreamSegment, Records, int], bool],
 ) -> DLSN:
     end = oldest
+    lost: DLSN | None = None
+    """The beginning of a segment without a ledger, in which the record may have been."""
     for segment in segments:
         if segment.truncation is Truncation.TRUNCATED:
             continue  # its ledger may be gone
-        if not segment.in_progress and segment_is_before(segment):
-            end = segment.last_dlsn.next_slot()
+        if not (segment.in_progress or segment.lost) and segment_is_before(segment):
+            end, lost = segment.last_dlsn.next_slot(), None
             continue
-        async with await client.open_ledger(segment.ledger_id, password=password) as reader:
-            found = await search_segment(reader, segment, record_is_before)
+        try:
+            async with await client.open_ledger(segment.ledger_id, password=password) as reader:
+                found = await search_segment(reader, segment, record_is_before)
+                first = await search_segment(reader, segment, lambda *_: False) if lost else None
+        except NoSuchLedgerError:
+            lost = segment.first_dlsn if lost is None else lost
+            continue
         if found is not None:
-            return found
+            return lost if lost is not None and found == first else found
+        if first is not None:
+            lost = None  # the record comes later than this segment
         end = DLSN(segment.lssn, reader.last_add_confirmed + 1, 0)
-    return end
+    return end if lost is None else lost
 
 
 async def search_segment(

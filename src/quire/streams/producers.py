@@ -21,7 +21,7 @@ from quire.codec.stream_control import (
     decode_control,
     encode_control,
 )
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.stream_segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.records import read_entries
 
@@ -100,14 +100,16 @@ def has_snapshot(records: Records) -> bool:
 
 async def read_marks(client: Client, segments: Sequence[StreamSegment], password: bytes) -> Marks:
     """The marks at the end of these completed segments: read backwards to the last snapshot, then
-    what follows it. NoSuchLedgerError ends it where the stream was truncated."""
+    what follows it. What was truncated is not looked for; a lost segment is passed over, so that
+    producers may send again what was in it, and the fencing token is the last one that is known."""
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):
         try:  # also of one that is truncated: the newest stays, and may be all that tells
             if await _read_back(client, segment, password, behind):
                 break
         except NoSuchLedgerError:
-            break
+            if segment.truncation is Truncation.TRUNCATED:
+                break
     marks = Marks()
     for chunk in reversed(behind):
         for segment, entry_id, records in chunk:

@@ -129,15 +129,25 @@ class Published:
         return Put(self.path, value, self.version), value
 
 
+def check_key_name(name: str, what: str) -> str:
+    """Return `name`. UsageError where it cannot be that of `what`: a writer, a query or a job."""
+    try:
+        encoded = quote(name, safe="")
+    except UnicodeEncodeError:
+        encoded = ""
+    if not encoded or len(encoded) > KEY_BYTES_MAX:
+        raise UsageError(
+            f"{name[:80]!r} cannot be the name of {what}",
+            remedy=f"Use 1 to {KEY_BYTES_MAX} bytes (other than letters and digits count more)",
+        )
+    return name
+
+
 def node_path(metadata: StreamMetadata, key: BatchKey) -> str:
     """UsageError for names that cannot be."""
-    for name, what in ((key.writer, "a writer"), (key.query, "a query")):
-        encoded = quote(name, safe="")
-        if (not name and what != "a writer") or len(encoded) > KEY_BYTES_MAX:
-            raise UsageError(
-                f"{name[:80]!r} cannot be the name of {what if key.writer else 'a job'}",
-                remedy=f"Use 1 to {KEY_BYTES_MAX} bytes (other than letters and digits count more)",
-            )
+    if key.writer:
+        check_key_name(key.writer, "a writer")
+    check_key_name(key.query, "a query" if key.writer else "a job")
     root = metadata.paths.root
     return f"{root}/{WRITERS}/{quote(key.writer, safe='')}" if key.writer else f"{root}/{JOBS}"
 

@@ -42,7 +42,8 @@ class StreamReader:
     where to go on, at any time, with this reader or another.
 
     Raises StreamGapError where records are gone (`on_gap="deliver"` gives a `Gap` among the
-    batches, "skip" passes over it), NoSuchStreamError, StreamDamagedError, and what ledgers raise.
+    batches, "skip" passes over it), NoSuchStreamError (also where another stream has got its name
+    since the first record), StreamDamagedError, and what ledgers raise.
     Cancel-safe: what was not delivered is delivered the next time.
     """
 
@@ -68,6 +69,8 @@ class StreamReader:
         self._on_gap = on_gap
         self._password = password
         self._position: DLSN | None = start if isinstance(start, DLSN) else None
+        self._life: str | None = None
+        """The life that the position belongs to."""
         self.ended = False
         """The end of the stream was reached: nothing will ever follow."""
 
@@ -97,7 +100,8 @@ class StreamReader:
 
     async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
         """The records of one entry at a time, with gaps among them if asked for."""
-        async with SegmentList(self._metadata) as listed:
+        async with SegmentList(self._metadata, self._life) as listed:
+            self._life = listed.life
             if self._position is None:
                 self._position = await find(
                     self._client, listed.segments, self._start, self._password

@@ -14,10 +14,15 @@ LIST_AGAIN_S = 30.0
 
 
 class SegmentList:
-    """Use as `async with`. `segments` are those of the last look, ascending."""
+    """Use as `async with`. `segments` are those of the last look, ascending.
 
-    def __init__(self, metadata: StreamMetadata) -> None:
+    All looks see one life of the stream: once another stream has its name, they raise
+    NoSuchStreamError."""
+
+    def __init__(self, metadata: StreamMetadata, life: str | None = None) -> None:
+        """`life`: the id of the life that is meant; None: the one that the first look finds."""
         self._metadata = metadata
+        self.life = life
         self.segments: Sequence[StreamSegment] = ()
         self._changed = asyncio.Event()
 
@@ -46,7 +51,10 @@ class SegmentList:
         """Read the list again. NoSuchStreamError, MetadataUnavailableError."""
         self._changed.clear()
         try:
-            self.segments = await self._metadata.segments()
+            life, segments = await self._metadata.segments_of_life(self.life)
+            if self.life is not None and life != self.life:
+                raise self._metadata.replaced()
+            self.life, self.segments = life, segments
         except BaseException:
             self._changed.set()  # who looks next must not wait for another change
             raise

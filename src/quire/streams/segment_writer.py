@@ -115,3 +115,13 @@ class SegmentWriter:
             completion_time_ms=completion_time_ms,
             start_sequence_id=self.start_sequence,
         )
+
+    def lost(self, completion_time_ms: int) -> StreamSegment:
+        """Return the segment as it is kept when its ledger is gone. What was under way goes into
+        the next segment, with the sequence ids that it has."""
+        return self.segment.completed_as_lost(
+            last_txid=self.last_txid,
+            record_count=self.count,
+            completion_time_ms=completion_time_ms,
+            start_sequence_id=self.start_sequence,
+        )

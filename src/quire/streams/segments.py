@@ -20,7 +20,7 @@ from quire.streams.lock import StreamLock
 from quire.streams.segment_writer import SegmentWriter
 from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import NO_LEDGER, StreamMetadata
-from quire.streams.takeover import Taken, delete_insisting
+from quire.streams.takeover import Taken, delete_insisting, tell_lost
 from quire.streams.truncation import retain, stored_bytes
 from quire.tasks import TaskSet
 
@@ -212,7 +212,8 @@ class Segments:
         """The open segment cannot go on: recover its ledger, and complete it with what is in it.
 
         `settle` is called with the drafts that are part of it, as soon as that is certain (whoever
-        completes the segment, they are in it); returned are those that are not."""
+        completes the segment, they are in it); returned are those that are not. A segment whose
+        ledger was deleted is kept as lost."""
         writer = self.open
         assert writer is not None
         ledger_id = writer.ledger.ledger_id
@@ -222,13 +223,19 @@ class Segments:
                 ledger_id, password=self._password, recover=True
             )
         except NoSuchLedgerError:
-            end = -1  # Empty: somebody else has found that already.
+            end, gone = -1, writer.used
         else:
-            end = reader.last_add_confirmed
+            end, gone = reader.last_add_confirmed, False
             reader.close()
         settle(writer.acknowledged_through(end))
         lost = [draft for draft in writer.in_flight if not draft.control]
-        if end < 0:
+        if gone:
+            # Its records may have been read: the number must not be given again.
+            completed = writer.lost(self._client.clock.now_ms())
+            await self.metadata.change(self.taken.claim, complete=completed)
+            tell_lost(self.metadata.paths.name, completed)
+            self._completed(completed)
+        elif end < 0:
             await self.metadata.change(self.taken.claim, drop=writer.segment)
             self.open = None
             await delete_insisting(self._client, ledger_id)

@@ -47,6 +47,9 @@ BUCKET = "state-machines"
 POSITION_KEY = "position"
 """In the metadata of a snapshot: where to read on."""
 APPLIED_KEY = "applied"
+LIFE_KEY = "life"
+"""In the metadata of a snapshot: the id of the life of the stream that the position belongs to.
+Snapshots of earlier versions lack it."""
 RESTORE_ATTEMPTS = 10
 """Of reading a snapshot, while leaders take later ones."""
 NOTHING = b""
@@ -93,9 +96,21 @@ class _Replica(Generic[ResultT]):
             except NoSuchObjectError:  # another took its place while it was read
                 if attempt == RESTORE_ATTEMPTS - 1:
                     raise
+        await self._check_life(found.info)
         self.machine.restore(state)
         self._position = _position(found.info)
         self.applied = int(found.info.metadata[APPLIED_KEY])
+
+    async def _check_life(self, snapshot: ObjectInfo) -> None:
+        """StreamDamagedError where the snapshot belongs to a former stream of this name."""
+        life = await self._streams.metadata(self.name).life_id()
+        if life and snapshot.metadata.get(LIFE_KEY, life) != life:
+            raise StreamDamagedError(
+                f"the snapshot of state machine {self.name} (object {BUCKET}/{self._object}) was "
+                "taken of a stream that was deleted or renamed: its position means nothing in the "
+                "present stream",
+                remedy="Give the new state machine another name, or bring back the former stream",
+            )
 
     async def _replay(self, *, follow: bool) -> AsyncGenerator[None, None]:
         """Apply what the log has from the position on; yields behind each entry."""
@@ -175,7 +190,10 @@ class Leader(_Replica[ResultT]):
             await self.confirm()
             state, applied = self.machine.snapshot(), self.applied
             position = self._position
-            metadata = {POSITION_KEY: str(position), APPLIED_KEY: str(applied)}
+            life = await self._streams.metadata(self.name).life_id()
+            metadata = {POSITION_KEY: str(position), APPLIED_KEY: str(applied), LIFE_KEY: life}
+            if not life:
+                del metadata[LIFE_KEY]
             try:
                 await self._snapshots.put(
                     self._object, state, replace=lambda old: _position(old) <= position,

@@ -18,13 +18,13 @@ from dataclasses import dataclass
 from urllib.parse import quote
 
 from quire.codec.stream_name import StreamPaths
-from quire.errors import NoSuchKeyError, NotEmptyError
+from quire.errors import NoSuchKeyError, NotEmptyError, VersionConflictError
 from quire.metadata.base import ANY_VERSION
-from quire.metadata.tree import Check, Create, Delete, Operation, Tree
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 
 LIVES = ".quire/lives"
 """Below a namespace."""
-FIND_ATTEMPTS = 3
+FIND_ATTEMPTS = 10
 
 _numbers = itertools.count(1)
 
@@ -34,6 +34,11 @@ class Life:
     path: str
     value: bytes
     version: int
+
+    @property
+    def id(self) -> str:
+        """The id that no other life of any stream has."""
+        return self.path.rpartition("/")[2]
 
 
 def unique(tree: Tree) -> str:
@@ -55,7 +60,7 @@ class Lives:
         await self._tree.make_path(self._directory)
         # Java deletes a stream, and does not know of these.
         former: list[Operation] = [Delete(path) for path in await self._paths_known()]
-        return [*former, Create(self._new())]
+        return [*former, Put(self._directory, b""), Create(self._new())]
 
     async def find(self) -> Life:
         """The present one; begun where there is none, because others have made the stream.
@@ -68,9 +73,19 @@ class Lives:
                     continue  # it has just ended
                 return Life(path, found.value, found.version)
             await self._tree.make_path(self._directory)
-            there = Check(self._paths.segments, ANY_VERSION)
             try:
-                await self._tree.commit(there, Create(self._new()))
+                before = (await self._tree.read(self._directory)).version
+            except NoSuchKeyError:
+                continue  # it was cleared just now
+            if await self._paths_known():
+                continue
+            there = Check(self._paths.segments, ANY_VERSION)
+            # Two clients that find no life at the same time must not begin two of them.
+            alone = Put(self._directory, b"", before)
+            try:
+                await self._tree.commit(there, alone, Create(self._new()))
+            except VersionConflictError:
+                continue
             except NoSuchKeyError:
                 if not await self._tree.exists(self._paths.segments):
                     raise

@@ -22,6 +22,7 @@ from quire.codec.stream_segment import (
 )
 from quire.errors import (
     KeyExistsError,
+    MetadataDeniedError,
     MetadataError,
     MetadataUnavailableError,
     NoSuchKeyError,
@@ -207,6 +208,37 @@ class StreamMetadata:
             return await self.lives.find()
         except NoSuchKeyError as error:
             raise self._missing() from error
+
+    async def life_id(self) -> str:
+        """Return the id of the stream's present life; "" where it has none, and this client may
+        not write one. NoSuchStreamError."""
+        try:
+            return (await self.life()).id
+        except MetadataDeniedError:
+            return ""
+
+    async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
+        """Return `segments` and the id of the life that they belong to.
+
+        `life` is the id that was found last, None before the first call. NoSuchStreamError."""
+        if life is None:
+            life = await self.life_id()
+        for _ in range(LIST_ATTEMPTS):
+            segments = await self.segments()
+            now = await self.life_id()
+            if now == life:
+                return life, segments
+            life = now  # another stream has the name: its segments are read again
+        raise MetadataUnavailableError(
+            f"stream {self.paths.name} is deleted and created faster than it can be read"
+        )
+
+    def replaced(self) -> NoSuchStreamError:
+        """Return the error for a stream whose name another one has now."""
+        return NoSuchStreamError(
+            f"stream {self.paths.name} was deleted or renamed, and another stream has its name now",
+            remedy="Open it again, at a position of the present stream",
+        )
 
     async def mark_truncated(self, known: Life, segments: Sequence[StreamSegment]) -> Life:
         """Put these in the place of what is there under their numbers, in one transaction; what is

@@ -8,15 +8,18 @@ which fences the ledger that it may still be writing.
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass, field
 
 from quire.client import Client, LedgerReader
-from quire.codec.stream_format import MAX_TXID
+from quire.codec.stream_format import MAX_POSITION, MAX_TXID
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StreamEndedError
 from quire.streams.producers import Marks, read_marks
 from quire.streams.records import read_entries
 from quire.streams.stream_metadata import NO_LEDGER, Claim, StreamMetadata
+
+logger = logging.getLogger("quire.streams")
 
 DELETE_ATTEMPTS = 6
 DELETE_DELAY_S = 0.1
@@ -94,13 +97,22 @@ async def complete(
     client: Client, metadata: StreamMetadata, taken: Taken, segment: StreamSegment, password: bytes
 ) -> StreamSegment | None:
     """Recover the ledger of a segment in progress and complete the segment; None for one without
-    entries, which is removed (its number is given again)."""
+    entries, which is removed (its number is given again).
+
+    A segment whose ledger is gone is completed as lost: its records may have been acknowledged and
+    read, so that neither its number nor their sequence ids may be given again."""
     try:
         reader = await client.open_ledger(segment.ledger_id, password=password, recover=True)
     except NoSuchLedgerError:
-        # Its writer, or who recovered it, deleted the empty ledger and then died.
-        await metadata.change(taken.claim, drop=segment)
-        return None
+        lost = segment.completed_as_lost(
+            last_txid=max(taken.last_txid, segment.first_txid),
+            record_count=MAX_POSITION,
+            completion_time_ms=client.clock.now_ms(),
+            start_sequence_id=taken.next_sequence,
+        )
+        await metadata.change(taken.claim, complete=lost)
+        tell_lost(metadata.paths.name, lost)
+        return lost
     async with reader:
         last = await last_record(reader, segment)
     if last is None:
@@ -117,6 +129,21 @@ async def complete(
     )
     await metadata.change(taken.claim, complete=completed)
     return completed
+
+
+def tell_lost(stream: str, segment: StreamSegment) -> None:
+    """Log that a segment was completed without its ledger."""
+    logger.error(
+        "stream %s: ledger %d of segment %d was deleted while the segment was in progress. The "
+        "segment is kept as lost; readers report its records as a gap",
+        stream, segment.ledger_id, segment.lssn,
+        extra={
+            "event": "stream_segment_lost",
+            "stream": stream,
+            "segment": segment.lssn,
+            "ledger": segment.ledger_id,
+        },
+    )  # fmt: skip
 
 
 async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecord | None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import Never
 
-from quire.net.network import ProtocolFactory
+from quire.net.network import DEAD_PEER_S, ProtocolFactory
 from quire.testing.loop import SimulatedLoop
 from quire.testing.node import Node
 from quire.testing.trace import Field, Trace
@@ -100,6 +100,8 @@ class SimNetwork:
         self.route_latency_s: dict[Route, tuple[float, float]] = {}
         """The same for single routes."""
         self.cut_probability = CUT_PROBABILITY
+        self.dead_peer_s = DEAD_PEER_S
+        """Seconds until a kernel ends a connection that was silenced (TCP keepalive)."""
         self.blocked: set[Route] = set()
         self.accepted: Callable[[Route], None] = lambda route: None
         """Told of each connection: who made it, and to whom."""
@@ -126,6 +128,10 @@ class SimNetwork:
     def knows(self, name: str) -> bool:
         """Whether there is, or was, a node of this name."""
         return name in self._hosts
+
+    def others(self, name: str) -> list[str]:
+        """All other nodes that there are, or were."""
+        return [other for other in self._hosts if other != name]
 
     def known(self, beginning: str) -> list[str]:
         """The nodes that there are, or were, whose names begin so."""
@@ -173,6 +179,20 @@ class SimNetwork:
                 for side in (end, end.out.reader):
                     side.out.lose()
                     side.broken("reset by a partition")
+
+    def silence(self, name: str, *others: str) -> int:
+        """Let the connections that exist between `name` and the others die silently: they swallow
+        everything in both directions and nobody is told. New connections are not affected. Each
+        kernel ends its side after `dead_peer_s`. Returns the number of connections."""
+        died = 0
+        for end in list(self._ends):
+            route = end.out.route
+            if name in route and (set(route) - {name}).intersection(others):
+                died += not end.out.swallows
+                end.out.swallow()
+                self.loop.call_later(self.dead_peer_s, end.timed_out, context=end.host.node.context)
+        self.record((name, ",".join(others)), "silenced", connections=died // 2)
+        return died // 2
 
     def heal(self, *names: str) -> None:
         """Let pass what touches any of these hosts; without names, everything."""

@@ -39,6 +39,8 @@ class Pipe:
 
     def __init__(self, network: SimNetwork, writer: SimTransport, reader: SimTransport) -> None:
         self._network = network
+        self.swallows = False
+        """What is sent vanishes, and nobody is told: the flow died silently."""
         self._flight: deque[tuple[float, bytes | _Signal]] = deque()
         self._size = 0
         self._scheduled = False
@@ -51,12 +53,19 @@ class Pipe:
 
     def send(self, item: bytes | _Signal) -> None:
         # One that would overtake those before it arrives with them, in one piece.
-        arrival = self._network.loop.time() + self._network.delay(self.route)
-        self._flight.append((arrival, item))
         if isinstance(item, bytes):
             self._size += len(item)
+        if self.swallows:
+            return  # the writer's kernel keeps the bytes, and sends them in vain
+        arrival = self._network.loop.time() + self._network.delay(self.route)
+        self._flight.append((arrival, item))
         if not self._scheduled:
             self.resume()
+
+    def swallow(self) -> None:
+        """Lose what is under way, and all that is sent from now on, without a sign."""
+        self.swallows = True
+        self._flight.clear()
 
     def lose(self, rng: random.Random | None = None) -> None:
         """Drop what is under way: all of it, or from a seeded place on."""
@@ -244,6 +253,10 @@ class SimTransport(asyncio.Transport):
     def broken(self, why: str) -> None:
         self._lost(reset_error(why))
 
+    def timed_out(self) -> None:
+        """The kernel gives up a peer that acknowledges nothing."""
+        self._lost(timed_out())
+
     def drained(self) -> None:
         """The network has room again; the writer learns of it later, as by a window update."""
         if self._backlog and not self._flushing:
@@ -288,6 +301,10 @@ class SimTransport(asyncio.Transport):
         self.host.network.forget(self)
         if self._protocol is not None:
             self.host.node.call_soon(self._protocol.connection_lost, error)
+
+
+def timed_out() -> TimeoutError:
+    return TimeoutError(errno.ETIMEDOUT, "connection timed out")
 
 
 def reset_error(why: str) -> ConnectionResetError:

@@ -64,21 +64,20 @@ def a_writer_has_no_grace(patch: pytest.MonkeyPatch) -> None:
 def what_is_still_written_is_copied(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ledger,
-        "take_out_locked",
+        ledger._Turn,
+        "replace",
         (
-            "if not fragment.closed or not members(fragment, lost):",
-            "if not members(fragment, lost):",
+            "if not fragment.closed or not members(fragment, self.lost):",
+            "if not members(fragment, self.lost):",
         ),
     )
-    edit(patch, fragment, "replicate_fragment", ("if not fragment.closed:", "if False:"))
+    edit(patch, fragment.Batch, "copy", ("if not fragment.closed:", "if False:"))
     edit(
         patch,
         fragments,
-        "with_members",
-        ("if at is None or (at == len(metadata.segments) - 1 and not metadata.closed):",
-         "if at is None:"),
-    )  # fmt: skip
+        "replaced_in",
+        ("if there is metadata.last_segment and not metadata.closed:", "if False:"),
+    )
 
 
 @mutant(
@@ -103,9 +102,9 @@ def a_copy_takes_the_next_stripe(patch: pytest.MonkeyPatch) -> None:
 def a_copy_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        fragment,
-        "replicate_fragment",
-        ("if not fragment.empty:", "await _name(client, ledger.ledger_id, stored.version, wanted)\n"
+        fragment.Batch,
+        "copy",
+        ("if not fragment.empty:", "await self._name_all(self._stored, [segment])\n"
          "    if not fragment.empty:"),
     )  # fmt: skip
 
@@ -131,7 +130,7 @@ def what_failed_is_not_tried_again(patch: pytest.MonkeyPatch) -> None:
         patch,
         Worker,
         "_attempt",
-        ("await self._note(ledger_id, done.reason, attempts + 1, pause_s)",
+        ("await self._note(ledger_id, reason, rest.attempts, pause_s)",
          "await self._locks.replicated(lock)"),
     )  # fmt: skip
 
@@ -168,7 +167,7 @@ def only_the_last_segment_counts(patch: pytest.MonkeyPatch) -> None:
         patch,
         Auditor,
         "_members",
-        ("for segment in metadata.segments", "for segment in metadata.segments[-1:]"),
+        ("for segment in found.value.segments", "for segment in found.value.segments[-1:]"),
     )
 
 

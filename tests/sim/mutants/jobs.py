@@ -34,19 +34,19 @@ def a_move_is_named_before_it_is_durable(patch: pytest.MonkeyPatch) -> None:
 def a_segment_is_moved_while_it_is_written(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        ledger,
-        "take_out_locked",
+        ledger._Turn,
+        "replace",
         (
-            "if not fragment.closed or not members(fragment, lost):",
-            "if not members(fragment, lost):",
+            "if not fragment.closed or not members(fragment, self.lost):",
+            "if not members(fragment, self.lost):",
         ),
     )
-    edit(patch, fragment, "replicate_fragment", ("if not fragment.closed:", "if False:"))
+    edit(patch, fragment.Batch, "copy", ("if not fragment.closed:", "if False:"))
     edit(
         patch,
         fragments,
-        "with_members",
-        ("or (at == len(metadata.segments) - 1 and not metadata.closed)", ""),
+        "replaced_in",
+        ("if there is metadata.last_segment and not metadata.closed:", "if False:"),
     )
 
 
@@ -137,7 +137,7 @@ def the_plan_puts_two_replicas_on_one_bookie(patch: pytest.MonkeyPatch) -> None:
         "_fragment",
         ("and move.target not in fragment.ensemble", ""),
     )
-    edit(patch, fragments, "with_members", ("if new in ensemble:", "if False:"))
+    edit(patch, fragments, "replaced_in", ("if new in ensemble:", "if False:"))
 
 
 @mutant(

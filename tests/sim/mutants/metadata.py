@@ -20,10 +20,9 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
             update,
             "update_ledger",
             (
-                "current = await store.read_ledger(ledger_id)",
+                "current = found",
                 "from quire.metadata.base import Versioned\n"
-                "            newest = await store.read_ledger(ledger_id)\n"
-                "            current = Versioned(current.value, newest.version)",
+                "            current = Versioned(current.value, found.version, found.created)",
             ),
         )
         blind = update.update_ledger

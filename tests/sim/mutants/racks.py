@@ -58,7 +58,7 @@ def a_move_to_another_rack_is_not_noticed(patch: pytest.MonkeyPatch) -> None:
     seeds=20,
 )
 def what_is_misplaced_is_only_counted(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Auditor, "_placement", ("marked += await self._mark(movable)", "pass"))
+    edit(patch, Auditor, "_placement", ("marked += await self._mark(movable, unread)", "pass"))
 
 
 @mutant(
@@ -88,7 +88,7 @@ def any_other_bookie_is_better(patch: pytest.MonkeyPatch) -> None:
 def a_move_for_its_rack_copies_nothing(patch: pytest.MonkeyPatch) -> None:
     edit(
         patch,
-        fragment,
-        "replicate_fragment",
-        ("if not fragment.empty:", "if not fragment.empty and not living:"),
+        fragment.Batch,
+        "copy",
+        ("if not fragment.empty:", "if not fragment.empty and not self._living:"),
     )

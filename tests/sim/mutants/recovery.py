@@ -189,7 +189,7 @@ def recovery_publishes_its_ensembles(patch: pytest.MonkeyPatch) -> None:
     rule="rule 6",
 )
 def recovery_forgets_its_ensembles(patch: pytest.MonkeyPatch) -> None:
-    edit(patch, Recovery, "_close", ("in self._segments:", "in ():"))
+    edit(patch, Recovery, "_close", ("_with(now, self._segments)", "_with(now, ())"))
 
 
 @mutant(

@@ -50,8 +50,8 @@ def a_segment_begins_behind_what_was_sent(patch: pytest.MonkeyPatch) -> None:
         Replacement,
         "_replace",
         (
-            "replacements, session.pipeline.last_confirmed + 1",
-            "replacements, session.pipeline.last_pushed + 1",
+            "first = session.pipeline.last_confirmed + 1",
+            "first = session.pipeline.last_pushed + 1",
         ),
     )
 

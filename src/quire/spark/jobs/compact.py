@@ -465,7 +465,7 @@ def _records(source: Source, target: str, txn: str) -> int:
                 aio, source.namespace, password=source.cluster.password
             ) as streams:
                 return sum(
-                    one.record_count
+                    one.known_records
                     for one in await streams.segments(target)
                     if segments[0] <= one.lssn < segments[0] + segments[1]
                 )

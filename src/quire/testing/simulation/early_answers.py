@@ -20,6 +20,8 @@ GIVEN = ("entry", "entries")
 DENIALS = ("NO_ENTRY to read", "NO_LEDGER to read")
 REFUSALS = ("TOO_MANY_REQUESTS to ", "READ_ONLY to ", "IO_ERROR to force")
 PROMISES = ("added", "force done", "write the LAC done")
+HARMLESS = "bookie info done"
+"""Says nothing of any ledger. Clients probe connections with it."""
 READERS = 3
 """In the end of a run."""
 READ_AGAIN_S = 0.2
@@ -78,7 +80,7 @@ def _text(said: Said) -> str:
 def _wrong(said: Said, *, fenced: bool | None) -> LawError | None:
     """Which law an answer breaks. `fenced`: whether it was asked for by reads that fence; None:
     nobody asked for this entry, but for the last one."""
-    if said.verb.startswith(REFUSALS):
+    if said.verb.startswith(REFUSALS) or said.verb == HARMLESS:
         return None
     if said.verb in PROMISES or fenced:
         why = ", to a read that fences" if fenced else ""

@@ -65,6 +65,10 @@ RESET_KINDS = ("reset recovery",)
 """Of those who recover a ledger, to one bookie of its last ensemble."""
 ISLAND_KINDS = ("cut off",)
 """Clients that lose all bookies at once: a switch between them restarts."""
+SILENT_CLIENT_KINDS = ("silence client",)
+"""The connections of a client to all bookies die silently: a firewall forgot them."""
+SILENT_KINDS = (*SILENT_CLIENT_KINDS, "silence bookie")
+"""The same, and of all clients to one bookie."""
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
@@ -160,7 +164,8 @@ def _target(
         return chance.choice([name for name in clients if name.startswith("job-")])
     if kind in HEALER_KINDS:
         return chance.choice([name for name in clients if name.startswith("healer-")])
-    if kind in (*CLIENT_KINDS, *ISLAND_KINDS) or (kind in BETWEEN_TWO and chance.random() < 0.5):
+    alone = (*CLIENT_KINDS, *ISLAND_KINDS, *SILENT_CLIENT_KINDS)
+    if kind in alone or (kind in BETWEEN_TWO and chance.random() < 0.5):
         return chance.choice(clients)
     if kind in RESET_KINDS:
         return f"ledger-{chance.randrange(ledgers)}"

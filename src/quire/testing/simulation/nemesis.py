@@ -24,6 +24,7 @@ from quire.testing.simulation.faults import (
     REPLACEMENT_KINDS,
     RESET_KINDS,
     RESIZE_KINDS,
+    SILENT_KINDS,
     Fault,
 )
 from quire.testing.simulation.flips import Flips
@@ -106,7 +107,7 @@ class Nemesis:
         world.trace.record("nemesis", fault.kind, target=fault.target, other=fault.other)
         self.applied += 1
         lock = self._taken.get(fault.target)
-        if lock is None or fault.kind in (*BETWEEN_TWO, *LIES):
+        if lock is None or fault.kind in (*BETWEEN_TWO, *LIES, *SILENT_KINDS):
             await self._others(fault)
         elif not lock.locked():
             async with lock:
@@ -401,6 +402,10 @@ class Nemesis:
                 world.relocate(fault.amount)
             case "reset recovery":
                 self._reset_recovery(fault)
+            case "silence client":
+                network.silence(fault.target, *world.disks)
+            case "silence bookie":
+                network.silence(fault.target, *network.others(fault.target))
         if wait is not None:
             await wait
         else:

@@ -254,6 +254,7 @@ class Plan:
         return BookieConfig(
             segment_bytes=self.segment_bytes,
             min_free_bytes=self.min_free_bytes,
+            read_only_dwell_s=1.0,
             max_queued_bytes=1 << 20,
             seal_idle_ms=50,
             gc_interval_s=self.gc_interval_s,

@@ -20,6 +20,7 @@ from quire.testing.simulation.faults import (
     REPLACEMENT_KINDS,
     RESET_KINDS,
     RESIZE_KINDS,
+    SILENT_KINDS,
     WRITER_KINDS,
 )
 
@@ -269,6 +270,19 @@ WORKLOADS: dict[str, Mix] = {
         uneven=1.0,
         tight=0.0,
         shapes=((2, 2, 2),),
+    ),
+    "silent": replace(
+        PLACED,
+        kinds=(*SILENT_KINDS, *SILENT_KINDS, *SILENT_KINDS, "crash member", "kill client", "pause",
+               "restart", "kill healer", "slow disk"),
+        faults=(6, 16),
+        ledgers=(4, 8),
+        takeover=0.5,
+        delete=0.1,
+        deferred=0.3,
+        bookies_min=4,
+        sparse=True,
+        healing=True,
     ),
     "torn": Mix(
         ("crash in write", "crash member in write", "crash member in write", "crash in start",

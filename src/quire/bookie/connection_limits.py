@@ -1,0 +1,271 @@
+"""Which connections a bookie keeps, and what it holds of requests that have not come to their end.
+
+When the bookie has as many connections as it may have, it closes one that never completed a request
+to admit another; then one that has been silent for `idle_timeout_s`; and refuses the new one where
+there is neither. Half of the places are reserved for clients that have completed a request: beyond
+the other half, a new connection takes the place of one that never did.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+from quire.config import BookieConfig
+
+SWEEP_S = 1.0
+"""Seconds between two looks at all connections for those whose time is up."""
+NEWCOMERS_SHARE = 2
+"""Connections that never completed a request may have one place in this many; beyond it they take
+places of each other only, once the grace of the oldest is over."""
+NEWCOMER_GRACE_S = 1.0
+"""Seconds that a new connection has for its first request before it may be closed for another."""
+FREE_PARTIAL_BYTES = 16 * 1024
+"""Unfinished requests of no more are not counted: no connection is held up for them."""
+PARTIAL_GRACE_S = 1.0
+"""Seconds that an unfinished request has before its connection may be closed for lack of room."""
+HARD_FACTOR = 2
+"""At this many times `max_partial_bytes` the oldest unfinished request ends at once."""
+TOLD_EVERY_S = 1.0
+"""Seconds between two log lines of one kind: a flood of connections is not a flood of lines."""
+
+
+class Log(Protocol):
+    def __call__(self, event: str, **fields: object) -> None: ...
+
+
+class Limited(Protocol):
+    """A connection, as it is looked at here."""
+
+    peer: str
+    opened_s: float
+    heard_s: float
+    """When its client last sent something."""
+    partial_bytes: int
+    """What is counted of its unfinished request."""
+    partial_since_s: float
+    """When that began, or was last waited for by us; 0: there is none."""
+
+    @property
+    def paused(self) -> bool:
+        """Whether it is not read at present."""
+        ...
+
+    @property
+    def excused(self) -> bool:
+        """Whether that is for a reason that its client has nothing to do with."""
+        ...
+
+    @property
+    def busy(self) -> bool:
+        """Whether it waits for an answer, or for a TLS handshake."""
+        ...
+
+    def pause(self, reason: str) -> None: ...
+
+    def resume(self, reason: str) -> None: ...
+
+    def cut_off(self, event: str = "", why: str = "") -> None:
+        """Close it without waiting for the client. `event`: the log line; '': none."""
+        ...
+
+
+@dataclass(slots=True)
+class LimitCounters:
+    """Plain numbers, read by the metrics."""
+
+    refused: int = 0
+    """New connections that found no place."""
+    displaced: int = 0
+    """Connections that were closed to admit another."""
+    silent: int = 0
+    """Connections that were closed because no request came within `first_request_timeout_s`."""
+    partial_cut: int = 0
+    """Connections that were closed because of an unfinished request."""
+
+
+class ConnectionLimits:
+    """Used on the event loop."""
+
+    def __init__(self, config: BookieConfig, monotonic: Callable[[], float], log: Log) -> None:
+        self.counters = LimitCounters()
+        # Dictionaries as sets that keep their order: the same seed, the same run.
+        self.connections: dict[Limited, None] = {}
+        self.newcomers: dict[Limited, None] = {}
+        """Those that never completed a request, oldest first."""
+        self.partial_bytes = 0
+        """Held of unfinished requests, without those of `FREE_PARTIAL_BYTES` or less."""
+        self._config = config
+        self._monotonic = monotonic
+        self._log = log
+        self._partials: dict[Limited, None] = {}
+        self._held_up: dict[Limited, None] = {}
+        """Connections that are not read until there is room for unfinished requests."""
+        self._idle: list[Limited] = []
+        self._idle_looked_s = -TOLD_EVERY_S
+        self._told_s: dict[str, float] = {}
+
+    # -- places -------------------------------------------------------------------------------
+
+    def admit(self, connection: Limited) -> bool:
+        """Whether there is a place for a new connection, made by closing another if need be."""
+        config = self._config
+        self.connections[connection] = None
+        self.newcomers[connection] = None
+        many_newcomers = len(self.newcomers) > max(1, config.max_connections // NEWCOMERS_SHARE)
+        if len(self.connections) <= config.max_connections:
+            victim = self._oldest_newcomer() if many_newcomers else None
+            if victim is not None:
+                self._displace(victim)
+            return True
+        victim = self._oldest_newcomer()
+        if victim is None and not many_newcomers:
+            victim = self._longest_idle()
+        if victim is None:
+            self.counters.refused += 1
+            self._tell(
+                "connections_refused",
+                peer=connection.peer,
+                refused=self.counters.refused,
+                connections=len(self.connections) - 1,
+            )
+            return False
+        self._displace(victim)
+        return True
+
+    def proven(self, connection: Limited) -> None:
+        """It has completed a request."""
+        self.newcomers.pop(connection, None)
+
+    def forget(self, connection: Limited) -> None:
+        self.connections.pop(connection, None)
+        self.newcomers.pop(connection, None)
+        self._held_up.pop(connection, None)
+        self.partial(connection, 0)
+
+    def _oldest_newcomer(self) -> Limited | None:
+        oldest = next(iter(self.newcomers))
+        grace_is_over = self._monotonic() - oldest.opened_s > NEWCOMER_GRACE_S
+        return oldest if grace_is_over else None
+
+    def _longest_idle(self) -> Limited | None:
+        """All are looked at once a second at most, however many connections come."""
+        limit_s, now = self._config.idle_timeout_s, self._monotonic()
+        if not limit_s:
+            return None
+        if not self._idle and now - self._idle_looked_s >= SWEEP_S:
+            self._idle_looked_s = now
+            idle = [one for one in self.connections if now - one.heard_s > limit_s]
+            self._idle = sorted(idle, key=lambda one: one.heard_s, reverse=True)
+        while self._idle:
+            one = self._idle.pop()
+            if one in self.connections and now - one.heard_s > limit_s:
+                return one
+        return None
+
+    def _displace(self, victim: Limited) -> None:
+        # Its place is free at once; what is left of it ends with this iteration.
+        self.connections.pop(victim, None)
+        self.newcomers.pop(victim, None)
+        self.counters.displaced += 1
+        victim.cut_off()
+        self._tell("connections_displaced", peer=victim.peer, displaced=self.counters.displaced)
+
+    # -- unfinished requests ------------------------------------------------------------------
+
+    def partial(self, connection: Limited, size: int) -> None:
+        """The connection holds this much that is not a whole request, or waits to be parsed."""
+        size = size if size > FREE_PARTIAL_BYTES else 0
+        grown = size - connection.partial_bytes
+        self.partial_bytes += grown
+        connection.partial_bytes = size
+        if size:
+            self._partials[connection] = None
+            if grown > 0 and self.partial_bytes > self._config.max_partial_bytes:
+                self._make_room(connection)
+        else:
+            self._partials.pop(connection, None)
+            if self._held_up:
+                self._go_on()
+
+    def _make_room(self, newest: Limited) -> None:
+        limit = self._config.max_partial_bytes
+        self._cut_partials(self._monotonic() - PARTIAL_GRACE_S)
+        if self.partial_bytes > HARD_FACTOR * limit:
+            self._cut_one(min(self._partials, key=lambda one: one.partial_since_s))
+        elif self.partial_bytes > limit and newest in self._partials:
+            reading = [one for one in self._partials if not one.paused]
+            if len(reading) > 1 and min(reading, key=_since) is not newest:
+                self._held_up[newest] = None
+                newest.pause("room")
+
+    def _cut_partials(self, began_before_s: float) -> None:
+        """Until there is room: of those that began before this, the oldest first."""
+        limit = self._config.max_partial_bytes
+        old = [o for o in self._partials if not o.excused and o.partial_since_s < began_before_s]
+        for one in sorted(old, key=_since):
+            if self.partial_bytes <= limit:
+                return
+            self._cut_one(one)
+
+    def _cut_one(self, connection: Limited) -> None:
+        self.counters.partial_cut += 1
+        held = connection.partial_bytes
+        self._held_up.pop(connection, None)
+        self.partial(connection, 0)
+        connection.cut_off()
+        self._tell("unfinished_request", peer=connection.peer, bytes=held,
+                   closed=self.counters.partial_cut)  # fmt: skip
+
+    def _go_on(self) -> None:
+        """Read those that were held up: all where there is room, else the one that began first
+        where nothing else is read, so that something always comes to its end."""
+        if self.partial_bytes <= self._config.max_partial_bytes:
+            upcoming = list(self._held_up)
+        elif all(one.paused for one in self._partials):
+            upcoming = [min(self._held_up, key=_since)]
+        else:
+            return
+        for connection in upcoming:
+            del self._held_up[connection]
+            connection.resume("room")
+
+    # -- time ---------------------------------------------------------------------------------
+
+    def sweep(self) -> None:
+        """Close the connections whose time is up."""
+        now = self._monotonic()
+        for connection in list(self._silent(now)):
+            self.counters.silent += 1
+            connection.cut_off()
+            self._tell("no_request_came", peer=connection.peer, closed=self.counters.silent)
+        limit_s = self._config.partial_frame_timeout_s
+        late = [
+            one
+            for one in self.connections
+            if one.partial_since_s and now - one.partial_since_s > limit_s > 0 and not one.paused
+        ]
+        for connection in late:
+            self._cut_one(connection)
+        if self._held_up:
+            self._cut_partials(now - PARTIAL_GRACE_S)
+            self._go_on()
+
+    def _silent(self, now_s: float) -> Iterator[Limited]:
+        limit_s = self._config.first_request_timeout_s
+        for connection in self.newcomers if limit_s else ():
+            if now_s - connection.opened_s <= limit_s:
+                return  # They are in the order in which they came.
+            if not connection.busy:
+                yield connection
+
+    def _tell(self, event: str, **fields: object) -> None:
+        now = self._monotonic()
+        if now - self._told_s.get(event, -TOLD_EVERY_S) >= TOLD_EVERY_S:
+            self._told_s[event] = now
+            self._log(event, **fields)
+
+
+def _since(connection: Limited) -> float:
+    return connection.partial_since_s

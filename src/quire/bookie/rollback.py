@@ -1,0 +1,344 @@
+"""Finds data directories that went back in time, and keeps what it takes to find them.
+
+A directory that was restored from an older copy, or whose newest files were deleted, has the right
+cookie and the right id. It would deny what its bookie acknowledged since. So the bookie keeps a
+mark of each directory in the metadata store (`metadata.bookie_directories.LogMark`):
+
+- the *incarnation*: a number that rises at each start, and a random value. The directory has the
+  same in `current/INCARNATION`. The directory is written first, then the store, and only then the
+  bookie serves. So a crash in between leaves a directory that is ahead, which is fine;
+- the *position* of the log: its newest segment file and its last group. It is reported at each
+  start, within `LOOK_S` of a new segment, every `log_position_interval_s` while the log grows, and
+  at a clean stop.
+
+A directory that is behind is treated as one that lost a segment: the log says so from this start
+on, what is not in it is unknown, and autorecovery brings it back (`damage`, `whole`). A store that
+was itself restored from an older copy has marks that are behind, which proves nothing.
+
+What a crash can undo unnoticed is what was written after the last report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from quire.bookie.service import EventLog
+from quire.errors import (
+    CookieError,
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    QuireError,
+    StorageError,
+    VersionConflictError,
+)
+from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.bookie_directories import (
+    BookieDirectories,
+    LogMark,
+    read_directories,
+    write_directories,
+)
+from quire.storage.directory import read_identity
+from quire.storage.incarnation import (
+    INCARNATION_NAME,
+    NONCE_BYTES,
+    Expected,
+    Incarnation,
+    LogPosition,
+    read_incarnation,
+    write_incarnation,
+)
+from quire.storage.ledger_directories import LedgerDirectories, Store
+from quire.storage.seams import Disk
+from quire.storage.spares import may_pass
+
+LOOK_S = 1.0
+"""Seconds between two looks whether the log has begun a new segment. It bounds the reports of a log
+that fills many segments."""
+REPORT_ATTEMPTS = 5
+"""How often a report is written again where somebody else has changed the record meanwhile."""
+LAST_REPORT_S = 2.0
+"""Seconds that a clean stop waits for its last report."""
+
+
+@dataclass(slots=True)
+class Known:
+    """One directory, and what was known of it when it was checked."""
+
+    directory_id: str
+    incarnation: int
+    """The highest number of a start that the directory or the store names."""
+    mark: LogMark | None = None
+    """What this start has written to the store."""
+
+
+def why_behind(mark: LogMark, here: Incarnation | None) -> str:
+    """Say why a directory of this incarnation went back in time, as far as that can be told without
+    its log: a sentence that goes on after the path. "": it did not."""
+    if mark.lost:
+        return mark.lost
+    if here is None:
+        return (
+            f"went back in time: it has no {INCARNATION_NAME}, but its bookie has started it "
+            f"{mark.incarnation} times"
+        )
+    if here.number < mark.incarnation:
+        return (
+            f"went back in time: it was started {here.number} times, but its bookie has started it "
+            f"{mark.incarnation} times"
+        )
+    if here.number == mark.incarnation and here.nonce != mark.nonce:
+        return "is not the directory that its bookie started last, but another copy of it"
+    return ""
+
+
+def expected_of(mark: LogMark | None, here: Incarnation | None) -> Expected:
+    """Return what the log of a directory of this incarnation should hold."""
+    if mark is None:
+        return Expected()  # the bookie was last started by an earlier version
+    if why := why_behind(mark, here):
+        return Expected(LogPosition(mark.newest_file, 0), why)
+    if here is not None and here.number > mark.incarnation:
+        return Expected()  # the store is behind: it proves nothing
+    return Expected(LogPosition(mark.newest_file, mark.end_group))
+
+
+def expected_in(disk: Disk, known: BookieDirectories) -> Expected:
+    """Return what the log in this directory should hold, whether a bookie runs on it or not.
+    `StorageError` where it is no directory of ours; `OSError`."""
+    identity = read_identity(disk)
+    mark = None if identity is None else known.marks.get(identity.name)
+    if mark is None:
+        return Expected()
+    try:
+        here = read_incarnation(disk)
+    except StorageError as error:
+        return Expected(LogPosition(mark.newest_file, 0), f"counts as lost: {error}")
+    return expected_of(mark, here)
+
+
+class Rollbacks:
+    """The marks of one bookie: `check`, then `begin`, then `run` and `last`."""
+
+    def __init__(
+        self,
+        store: Store,
+        metadata: MetadataStore,
+        bookie_id: str,
+        log: EventLog,
+        monotonic: Callable[[], float],
+        interval_s: float,
+    ) -> None:
+        self._store = store
+        self._metadata = metadata
+        self._bookie_id = bookie_id
+        self._log = log
+        self._monotonic = monotonic
+        self._interval_s = interval_s
+        self._found: Versioned[BookieDirectories] | None = None
+        self._known: dict[str, Known] = {}
+        """By path, of the directories that can be used."""
+        self._disks: dict[str, Disk] = {}
+        self._failing = False
+        self._replaced = False
+        """Another process has started a directory of this bookie: nothing is reported any more."""
+        self.reported_s = 0.0
+        """When all that was written by then had been reported, by the monotonic clock."""
+        self.found = 0
+        """Directories that had gone back in time at this start."""
+
+    async def check(self, disks: Sequence[Disk]) -> None:
+        """Before the log is read: tell the store how far the log of each of these directories
+        should go. A directory that cannot be read is put aside. `StorageError`: there is no other;
+        MetadataError."""
+        self._found = found = await read_directories(self._metadata, self._bookie_id)
+        value = BookieDirectories() if found is None else found.value
+        for disk in disks:
+            try:
+                self._check(disk, value)
+            except OSError as error:
+                self._put_aside(disk, f"cannot be read: {error}")
+
+    def _check(self, disk: Disk, value: BookieDirectories) -> None:
+        identity = read_identity(disk)
+        assert identity is not None  # the directory was checked
+        self._store.expect(disk.path, expected_in(disk, value))
+        try:
+            here = read_incarnation(disk)
+        except StorageError:
+            here = None
+        mark = value.marks.get(identity.name)
+        highest = max(here.number if here else 0, mark.incarnation if mark else 0)
+        self._known[disk.path] = Known(identity.name, highest)
+        self._disks[disk.path] = disk
+
+    async def begin(self, random_bytes: Callable[[int], bytes], went_back: Sequence[str]) -> None:
+        """After the log was read and before anything is served: a new incarnation of each directory
+        that was read. Durable in both places on return. `StorageError`; `CookieError`: another
+        process has changed the record meanwhile; MetadataError."""
+        for why in went_back:
+            self._log(
+                "directory_went_back", bookie=self._bookie_id, why=why,
+                what="what it does not have counts as lost until autorecovery has brought it back",
+            )  # fmt: skip
+        self.found = len(went_back)
+        for path, position in self._store.positions().items():
+            known = self._known.get(path)
+            if known is None:
+                continue
+            made: Incarnation | None
+            made = Incarnation(known.incarnation + 1, random_bytes(NONCE_BYTES).hex())
+            try:
+                write_incarnation(self._disks[path], made)
+            except OSError as error:
+                if may_pass(error):  # A full disk keeps its number: the position still tells.
+                    self._log("incarnation_not_written", directory=path, error=str(error))
+                    made = self._unchanged(path)
+                else:
+                    self._put_aside(self._disks[path], f"cannot be written: {error}")
+                    continue
+            if made is not None:
+                known.mark = _mark(made, position)
+        try:
+            await self._write(self._found)
+        except (KeyExistsError, NoSuchKeyError, VersionConflictError):
+            raise CookieError(
+                f"another process has started bookie {self._bookie_id}, or has changed its "
+                "directories, at the same time",
+                remedy="Stop the other one and start this one again",
+            ) from None
+        self.reported_s = self._monotonic()
+
+    def _unchanged(self, path: str) -> Incarnation | None:
+        """Return the incarnation that the directory keeps; None where it is behind the store's,
+        which then stays as it is."""
+        disk, known = self._disks[path], self._known[path]
+        mark = None if self._found is None else self._found.value.marks.get(known.directory_id)
+        try:
+            here = read_incarnation(disk)
+        except (OSError, StorageError):
+            return None
+        return here if mark is None or not why_behind(mark, here) else None
+
+    def _put_aside(self, disk: Disk, why: str) -> None:
+        error = StorageError(f"{disk.path} {why}", remedy="Check the disk")
+        if not isinstance(self._store, LedgerDirectories):
+            raise error
+        self._store.refuse(disk.path, error)
+
+    # -- reports ----------------------------------------------------------------------------------
+
+    @property
+    def unreported_s(self) -> float:
+        """Seconds since the last report, while something was written since; 0: nothing was."""
+        return self._monotonic() - self.reported_s if self._moved() else 0.0
+
+    def _moved(self) -> dict[str, LogMark]:
+        """The marks that have changed since the last report, by path."""
+        moved = {}
+        for path, position in self._store.positions().items():
+            known = self._known.get(path)
+            if known is not None and known.mark is not None:
+                newest = max(position.newest_file, known.mark.newest_file)
+                mark = replace(known.mark, newest_file=newest, end_group=position.end_group)
+                if mark != known.mark:
+                    moved[path] = mark
+        return moved
+
+    def _due(self, moved: Mapping[str, LogMark]) -> bool:
+        if self._interval_s and self._monotonic() - self.reported_s >= self._interval_s:
+            return bool(moved)
+        for path, mark in moved.items():
+            before = self._known[path].mark
+            if before is not None and mark.newest_file > before.newest_file:
+                return True
+        return False
+
+    async def run(self) -> None:
+        """Report how far the log has got, until cancelled. A store that cannot be reached is asked
+        again at the next look."""
+        while not self._replaced:
+            await asyncio.sleep(LOOK_S)
+            moved = self._moved()
+            if not moved:
+                self.reported_s = self._monotonic()
+            elif self._due(moved):
+                await self.report()
+
+    async def last(self) -> None:
+        """Report the end of a log that was stopped cleanly, if the store answers in time."""
+        try:
+            async with asyncio.timeout(LAST_REPORT_S):
+                await self.report()
+        except TimeoutError:
+            self._log("log_position_not_reported", bookie=self._bookie_id, error="no answer")
+
+    async def report(self) -> bool:
+        """Report how far the log has got now; whether the store knows it. Cancel-safe."""
+        began_s = self._monotonic()
+        moved = self._moved()
+        if not moved or self._replaced:
+            return not self._replaced
+        before = {path: self._known[path].mark for path in moved}
+        try:
+            for _ in range(REPORT_ATTEMPTS):
+                for path, mark in moved.items():
+                    self._known[path].mark = mark
+                try:
+                    await self._write(self._found)
+                except (NoSuchKeyError, VersionConflictError):
+                    if not await self._reload(before):
+                        return False
+                else:
+                    break
+            else:
+                raise MetadataError("its record was changed again and again")
+        except QuireError as error:
+            for path, old in before.items():
+                self._known[path].mark = old
+            if not self._failing:
+                self._log(
+                    "log_position_not_reported", bookie=self._bookie_id, error=str(error),
+                    what="until a report succeeds, a restored copy may go unnoticed",
+                )  # fmt: skip
+            self._failing = True
+            return False
+        if self._failing:
+            self._log("log_position_reported", bookie=self._bookie_id)
+        self._failing = False
+        self.reported_s = began_s
+        return True
+
+    async def _reload(self, before: Mapping[str, LogMark | None]) -> bool:
+        """Read the record again. False: it is not this process's any more."""
+        self._found = found = await read_directories(self._metadata, self._bookie_id)
+        for path, mark in before.items():
+            known = self._known[path]
+            now = None if found is None else found.value.marks.get(known.directory_id)
+            if mark is None or now is None or (now.incarnation, now.nonce) != (
+                mark.incarnation, mark.nonce,
+            ):  # fmt: skip
+                self._replaced = True
+                self._log("log_position_not_mine", bookie=self._bookie_id, directory=path)
+                return False
+        return True
+
+    async def _write(self, found: Versioned[BookieDirectories] | None) -> None:
+        """Write the marks of this process into the record that was `found`."""
+        value = BookieDirectories() if found is None else found.value
+        made = {
+            known.directory_id: known.mark
+            for known in self._known.values()
+            if known.mark is not None
+        }
+        value = replace(value, marks={**value.marks, **made})
+        version = None if found is None else found.version
+        written = await write_directories(self._metadata, self._bookie_id, value, version)
+        self._found = Versioned(value, written)
+
+
+def _mark(made: Incarnation, position: LogPosition) -> LogMark:
+    return LogMark(made.number, made.nonce, position.newest_file, position.end_group)

@@ -1,0 +1,248 @@
+"""Finding connections that died silently, and replacing them.
+
+A firewall forgets a flow, a bookie comes back at another address, a machine loses its power: the
+connection stays open here, and nothing comes over it any more. TCP notices after many minutes.
+
+    nothing comes for `silent_link_s` after a request   the connection is examined
+    nothing came for `idle_link_s`                      it is examined before it is used again
+    the bookie registers again                          it is examined
+    the bookie registers at another address             it is given up at once
+
+An examination sends one cheap request (`Link.probe`). If nothing at all comes within
+`probe_timeout_s`, a second connection is made and probed. Only where that one answers is the old
+one given up: then the connection was at fault. Where neither answers the bookie is at fault, and
+the time-outs of the requests decide, as they do for a bookie that hangs. Where the system says that
+the probe arrived (TCP_INFO), the connection gets a second examination before it is given up: a
+bookie does not read from its connections while its disk keeps it waiting.
+
+There is one timer for all connections of a client, and nothing is done per request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from quire.client.logs import log_event
+from quire.client.metrics import ClientCounters
+from quire.config import ClientConfig
+from quire.errors import QuireError
+from quire.net.link import Link
+from quire.tasks import TaskSet
+
+L = TypeVar("L", bound=Link)
+
+LOOKS = 5
+"""The number of looks at each connection within the time that it may be silent."""
+LOOK_MIN_S = 0.02
+"""The shortest time between two looks, whatever the time-outs are."""
+SILENCE_PART, PROBE_PART = 0.5, 0.2
+"""The largest parts of a request's time-out that silence and a probe may take. Together they leave
+time to ask again over a new connection."""
+
+
+class Links(Generic[L]):
+    """The connections of one kind, by bookie."""
+
+    def __init__(self, make: Callable[[str], L]) -> None:
+        self.make = make
+        self.connecting: dict[str, asyncio.Lock] = {}
+        self._links: dict[str, list[L]] = {}
+
+    def find(self, bookie_id: str, adds_of: int | None) -> L | None:
+        """A connection that can be relied on."""
+        return self._find(bookie_id, adds_of, trusted=True)
+
+    def find_doubtful(self, bookie_id: str, adds_of: int | None) -> L | None:
+        """A connection that is to be examined before it is used."""
+        return self._find(bookie_id, adds_of, trusted=False)
+
+    def _find(self, bookie_id: str, adds_of: int | None, *, trusted: bool) -> L | None:
+        links = self._links.get(bookie_id)
+        if not links:
+            return None
+        for link in list(links):
+            if not link.usable:
+                links.remove(link)
+            elif link.trusted is trusted and (adds_of is None or link.takes_adds_of(adds_of)):
+                return link
+        return None
+
+    def of(self, bookie_id: str) -> list[L]:
+        return [link for link in self._links.get(bookie_id, ()) if link.usable]
+
+    def bookies(self) -> list[str]:
+        """The bookies to which there are, or were, connections."""
+        return list(self._links)
+
+    def received_bytes(self, bookie_id: str) -> int:
+        return sum(link.received_bytes for link in self._links.get(bookie_id, ()))
+
+    def add(self, link: L) -> None:
+        self._links.setdefault(link.bookie_id, []).append(link)
+
+    def close(self) -> list[L]:
+        """Close all of them. The result may have something to send still."""
+        closed = [link for links in self._links.values() for link in links]
+        for link in closed:
+            link.close()
+        self._links.clear()
+        return closed
+
+
+@dataclass(slots=True)
+class _Seen:
+    """What one connection had done at the last look."""
+
+    links: Links[Any]
+    heard_at: float
+    quiet_since: float | None
+    """When the silence began that an examination has to explain. None: nothing is to be expected,
+    as far as is known."""
+    received_bytes: int = 0
+    writes: int = 0
+    slow: bool = False
+    """The last probe was not answered, although TCP carried it to the bookie's system."""
+
+
+Connect = Callable[[str, Callable[[str], Link]], Awaitable[Link]]
+"""Connects to a bookie with what the second argument makes. Raises BookieUnavailableError."""
+
+
+class LinkWatch:
+    """Watches all connections of one client to bookies."""
+
+    def __init__(
+        self, config: ClientConfig, connect: Connect, tasks: TaskSet, counters: ClientCounters
+    ) -> None:
+        limit_s = min(config.read_timeout_s, config.add_timeout_s)
+        self.silence_s = min(config.silent_link_s, limit_s * SILENCE_PART)
+        self.probe_s = min(config.probe_timeout_s, limit_s * PROBE_PART)
+        self._idle_s = config.idle_link_s
+        self._look_s = max(self.silence_s / LOOKS, LOOK_MIN_S)
+        self._connect = connect
+        self._tasks = tasks
+        self._counters = counters
+        self._seen: dict[Link, _Seen] = {}
+        self._examined: dict[Link, asyncio.Task[None]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def add(self, link: L, links: Links[L]) -> None:
+        """Watch this connection from now on, and let `links` give it to those who ask."""
+        links.add(link)
+        if not self.silence_s:
+            return
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        self._seen[link] = _Seen(links, now, now)
+        if self._timer is None and not self._closed:
+            self._timer = loop.call_later(self._look_s, self._look)
+
+    def close(self) -> None:
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for task in self._examined.values():
+            task.cancel()
+        self._seen.clear()
+
+    def suspect(self, link: Link) -> None:
+        """Examine this connection soon: there is a reason to believe that it died."""
+        if not self._closed and link in self._seen and link not in self._examined:
+            link.trusted = False
+            self._counters.links_examined += 1
+            seen, heard = self._seen[link], link.received_bytes
+            task = self._tasks.start(self._examine(link, seen, heard))
+            self._examined[link] = task
+            task.add_done_callback(lambda _: self._conclude(link, seen, heard))
+
+    async def examined(self, link: Link) -> None:
+        """Wait until this connection can be relied on, or is given up. Cancel-safe."""
+        self.suspect(link)
+        task = self._examined.get(link)
+        if task is not None:
+            await asyncio.wait((task,))
+        else:
+            link.trusted = True
+
+    # -- inside -------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        loop = asyncio.get_running_loop()
+        now = loop.time()
+        for link, seen in list(self._seen.items()):
+            if not link.usable:
+                del self._seen[link]
+            elif link not in self._examined:
+                self._look_at(link, seen, now)
+        self._timer = loop.call_later(self._look_s, self._look) if self._seen else None
+
+    def _look_at(self, link: Link, seen: _Seen, now: float) -> None:
+        if link.received_bytes != seen.received_bytes:
+            seen.received_bytes, seen.writes = link.received_bytes, link.writes
+            seen.heard_at = seen.quiet_since = now
+            link.trusted = True
+            return
+        if link.writes != seen.writes:
+            seen.writes = link.writes
+            if seen.quiet_since is None:
+                seen.quiet_since = now
+        if seen.quiet_since is not None and now - seen.quiet_since >= self.silence_s:
+            self.suspect(link)
+        elif self._idle_s and now - seen.heard_at >= self._idle_s:
+            link.trusted = False
+
+    async def _examine(self, link: Link, seen: _Seen, heard: int) -> None:
+        if await self._answers(link):
+            seen.slow = False
+        elif link.flows and not seen.slow:
+            seen.slow = True  # a bookie whose disk hangs, most likely: the next one decides
+        elif (fresh := await self._fresh(link, seen)) is not None:
+            if link.received_bytes != heard:
+                fresh.close()  # the old one was slow, and one is enough
+                return
+            self.add(fresh, seen.links)
+            self._count_silent(link)
+            link.give_up("nothing comes over it any more, while a new one is answered")
+
+    def _conclude(self, link: Link, seen: _Seen, heard: int) -> None:
+        """The examination is over. Where nothing was heard the next one has time, too."""
+        del self._examined[link]
+        link.trusted = True
+        now = asyncio.get_running_loop().time()
+        seen.heard_at, seen.quiet_since = now, None if link.received_bytes != heard else now
+        seen.received_bytes, seen.writes = link.received_bytes, link.writes
+
+    def _count_silent(self, link: Link) -> None:
+        if link.usable:
+            self._counters.links_silent += 1
+            log_event(logging.WARNING, "connection_silent", bookie=link.bookie_id)
+
+    async def _answers(self, link: Link) -> bool:
+        """Whether anything comes over this connection within the time of a probe."""
+        heard = link.received_bytes
+        try:
+            async with asyncio.timeout(self.probe_s):
+                await link.probe()
+        except (QuireError, TimeoutError):
+            pass
+        return link.received_bytes != heard
+
+    async def _fresh(self, link: Link, seen: _Seen) -> Link | None:
+        """A new connection to the same bookie that answers; None where there is none."""
+        try:
+            fresh = await self._connect(link.bookie_id, seen.links.make)
+        except QuireError:
+            return None
+        answers = False
+        try:
+            answers = await self._answers(fresh)
+        finally:
+            if not answers:
+                fresh.abort("it was not answered")
+        return fresh if answers and fresh.usable else None

@@ -1,0 +1,39 @@
+"""What a pass over many items reports of those that it could not read.
+
+A pass goes on without such an item, counts it, and names it at its end. It never deletes what the
+item may own.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+NAMED_MAX = 10
+"""The number of skipped items that one log event names; all are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """One item that a pass left out."""
+
+    what: str
+    """The kind and name of the item, for example "ledger 7" or "dataset 'flights'"."""
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.why}"
+
+
+def log_skipped(logger: logging.Logger, doing: str, skipped: Sequence[Skipped]) -> None:
+    """Log one warning (event `items_skipped`) that counts the skipped items and names the first of
+    them; nothing where there are none."""
+    if not skipped:
+        return
+    named = "; ".join(map(str, skipped[:NAMED_MAX]))
+    more = f"; and {len(skipped) - NAMED_MAX} more" if len(skipped) > NAMED_MAX else ""
+    logger.warning(
+        "%s skipped what it could not read (%d): %s%s", doing, len(skipped), named, more,
+        extra={"event": "items_skipped", "doing": doing, "skipped": len(skipped)},
+    )  # fmt: skip

@@ -1,0 +1,45 @@
+"""Ledgers that streams, objects and datasets name and that do not exist: looked for in the
+background, while somebody looks at a page."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from quire.client import Client
+from quire.errors import MetadataError
+from quire.http.background import LOOK_WAIT_S, Background
+from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
+
+LOOK_INTERVAL_S = 60.0
+"""Seconds between two looks at the records of all streams, objects and datasets."""
+LOOK_SHARE = 0.1
+"""The share of the time that looks may take: after a long one the next waits longer."""
+RECORDS_AT_ONCE = 64
+"""Records after which whoever asks something else has a turn."""
+PAUSE_S = 0.005
+
+
+class Lost(Background):
+    def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
+        super().__init__(monotonic, LOOK_INTERVAL_S, wait_s)
+        self.found: LostLedgers | None = None
+        """As far as the first look has come, then what the last whole look found."""
+
+    async def of(self, client: Client) -> LostLedgers | None:
+        """Return what was found; None: nothing was looked at yet."""
+        await self.refresh(lambda: self._look(client))
+        return self.found
+
+    async def _look(self, client: Client) -> None:
+        begun_s, first = self._monotonic(), self.found is None
+        try:
+            async for found in lost_ledgers(client):
+                if first or found.whole:
+                    self.found = found
+                if found.records % RECORDS_AT_ONCE == 0:
+                    await asyncio.sleep(PAUSE_S)
+        except MetadataError:
+            pass  # pages say by themselves that the store does not answer
+        took_s = self._monotonic() - begun_s
+        self.interval_s = max(LOOK_INTERVAL_S, took_s / LOOK_SHARE)

@@ -1,0 +1,16 @@
+"""Checks of the names and tokens that streams take, for callers that check before they begin."""
+
+from __future__ import annotations
+
+from quire.codec.stream_control import check_token
+from quire.codec.stream_name import stream_name
+from quire.streams.published import check_key_name
+from quire.streams.subscriptions import check_subscription_name
+
+__all__ = ["check_key_name", "check_stream_name", "check_subscription_name", "check_token"]
+
+
+def check_stream_name(name: str) -> str:
+    """Return `name` as it was given. UsageError where no stream can have it."""
+    stream_name(name)
+    return name

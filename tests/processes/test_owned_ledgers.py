@@ -1,0 +1,133 @@
+"""Ledgers that streams and objects need are not deleted by their id: the command line, the shell
+and HTTP refuse, and what was deleted all the same is reported."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+import quire
+from quire.admin.main import cli
+from quire.errors import NoSuchLedgerError
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+from .test_http import Http, url_in
+
+NAMESPACE = "/streams"
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    arguments = ["--http", "127.0.0.1:0", "--set", "min_free_bytes=0"]
+    with LocalCluster(3, bookie_args=arguments) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="module")
+def client(cluster: LocalCluster) -> Iterator[quire.blocking.Client]:
+    with quire.blocking.connect(cluster.uri) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def http(cluster: LocalCluster) -> Http:
+    return Http(url_in(cluster.bookies[0].log_path))
+
+
+@pytest.fixture
+def segment(client: quire.blocking.Client, request: pytest.FixtureRequest) -> int:
+    """The ledger of the one segment of a stream with the name of the test."""
+    streams = Namespace.create(client, NAMESPACE)
+    with streams.open_writer(request.node.name, create=True) as writer:
+        writer.append(b"one")
+    return streams.segments(request.node.name)[0].ledger_id
+
+
+def run(cluster: LocalCluster, *words: str) -> Result:
+    return CliRunner().invoke(cli, list(words), env={"QUIRE_METADATA": cluster.uri})
+
+
+def test_the_command_line(
+    cluster: LocalCluster, client: quire.blocking.Client, segment: int
+) -> None:
+    plain = client.create_ledger()
+    plain.close()
+    both = [str(plain.ledger_id), str(segment)]
+    for more in ((), ("--dry-run",)):
+        refused = run(cluster, "ledger", "delete", *both, *more)
+        assert refused.exit_code == 1
+        assert f"ledger {segment} belongs to stream test_the_command_line" in refused.stderr
+        assert "force" in refused.stderr
+    for ledger_id in (plain.ledger_id, segment):
+        client.ledger_metadata(ledger_id)  # none of them was deleted
+    forced = run(cluster, "ledger", "delete", *both, "--force")
+    assert forced.exit_code == 0, forced.output
+    assert f"warning: ledger {segment} belongs to stream" in forced.stderr
+    shown = run(cluster, "stream", "show", "test_the_command_line", "--namespace", NAMESPACE)
+    assert "lost       segment 1, 1 record from position" in shown.stdout
+    assert f"ledger {segment} does not exist any more" in shown.stdout
+    explained = run(cluster, "explain")
+    assert "Stream test_the_command_line in namespace /streams names a ledger" in explained.stdout
+    assert f"ledger {segment} (segment 1, 1 record" in explained.stdout
+    alone = run(cluster, "explain", "ledger", str(segment))
+    assert alone.exit_code == 1
+    assert f"ledger {segment} does not exist, and stream test_the_command_line" in alone.stderr
+
+
+def test_the_shell(cluster: LocalCluster, client: quire.blocking.Client, segment: int) -> None:
+    conf = cluster.bookies[0].directory.parent / "shell.conf"
+    conf.write_text(f"metadataServiceUri={cluster.uri}\n")
+    words = ("shell", "-conf", str(conf), "deleteledger", "-ledgerid", str(segment))
+    refused = run(cluster, *words)
+    assert refused.exit_code == 1
+    assert "belongs to stream test_the_shell in namespace /streams" in refused.stderr
+    client.ledger_metadata(segment)
+    assert run(cluster, *words, "-force").exit_code == 0
+    with pytest.raises(NoSuchLedgerError):
+        client.ledger_metadata(segment)
+
+
+def test_http(http: Http, client: quire.blocking.Client, segment: int) -> None:
+    path = f"/api/v1/ledger/delete?ledger_id={segment}"
+    status, body = http("DELETE", path)
+    assert status == 409
+    error: dict[str, Any] = body["error"]
+    assert (error["kind"], error["outcome_known"]) == ("LedgerOwnedError", True)
+    [owner] = error["owners"][str(segment)]
+    assert owner.startswith("stream test_http in namespace /streams (segment 1, 1 record")
+    assert http("DELETE", f"{path}&force=false")[0] == 409
+    client.ledger_metadata(segment)
+    assert http("DELETE", f"{path}&force=true") == (200, f"Deleted ledger: {segment}")
+    with pytest.raises(NoSuchLedgerError):
+        client.ledger_metadata(segment)
+    status, body = http("GET", f"/api/v1/quire/ledgers/{segment}/explain")
+    assert status == 404
+    assert "stream test_http in namespace /streams" in body["error"]["what"]
+    stream = http.get("/api/v1/quire/stream?name=test_http")
+    assert [one["ledger_id"] for one in stream["lost"]] == [segment]
+
+
+def test_an_object(cluster: LocalCluster, client: quire.blocking.Client, tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.write_bytes(b"x" * 100)
+    assert run(cluster, "object", "put", str(data), "jobs/1").exit_code == 0
+    shown = json.loads(run(cluster, "object", "show", "jobs/1", "--json").stdout)
+    assert "lost" not in shown
+    ledger_id = shown["ledger_id"]
+    refused = run(cluster, "ledger", "delete", str(ledger_id))
+    assert "belongs to object jobs/1 in bucket default (all of it, 100 bytes)" in refused.stderr
+    assert run(cluster, "ledger", "delete", str(ledger_id), "--force").exit_code == 0
+    assert json.loads(run(cluster, "object", "show", "jobs/1", "--json").stdout)["lost"] is True
+    assert "lost      the ledger does not exist any more" in (
+        run(cluster, "object", "show", "jobs/1").stdout
+    )
+    lost = json.loads(run(cluster, "explain", "cluster", "--json").stdout)["lost_ledgers"]
+    assert {"ledger": ledger_id, "kind": "object", "name": "jobs/1"}.items() <= (
+        next(one for one in lost["ledgers"] if one["ledger"] == ledger_id).items()
+    )

@@ -1,0 +1,714 @@
+"""One bad item in every pass over many: the pass skips it, names it, and does all else.
+
+`PASSES` has a test for every function that lists ledgers, marks, cookies or notes. The syntax tree
+says which functions do so: a new one fails `test_every_pass_is_here` until it has an entry.
+"""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import json
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import quire
+from quire.bookie.damage import DamageReports
+from quire.bookie.disk_replacement import Removal
+from quire.bookie.lost_directory import Holder
+from quire.bookie.over_replicated import OverReplicated
+from quire.clock import SystemClock
+from quire.codec.cookie import Cookie, encode
+from quire.errors import UnreadableMetadataError, UsageError
+from quire.http.api import Call
+from quire.http.cluster import ClusterRoutes, cluster_facts
+from quire.http.cluster_view import ClusterView
+from quire.http.dashboard import DashboardRoutes
+from quire.http.jobs import Jobs
+from quire.http.ours import OurRoutes
+from quire.http.problems import problems
+from quire.metadata.naming import pages_naming
+from quire.metadata.tree import Put
+from quire.metadata.unreadable import Unread
+from quire.replication import audit_pieces
+from quire.replication.at_risk import at_risk
+from quire.replication.audit import Audit
+from quire.replication.auditor import Auditor
+from quire.replication.autorecovery import Autorecovery
+from quire.replication.decommission import decommission
+from quire.replication.election import auditor_of
+from quire.replication.explain import explain_ledger
+from quire.replication.marks import Marks
+from quire.replication.move import MoveOptions, recover_bookie
+from quire.replication.rebalance import rebalance
+from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.status import (
+    LastFailure,
+    last_failure,
+    last_unreadable,
+    marked_ledgers,
+    note_failure,
+    overview,
+)
+from quire.replication.worker import forget_old_failures
+from quire.testing.simulation.world import bookie_id
+from tests.support.metadata import in_store
+from tests.support.poisoned import (
+    WHY,
+    File,
+    Scene,
+    broken_mark,
+    scene,
+    stray_mark,
+)
+from tests.support.waiting import until
+
+QUICK = MoveOptions(open_grace_s=1.0)
+LIMIT_S = 300.0
+NO_CALL = Call({}, {}, {})
+
+
+# -- autorecovery -----------------------------------------------------------------------------
+
+
+async def run_auditor(
+    there: Scene, stats: AutorecoveryStats, **settings: float
+) -> asyncio.Task[None]:
+    everything = {"ledger_check_interval_s": 0.0, "backoff_s": 0.5, **settings}
+    auditor = Auditor(
+        there.client,
+        there.locks,
+        settings=AutorecoverySettings(**everything),  # type: ignore[arg-type]
+        stats=stats,
+        clock=there.client.clock,
+        rng=random.Random(1),
+        log=there.log,
+    )
+    return asyncio.ensure_future(auditor.run())
+
+
+async def ended(task: asyncio.Task[Any]) -> None:
+    task.cancel()
+    await asyncio.wait([task])
+
+
+def auditor_marks_all_others(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        stats, lost = AutorecoveryStats(), await there.lost()
+        await asyncio.sleep(30)
+        running = await run_auditor(there, stats)
+        await until(lambda: stats.audits, right=lambda count: count > 0, limit_s=LIMIT_S)
+        for well in (there.ids[0], there.ids[2]):
+            mark = await there.locks.marked(well)
+            assert mark is not None
+            assert mark.value.replicas == (lost,)
+        assert await there.locks.marked(there.bad) is None
+        assert (stats.store_errors, stats.ledgers_unreadable) == (0, 1)
+        [told] = there.told("ledgers_unreadable")
+        assert (told["count"], list(told["ledgers"])) == (1, [there.bad])
+        assert WHY in told["ledgers"][there.bad]
+        # Status, explanation and metrics say it, and take it back once it can be read again.
+        found = await overview(there.store, clock=there.client.clock)
+        assert found.unreadable is not None
+        assert found.unreadable.sentence().startswith(f"ledger {there.bad}: {WHY}")
+        said = [one.what for one in problems([], json.loads(json.dumps(found.as_json())))]
+        assert any(f"ledger {there.bad} cannot be read" in one and WHY in one for one in said)
+        good = there.world.cluster.ledgers[there.ids[0]].data
+        there.world.cluster.ledgers[there.bad].data = good
+        await Marks(there.store).trigger()
+        await until(
+            lambda: last_unreadable(there.store), right=lambda note: note is None, limit_s=LIMIT_S
+        )
+        assert stats.ledgers_unreadable == 0
+        await ended(running)
+
+    scene(play)
+
+
+def auditor_checks_go_through_all(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        stats = AutorecoveryStats()
+        checks = ("ledger", "replicas", "placement")
+        intervals = {f"{name}_check_interval_s": 1e6 for name in checks}
+        running = await run_auditor(there, stats, **intervals)
+        await until(
+            lambda: (stats.ledger_checks, stats.replicas_checks, stats.placement_checks),
+            right=lambda done: done == (1, 1, 1),
+            limit_s=LIMIT_S,
+        )
+        assert (stats.store_errors, stats.ledgers_unreadable) == (0, 1)
+        await ended(running)
+
+    scene(play)
+
+
+def auditor_passes_a_broken_mark(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        stats, broken = AutorecoveryStats(), there.ids[0]
+        await broken_mark(there.store, broken)
+        await there.lost()
+        await asyncio.sleep(30)
+        running = await run_auditor(there, stats)
+        await until(lambda: stats.audits, right=lambda count: count > 0, limit_s=LIMIT_S)
+        assert await there.locks.marked(there.ids[2]) is not None
+        assert set(there.told("ledgers_unreadable")[0]["ledgers"]) == {broken, there.bad}
+        await ended(running)
+
+    scene(play)
+
+
+def auditor_begins_with_a_broken_delay(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        marks, stats = Marks(there.store), AutorecoveryStats()
+        await marks.set_delay(1)
+        path = f"{marks.root}/lostBookieRecoveryDelay"
+        await there.store.tree.commit(Put(path, b"soon"))
+        running = await run_auditor(there, stats)
+        await until(lambda: stats.audits, right=lambda count: count > 0, limit_s=LIMIT_S)
+        assert there.told("delay_unreadable")
+        assert "'soon'" in (await overview(there.store)).damaged[0]
+        await ended(running)
+
+    scene(play)
+
+
+def worker_heals_all_others(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        lost = await there.lost()
+        await asyncio.sleep(30)
+        for ledger_id in there.ids:
+            await there.locks.mark(ledger_id, [lost])
+        running = await _work(there)
+        for well in (there.ids[0], there.ids[2]):
+            await until(
+                lambda well=well: there.locks.marked(well),  # type: ignore[misc]
+                right=lambda mark: mark is None,
+                limit_s=LIMIT_S,
+            )
+            assert lost not in await there.members(well)
+        await asyncio.sleep(200)
+        failure = await last_failure(there.store, there.bad)
+        assert failure is not None
+        assert WHY in failure.reason
+        # A ledger of its own, no fault of the store; and it is tried more and more seldom.
+        assert not there.told("worker_failed")
+        assert 5 <= failure.attempts <= 12
+        await ended(running)
+
+    scene(play)
+
+
+def worker_passes_a_broken_mark(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        lost, broken = await there.lost(), there.ids[0]
+        await asyncio.sleep(30)
+        await broken_mark(there.store, broken)
+        await there.locks.mark(there.ids[2], [lost])
+        running = await _work(there)
+        await until(
+            lambda: there.locks.marked(there.ids[2]),
+            right=lambda mark: mark is None,
+            limit_s=LIMIT_S,
+        )
+        await asyncio.sleep(200)
+        failure = await last_failure(there.store, broken)
+        assert failure is not None
+        assert "its mark cannot be read" in failure.reason
+        assert 5 <= failure.attempts <= 12
+        assert not there.told("worker_failed")
+        await ended(running)
+
+    scene(play)
+
+
+def worker_does_not_spin_on_a_stray_mark(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        await stray_mark(there.store, at=5, of=7)
+        root = Marks(there.store).root
+        await there.store.tree.make_path(f"{root}/ledgers/urL0000000009")
+        running = await _work(there)
+        await asyncio.sleep(400)
+        failure = await last_failure(there.store, 5)
+        assert failure is not None
+        assert "urL0000000007 is where the mark of ledger 5" in failure.reason
+        assert 5 <= failure.attempts <= 12, "it rests longer and longer"
+        assert [one["path"] for one in there.told("mark_malformed")] == [
+            f"{root}/ledgers/urL0000000009"
+        ]
+        assert await there.store.tree.exists(f"{root}/ledgers/urL0000000009"), "nobody deletes it"
+        await forget_old_failures(there.client, there.locks)
+        assert await last_failure(there.store, 5) is not None, "it is as it was"
+        await ended(running)
+
+    scene(play)
+
+
+async def _work(there: Scene) -> asyncio.Task[None]:
+    worker = Autorecovery(
+        there.client,
+        "worker",
+        settings=AutorecoverySettings(backoff_s=1.0, poll_s=1.0, open_grace_s=2.0),
+        auditor=False,
+        clock=there.client.clock,
+        rng=random.Random(1),
+        log=there.log,
+    )
+    return asyncio.ensure_future(worker.run())
+
+
+def failures_are_forgotten_beside_a_broken_mark(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        await broken_mark(there.store, 5)
+        for ledger_id in (4, 5, 6):
+            await note_failure(there.store, ledger_id, LastFailure("x", 1, 1, 1, "w"))
+        await forget_old_failures(there.client, there.locks)
+        left = [await last_failure(there.store, one) for one in (4, 5, 6)]
+        assert [one is None for one in left] == [True, False, True]
+
+    scene(play)
+
+
+def marks_are_listed_and_counted(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        await there.locks.mark(3, ["a:1"])
+        await broken_mark(there.store, 4)
+        await stray_mark(there.store, at=5, of=7)
+        await there.locks.mark(6, ["a:1"])
+        await note_failure(there.store, 4, LastFailure("broken", 1, 1, 1, "w"))
+        found = {one.ledger: one async for one in marked_ledgers(there.store)}
+        assert list(found) == [3, 4, 5, 6]
+        assert "cannot be understood" in found[4].sentence()
+        assert "belongs" in found[5].sentence()
+        root = Marks(there.store).root
+        await there.store.tree.make_path(f"{root}/ledgers/odd")
+        whole = await overview(there.store)
+        assert (whole.marked, whole.failing) == (4, 1)
+        assert whole.damaged == (f"{root}/ledgers/odd is among the marks, and is no mark",)
+        client = there.client
+
+        async def connect() -> quire.Client:
+            return client
+
+        view = ClusterView(client.clock.monotonic, no_fetch)
+        for routes in (
+            OurRoutes(connect, Jobs(client.clock), view, "x").marked,
+            DashboardRoutes(connect, Jobs(client.clock), view, "x").work,
+        ):
+            answer = await routes(NO_CALL)
+            listed = answer["marked"] if "marked" in answer else answer["ledgers"]
+            assert [one["ledger"] for one in listed] == [3, 4, 5, 6]
+        apache = ClusterRoutes(connect, Jobs(client.clock), "x")
+        assert await apache.marked(NO_CALL) == [3, 4, 5, 6]
+        assert (await cluster_facts(client))["clusterUnderReplicated"]
+        await view.close()
+
+    scene(play)
+
+
+async def no_fetch(*_: Any, **__: Any) -> Any:
+    raise AssertionError("no bookie has an HTTP server")
+
+
+def a_vote_that_makes_no_sense(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        tree, root = there.store.tree, f"{Marks(there.store).root}/auditorelection"
+        await tree.make_path(f"{root}/V_0000000000", b"{{{")
+        found = await auditor_of(there.store)
+        assert found is not None
+        assert "cannot be understood" in found.owner
+        assert (await overview(there.store)).auditor == found.owner
+
+    scene(play)
+
+
+# -- jobs -------------------------------------------------------------------------------------
+
+
+def recover_does_all_others(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        lost = await there.lost()
+        await asyncio.sleep(30)
+        done = await recover_bookie(there.client, there.locks, lost, options=QUICK)
+        assert done.ledgers == len(done.moves) == 2
+        assert not done.complete, "the ledger that cannot be read may name the bookie"
+        assert [one.ledger for one in done.unreadable] == [there.bad]
+        assert WHY in done.unreadable[0].why
+        assert done.as_json()["left"]["unreadable"] == 1
+
+    scene(play)
+
+
+def decommission_keeps_the_cookie(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        bookie = sorted(await there.members(there.ids[0]))[0]
+
+        async def run() -> Any:
+            now_ms = there.client.clock.now_ms
+            return await decommission(
+                there.client, there.locks, bookie, owner="x", now_ms=now_ms, options=QUICK
+            )
+
+        good = there.world.cluster.ledgers[there.ids[0]].data
+        found = await run()
+        assert not found.drained
+        assert not found.cookie_removed
+        assert found.moved.unreadable_count == 1
+        for well in (there.ids[0], there.ids[2]):
+            assert bookie not in await there.members(well), "all other work is done"
+        assert await there.store.read_cookie(bookie)
+        # Once it can be read again, it names the bookie after all: nothing was lost.
+        there.world.cluster.ledgers[there.bad].data = good
+        found = await run()
+        assert found.drained
+        assert found.cookie_removed
+        assert bookie not in await there.members(there.bad)
+
+    scene(play)
+
+
+def rebalance_leaves_it_out(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        done = await rebalance(there.client, there.locks, random.Random(1))
+        assert done.plan.before
+        assert not done.left
+        assert [one.ledger for one in done.unreadable] == [there.bad]
+        assert done.as_json()["unreadable"] == 1
+
+    scene(play)
+
+
+def risks_are_counted(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        lost = await there.lost()
+        others = {bookie_id(name) for name in there.world.disks} - {lost}
+        found = [one async for one in at_risk(there.client, others, {"x": {lost}})][-1]
+        assert (found.ledgers, found.lacking, found.skipped) == (2, 2, 1)
+        assert found.skipped_first[0][0] == there.bad
+        view = ClusterView(there.client.clock.monotonic, no_fetch, wait_s=5.0)
+        seen = await view.risks.of(there.client, others, {"x": {lost}})
+        assert seen == found
+        await view.close()
+
+    scene(play)
+
+
+def audit_reads_all_others(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        audit, client = Audit(), there.client
+        for piece in audit.looking(there.ids):
+            audit.saw(await audit_pieces.look(client, piece))
+        there.poison(there.ids[2])  # meanwhile
+        for turn in audit.reading():
+            for piece in turn:
+                audit.has_read(await audit_pieces.read(client, piece))
+        assert audit.entries == 3 * 20
+        assert set(audit.unread.named) == {there.bad, there.ids[2]}
+        assert await audit.findings(client) == []
+
+    scene(play)
+
+
+def bookies_that_are_named_are_found(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        bookie, unread = sorted(await there.members(there.ids[0]))[0], Unread()
+        found = [
+            ledger_id
+            async for page in pages_naming(there.store, bookie, lambda count: None, unread)
+            for ledger_id, _ in page
+        ]
+        assert there.ids[0] in found
+        assert there.bad not in found
+        assert list(unread.named) == [there.bad]
+
+    scene(play)
+
+
+def a_directory_is_kept(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        bookie = sorted(await there.members(there.ids[0]))[0]
+        here = [set(there.world.bookies[bookie.partition(":")[0]].store.ledger_ids())]
+        holder = Holder(bookie, "", ("/a", "/b"), 0)
+        removal = Removal(holder, "/a", [], here, {})
+        with pytest.raises(UsageError, match=f"ledger {there.bad} cannot be read .*format 9"):
+            await removal.check_not_needed(there.store)
+
+    scene(play)
+
+
+def bookie_keeps_what_it_cannot_judge(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        bookies = there.world.bookies
+        name = next(one for one in sorted(bookies) if there.bad in bookies[one].store.ledger_ids())
+        bookie, clock = bookies[name], there.client.clock
+        instance = await there.store.instance_id()
+        here = set(bookie.store.ledger_ids())
+        passes = OverReplicated(bookie.store, there.store, clock, bookie_id(name), instance)
+        for _ in range(2):
+            assert await passes.collect(there.log) == []
+        assert list(passes.unread.named) == [there.bad]
+        assert there.told("over_replicated_unreadable")
+        assert set(bookie.store.ledger_ids()) == here
+        reports = DamageReports(bookie.store, there.store, clock, bookie_id(name), instance)
+        await reports.report(there.log)
+
+    scene(play)
+
+
+# -- lists over HTTP --------------------------------------------------------------------------
+
+
+def http_lists_name_it(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        client = there.client
+
+        async def connect() -> quire.Client:
+            return client
+
+        view = ClusterView(client.clock.monotonic, no_fetch)
+        apache = ClusterRoutes(connect, Jobs(client.clock), "x")
+        found = await apache.list(Call({}, {"print_metadata": True}, {}))
+        assert set(found) == {str(one) for one in there.ids}
+        assert WHY in found[str(there.bad)]["error"]
+        ours = await OurRoutes(connect, Jobs(client.clock), view, "x").ledgers(NO_CALL)
+        assert [one["ledger_id"] for one in ours["ledgers"]] == there.ids
+        assert WHY in ours["ledgers"][1]["error"]
+        await view.close()
+
+    scene(play)
+
+
+# -- commands ---------------------------------------------------------------------------------
+
+
+def ledger_list_goes_on(tmp_path: Path) -> None:
+    file = File(tmp_path)
+    result = file.run("ledger", "list", "--json")
+    lines = [json.loads(line) for line in result.stdout.splitlines()]
+    assert [one["ledger_id"] for one in lines] == file.ids
+    assert WHY in lines[1]["error"]
+    assert "state" in lines[2]
+    assert result.exit_code == 1
+    assert f"ledger {file.bad}" in result.stderr
+    assert file.run("ledger", "list").exit_code == 0, "ids are known"
+
+
+def shell_lists_go_on(tmp_path: Path) -> None:
+    file = File(tmp_path)
+    for words in (
+        ("listledgers", "-meta"),
+        ("listledgers", "-bookieid", "b:3181"),
+        ("recover", "-query", "b:3181"),
+        ("updateBookieInLedger", "-srcBookie", "b:3181", "-destBookie", "x:3181", "--dry-run"),
+    ):
+        result = file.run("shell", *words)
+        for well in (file.ids[0], file.ids[2]):
+            assert str(well) in result.stdout, words
+        assert result.exit_code == 1, words
+        assert f"ledger {file.bad} skipped" in result.stderr, words
+
+
+def shell_restores_metadata_that_cannot_be_read(tmp_path: Path) -> None:
+    file, saved = File(tmp_path), tmp_path / "saved"
+    dump = file.run("shell", "ledgermetadata", "-l", str(file.ids[0]), "-dumptofile", str(saved))
+    assert dump.exit_code == 0
+    bad = ("shell", "ledgermetadata", "-l", str(file.bad))
+    assert file.run(*bad, "-restorefromfile", str(saved)).exit_code == 1, "without -update"
+    assert file.run(*bad, "-restorefromfile", str(saved), "-update").exit_code == 0
+    assert file.run("ledger", "list", "--json").exit_code == 0
+
+
+def cookies_are_kept(tmp_path: Path) -> None:
+    file = File(tmp_path)
+
+    async def cookie(store: Any) -> None:
+        made = Cookie.of("z:3181", ["/z"], ["/z"], await store.instance_id(), None)
+        await store.write_cookie("z:3181", encode(made), None)
+        await store.write_cookie("y:3181", b"nonsense", None)
+
+    in_store(file.uri, cookie)
+    words = ("bookie", "cookie", "delete", "z:3181", "--metadata", file.uri, "--yes")
+    result = file.run(*words)
+    assert result.exit_code != 0
+    assert f"the metadata of ledger {file.bad} cannot be read" in result.stderr
+    assert WHY in result.stderr
+    assert "--force" not in result.stderr
+    shown = file.lines("bookie", "cookie", "show", "--metadata", file.uri, "--json")
+    assert [bool(one["problems"]) for one in shown] == [True, False], "one of them is nonsense"
+
+
+def autorecovery_lists_go_on(tmp_path: Path) -> None:
+    file = File(tmp_path)
+
+    async def mark(store: Any) -> None:
+        from quire.replication.locks import ReplicationLocks
+
+        locks = ReplicationLocks(store, "x", SystemClock())
+        await locks.mark(3, ["a:3181"])
+        await broken_mark(store, 4)
+        await locks.mark(6, ["a:3181"])
+        await store.tree.make_path(f"{locks.root}/ledgers/odd")
+
+    in_store(file.uri, mark)
+    result = file.run("autorecovery", "list")
+    assert result.exit_code == 0
+    assert [line.split()[0] for line in result.stdout.splitlines()] == ["3", "4", "6"]
+    assert "ledgers/odd is among the marks" in result.stderr
+    shell = file.run("shell", "listunderreplicated")
+    assert shell.exit_code == 0
+    assert "count: 3" in shell.stdout
+    status = file.run("autorecovery", "status")
+    assert status.exit_code == 0
+    assert "damaged: " in status.stdout
+
+
+def errors_name_the_ledger(tmp_path: Path) -> None:
+    file = File(tmp_path)
+    for words in (
+        ("ledger", "show", str(file.bad)),
+        ("explain", "ledger", str(file.bad)),
+        ("shell", "ledgermetadata", "-l", str(file.bad)),
+    ):
+        result = file.run(*words)
+        assert result.exit_code != 0
+        assert f"the metadata of ledger {file.bad} cannot be read" in result.stderr, words
+        assert "No bookie deletes its entries meanwhile" in result.stderr, words
+
+
+def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
+    async def play(there: Scene) -> None:
+        metadata = await there.store.read_ledger(there.ids[0])
+        with pytest.raises(quire.errors.LedgerExistsError):
+            await there.store.create_ledger(metadata.value, there.bad)
+        made, _ = await there.store.create_ledger(metadata.value)
+        assert made not in there.ids
+        with pytest.raises(UnreadableMetadataError) as caught:
+            await explain_ledger(there.client, there.bad)
+        assert (caught.value.ledger_id, caught.value.version is not None) == (there.bad, True)
+
+    scene(play)
+
+
+# -- the table --------------------------------------------------------------------------------
+
+Play = Callable[[Path], None]
+
+PASSES: dict[str, tuple[Play, ...]] = {
+    "admin/autorecovery.py _list": (autorecovery_lists_go_on,),
+    "admin/bookie_cookie.py _cluster_s": (cookies_are_kept,),
+    "admin/bookie_disk_replace.py _loss": (bookies_that_are_named_are_found,),
+    "admin/bookie_identity.py pages_naming": (bookies_that_are_named_are_found,),
+    "admin/bookie_identity.py ledgers_naming": (cookies_are_kept,),
+    "admin/bookie_identity.py check_not_needed": (cookies_are_kept,),
+    "admin/ledger_list.py _pieces": (ledger_list_goes_on, errors_name_the_ledger),
+    "admin/shell_ledgers.py each_metadata": (shell_lists_go_on,),
+    "admin/shell_ledgers.py list_ledgers.work": (
+        shell_lists_go_on,
+        shell_restores_metadata_that_cannot_be_read,
+    ),
+    "admin/shell_rename.py _rename_all": (shell_lists_go_on,),
+    "admin/shell_replicas.py _query.work": (shell_lists_go_on,),
+    "admin/shell_replicas.py list_underreplicated.work": (autorecovery_lists_go_on,),
+    "bookie/damage.py DamageReports._look_at_everything": (bookie_keeps_what_it_cannot_judge,),
+    "bookie/disk_replacement.py Removal.check_not_needed": (a_directory_is_kept,),
+    "http/cluster.py ClusterRoutes.list": (http_lists_name_it,),
+    "http/cluster.py ClusterRoutes.marked": (marks_are_listed_and_counted,),
+    "http/cluster.py cluster_facts": (marks_are_listed_and_counted,),
+    "http/dashboard.py DashboardRoutes.work": (marks_are_listed_and_counted,),
+    "http/mark_counts.py MarkCounts._count": (marks_are_listed_and_counted,),
+    "http/ours.py OurRoutes.ledgers": (http_lists_name_it,),
+    "http/ours.py OurRoutes.marked": (marks_are_listed_and_counted,),
+    "http/risks.py Risks._count": (risks_are_counted,),
+    "replication/at_risk.py at_risk": (risks_are_counted,),
+    "replication/auditor.py Auditor._pages": (
+        auditor_marks_all_others,
+        auditor_checks_go_through_all,
+        auditor_passes_a_broken_mark,
+        auditor_begins_with_a_broken_delay,
+    ),
+    "replication/decommission.py decommission": (decommission_keeps_the_cookie,),
+    "replication/decommission.py _Decommissioning.pass_over": (decommission_keeps_the_cookie,),
+    "replication/election.py auditor_of": (a_vote_that_makes_no_sense,),
+    "replication/move.py moves_of": (recover_does_all_others,),
+    "replication/move.py recover_bookie": (recover_does_all_others, audit_reads_all_others),
+    "replication/rebalance.py rebalance": (rebalance_leaves_it_out,),
+    "replication/rebalance.py plan_for": (rebalance_leaves_it_out,),
+    "replication/status.py marked_ledgers": (marks_are_listed_and_counted,),
+    "replication/status.py count_marks": (marks_are_listed_and_counted,),
+    "replication/status.py overview": (marks_are_listed_and_counted,),
+    "replication/worker.py Worker._pick": (
+        worker_heals_all_others,
+        worker_passes_a_broken_mark,
+        worker_does_not_spin_on_a_stray_mark,
+    ),
+    "replication/worker.py forget_old_failures": (failures_are_forgotten_beside_a_broken_mark,),
+    "client/client.py Client.list_ledgers": (a_new_ledger_does_not_stumble_over_it,),
+}
+"""The functions that list items and read them, and what is played for each."""
+
+NAMES_ONLY = {
+    "admin/cluster_erase.py erase_now": "it deletes nodes by name, and reads none",
+    "admin/demo.py Watch.__init__": "the demo lists ids of its own cluster",
+    "admin/demo.py entries_of": "the demo reads what it wrote itself",
+    "admin/shell_cluster.py list_bookies.work": "names of cookies",
+    "bookie/garbage.py collect_garbage": "a ledger that is listed is alive, readable or not",
+    "client/blocking.py Client.list_ledgers.collect": "ids",
+    "http/bookie_list.py bookie_facts": "names of cookies",
+    "replication/auditor.py Auditor._prepare": "names of cookies",
+    "replication/election.py Election._votes": "names of votes; values are read one by one",
+    "replication/locks.py ReplicationLocks.strays": "names",
+    "replication/marks.py Marks._names": "names; `walk` passes over those that are no ids",
+    "replication/marks.py Marks.locked": "names that are no locks are left out",
+    "replication/move_result.py check_known": "names of cookies",
+    "replication/pauses.py Pauses.all": "what cannot be understood pauses all the same",
+    "replication/running.py running_jobs": "what cannot be understood is left out",
+    "replication/status.py failing_ledgers": "names that are no ids are left out",
+}
+"""The functions that list items and need nothing of them that could be unreadable, and why."""
+
+LISTING = {
+    "at_risk", "children", "count_marks", "each_metadata", "failing_ledgers", "ledgers_naming",
+    "list_cookies", "list_ledgers", "list_values", "marked_ledgers", "moves_of", "pages_naming",
+    "plan_for", "walk",
+}  # fmt: skip
+"""Calls that list items."""
+ELSEWHERE = ("metadata/", "testing/", "streams/", "spark/", "client/datasets.py")
+"""The drivers, tools for tests, and rooms whose passes have tests of their own."""
+
+
+def passes() -> Iterator[str]:
+    """Every function that lists items, as `file function`."""
+    root = Path(quire.__file__).parent
+    for file in sorted(root.rglob("*.py")):
+        name = file.relative_to(root).as_posix()
+        if not name.startswith(ELSEWHERE):
+            yield from _listing(ast.parse(file.read_text(encoding="utf-8")), name, ())
+
+
+def _listing(node: ast.AST, file: str, within: tuple[str, ...]) -> Iterator[str]:
+    if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+        within = (*within, node.name)
+    if isinstance(node, ast.Call):
+        called = node.func
+        name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+        if name in LISTING:
+            yield f"{file} {'.'.join(within)}"
+    for below in ast.iter_child_nodes(node):
+        yield from _listing(below, file, within)
+
+
+def test_every_pass_is_here() -> None:
+    found, known = set(passes()), {*PASSES, *NAMES_ONLY}
+    assert found - known == set(), "a new pass: poison one of its items, in PASSES"
+    assert known - found == set(), "these list nothing any more"
+
+
+PLAYS = sorted({play for plays in PASSES.values() for play in plays}, key=lambda one: one.__name__)
+
+
+@pytest.mark.parametrize("play", PLAYS, ids=lambda one: one.__name__)
+def test_one_bad_item_stops_nothing(play: Play, tmp_path: Path) -> None:
+    play(tmp_path)

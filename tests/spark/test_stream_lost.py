@@ -1,0 +1,153 @@
+"""Spark on a stream one of whose ledgers was deleted behind its back."""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from typing import Any
+
+import pytest
+from streams import NAMESPACE as NAMESPACE
+from streams import append, batches, numbered, rows, stream_reader, values
+
+from quire.client import blocking
+from quire.errors import StreamGapError
+from quire.spark import stream_query
+from quire.streams.blocking import Namespace
+from quire.testing.cluster import LocalCluster
+
+pytestmark = pytest.mark.spark
+
+LIMIT_S = 60.0
+LOST = "records from 2:0:0 to before 3:0:0 are lost"
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quire.spark.stream_query.POLL_S", 0.05)
+    monkeypatch.setattr("quire.spark.stream_source.IDLE_GAP_S", 60.0)
+    monkeypatch.setattr("quire.spark.stream_view.LOOK_DELAY_S", 0.01)
+
+
+def write(streams: Namespace, name: str, payloads: list[bytes], *, leave_open: bool) -> None:
+    writer = streams.open_writer(name, create=True)
+    writer.append_many(payloads)
+    writer.roll() if not leave_open else None
+    writer.abandon()
+
+
+def lose(client: blocking.Client, streams: Namespace, name: str, lssn: int) -> None:
+    (segment,) = [each for each in streams.segments(name) if each.lssn == lssn]
+    client.delete_ledger(segment.ledger_id)
+
+
+@pytest.fixture(params=["in progress", "completed"])
+def lost(
+    request: pytest.FixtureRequest, streams: Namespace, client: blocking.Client, name: str
+) -> str:
+    """A stream whose segment 2 has lost its ledger: while it was written, or later."""
+    name = re.sub(r"\W+", "-", name).strip("-")
+    append(streams, name, numbered(0, 10))
+    write(streams, name, numbered(10, 20), leave_open=request.param == "in progress")
+    lose(client, streams, name, 2)
+    append(streams, name, numbered(20, 30))
+    return name
+
+
+def test_batches(cluster: LocalCluster, lost: str) -> None:
+    with pytest.raises(StreamGapError, match=LOST):
+        rows(cluster.uri, stream=lost)
+    there = numbered(0, 10) + numbered(20, 30)
+    assert values(cluster.uri, stream=lost, failOnDataLoss="false") == there
+    assert values(cluster.uri, stream=lost, start="3:0:0") == numbered(20, 30)
+
+
+def test_counts_do_not_count_what_was_kept_free(
+    cluster: LocalCluster, streams: Namespace, lost: str
+) -> None:
+    if streams.segments(lost)[1].lost:
+        with pytest.raises(StreamGapError, match=LOST):
+            rows(cluster.uri, stream=lost, columns="segment")
+        found = rows(cluster.uri, stream=lost, columns="segment", failOnDataLoss="false")
+        assert len(found) == 20
+
+
+def drain(reader: Any, offset: Any, count: int) -> tuple[Any, list[bytes]]:
+    """Triggers until so many records were read."""
+    found: list[bytes] = []
+    deadline = time.monotonic() + LIMIT_S
+    while len(found) < count:
+        end = reader.latestOffset(offset, reader.getDefaultReadLimit())
+        if end != offset:
+            for batch in batches(reader, reader.partitions(offset, end)):
+                found += batch.column("value").to_pylist()
+            offset = json.loads(json.dumps(end))
+        assert time.monotonic() < deadline, found
+    assert len(found) == count
+    return offset, found
+
+
+@pytest.mark.parametrize("limit", [{}, {"maxRecordsPerTrigger": 4}, {"maxBytesPerTrigger": "64"}])
+def test_queries(cluster: LocalCluster, lost: str, limit: dict[str, Any]) -> None:
+    options = {"stream": lost, "columns": "value", **limit}
+    careful = stream_reader(cluster.uri, **options)
+    careless = stream_reader(cluster.uri, failOnDataLoss="false", **options)
+    try:
+        with pytest.raises(StreamGapError, match=f"stream {lost}: {LOST}"):
+            drain(careful, careful.initialOffset(), 20)
+        _, found = drain(careless, careless.initialOffset(), 20)
+        assert found == numbered(0, 10) + numbered(20, 30)
+    finally:
+        careful.stop()
+        careless.stop()
+
+
+def test_a_query_within_the_segment(
+    cluster: LocalCluster, streams: Namespace, client: blocking.Client, name: str
+) -> None:
+    """It had read a part of the segment, its ledger is deleted, a new writer keeps the gap."""
+    with streams.open_writer(name, create=True) as writer:
+        writer.append_many(numbered(0, 10))
+    writer = streams.open_writer(name)
+    writer.append_many(numbered(10, 20))
+    careful = stream_reader(cluster.uri, stream=name, columns="value")
+    careless = stream_reader(cluster.uri, stream=name, columns="value", failOnDataLoss="false")
+    try:
+        offset, _ = drain(careful, careful.initialOffset(), 20)
+        drain(careless, careless.initialOffset(), 20)
+        assert offset["streams"] == {name: "2:1:0"}
+        careful.stop()
+        careless.stop()
+        lose(client, streams, name, 2)
+        writer.abandon()
+        append(streams, name, numbered(20, 30))
+        with pytest.raises(StreamGapError, match="from 2:1:0 to before 3:0:0 are lost"):
+            drain(careful, offset, 10)
+        offset, found = drain(careless, offset, 10)
+        assert found == numbered(20, 30)
+        assert offset["streams"] == {name: "4:0:0"}
+    finally:
+        careful.stop()
+        careless.stop()
+
+
+def test_before_the_next_writer_comes(
+    cluster: LocalCluster,
+    streams: Namespace,
+    client: blocking.Client,
+    name: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The query waits for a while, and then says what is gone and what to do."""
+    monkeypatch.setattr(stream_query, "PATIENCE_S", 0.2)
+    write(streams, name, numbered(0, 10), leave_open=True)
+    lose(client, streams, name, 1)
+    reader = stream_reader(cluster.uri, stream=name, columns="value")
+    message = f"stream {name}: the ledger of the segment that is being written is gone"
+    try:
+        with pytest.raises(StreamGapError, match=message) as caught:
+            drain(reader, reader.initialOffset(), 10)
+        assert "Open the stream for writing" in str(caught.value)
+    finally:
+        reader.stop()

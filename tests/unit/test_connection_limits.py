@@ -1,0 +1,221 @@
+"""Which connections a bookie keeps, and what it holds of requests that do not come to their end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from quire.bookie import connection_limits
+from quire.bookie.connection_limits import FREE_PARTIAL_BYTES
+from quire.bookie.server import Bookie
+from quire.client import Client
+from quire.codec import frames, v3
+from quire.codec.digest import DigestType, master_key
+from quire.codec.entry import EntryCodec
+from quire.config import ClientConfig, TlsClientConfig
+from quire.errors import BookieUnavailableError
+from quire.net.channel import BookieChannel
+from quire.net.control import ControlChannel
+from quire.net.handshake import Dialer
+from quire.net.network import AsyncioNetwork
+from tests.support.bookie import SMALL, Peer, memory_metadata, peer_of, running_bookie
+from tests.support.waiting import until
+
+KEY = master_key(b"")
+KIB = 1024
+
+
+def add(entry_id: int, size: int = 100, ledger: int = 7) -> bytes:
+    codec = EntryCodec(ledger, DigestType.CRC32C, b"")
+    return frames.add_request(KEY, codec.pack(entry_id, entry_id - 1, 0, bytes(size)))
+
+
+async def prove(peer: Peer) -> None:
+    """Complete a request."""
+    refusal = frames.read_response(frames.Code.NO_LEDGER, 1, 0)
+    assert await peer.ask(frames.read_request(1, 0)) == refusal
+
+
+@asynccontextmanager
+async def silent_peers(bookie: Bookie, count: int) -> AsyncIterator[list[Peer]]:
+    async with AsyncExitStack() as stack:
+        before = bookie.service.counters.connections
+        yield [await stack.enter_async_context(peer_of(bookie)) for _ in range(count)]
+        assert bookie.service.counters.connections >= before + count
+
+
+@pytest.fixture
+def no_grace(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection_limits, "NEWCOMER_GRACE_S", 0.0)
+    monkeypatch.setattr(connection_limits, "PARTIAL_GRACE_S", 0.0)
+
+
+# -- places -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_silent_connections_lock_nobody_out(tmp_path: Path) -> None:
+    config = replace(SMALL, max_connections=10)
+    async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as honest:
+        await prove(honest)
+        async with silent_peers(bookie, 30):
+            limits = bookie.service.limits
+            await until(lambda: limits.counters.displaced == 25)
+            assert len(limits.newcomers) == 5
+            assert await honest.ask(add(0)) == frames.add_response(0, 7, 0)
+            async with peer_of(bookie) as newcomer:
+                assert await newcomer.ask(add(1)) == frames.add_response(0, 7, 1)
+            assert limits.counters.refused == 0
+
+
+async def test_idle_connections_give_way_when_there_is_no_other_place(tmp_path: Path) -> None:
+    config = replace(SMALL, max_connections=3, idle_timeout_s=0.05)
+    async with running_bookie(tmp_path, config) as bookie, AsyncExitStack() as stack:
+        a, b, c = peers = [await stack.enter_async_context(peer_of(bookie)) for _ in range(3)]
+        for peer in peers:
+            await prove(peer)
+        await asyncio.sleep(0.1)  # They are silent for longer than the time-out.
+        await prove(b)
+        await prove(c)
+        async with peer_of(bookie) as d:
+            await prove(d)
+            assert await a.receive() == b""  # It was silent for the longest time.
+        await prove(b)
+
+
+async def test_a_bookie_without_a_place_says_so(tmp_path: Path) -> None:
+    config = replace(SMALL, max_connections=2, idle_timeout_s=60.0)
+    told: list[str] = []
+
+    def log(event: str, **fields: object) -> None:
+        told.append(event)
+
+    async with running_bookie(tmp_path, config, log=log) as bookie, AsyncExitStack() as stack:
+        for _ in range(2):
+            await prove(await stack.enter_async_context(peer_of(bookie)))
+        async with peer_of(bookie) as refused:
+            assert await refused.receive() == frames.CONNECTION_REFUSED
+            assert await refused.receive() == b""
+        address = (await bookie.metadata.bookies()).find(bookie.bookie_id)
+        assert address is not None
+        where = (bookie.bookie_id, address.host, address.port)
+        dialer = Dialer(AsyncioNetwork(), ClientConfig())
+        words = "refuses the connection: it is at its limit of connections.*max_connections"
+        channel = await dialer.connect(*where, BookieChannel(bookie.bookie_id))
+        with pytest.raises(BookieUnavailableError, match=words):
+            await channel.read(7, 0)
+        control = await dialer.connect(*where, ControlChannel(bookie.bookie_id))
+        with pytest.raises(BookieUnavailableError, match=words):
+            await control.read_lac(7)
+        secured = Dialer(AsyncioNetwork(), ClientConfig(tls=TlsClientConfig()))
+        with pytest.raises(BookieUnavailableError, match=words):
+            await secured.connect(*where, BookieChannel(bookie.bookie_id))
+        assert bookie.service.limits.counters.refused == 4
+        assert told.count("connections_refused") == 1  # A flood is one line a second.
+
+
+async def test_a_connection_without_a_request_is_closed_in_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = replace(SMALL, first_request_timeout_s=0.2)
+    async with running_bookie(tmp_path, config) as bookie:
+        async with peer_of(bookie) as honest, peer_of(bookie) as silent:
+            await honest.ask(add(0))
+            async with peer_of(bookie) as polling:
+                polling.send(v3.long_poll_request(1, 7, 0, 60_000))  # It waits, and that is fine.
+                assert await silent.receive() == b""
+                assert await honest.ask(add(1)) == frames.add_response(0, 7, 1)
+                assert len(bookie.service.connections) == 2
+        assert bookie.service.limits.counters.silent == 1
+
+
+async def test_a_writer_survives_that_its_idle_connections_give_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are closed to admit others; the client connects again for the next append."""
+    monkeypatch.setattr(connection_limits, "SWEEP_S", 0.0)
+    metadata = memory_metadata()
+    config = replace(SMALL, max_connections=2, idle_timeout_s=0.05)
+    async with running_bookie(tmp_path, config, metadata) as bookie:
+        client = Client(metadata=metadata)
+        async with client:
+            writer = await client.create_ledger(ensemble_size=1, write_quorum=1, ack_quorum=1)
+            await writer.append(b"a")
+            for number in range(3):
+                await asyncio.sleep(0.1)  # It is silent for longer than the time-out.
+                async with peer_of(bookie) as one:
+                    await prove(one)
+                    async with peer_of(bookie) as two:
+                        await prove(two)
+                assert await writer.append(b"b") == number + 1
+            await writer.close()
+        assert bookie.service.limits.counters.displaced >= 1
+
+
+# -- unfinished requests ----------------------------------------------------------------------
+
+LARGE = add(0, 400 * KIB)
+BOUND = replace(SMALL, max_partial_bytes=1024 * KIB)
+
+
+@pytest.mark.usefixtures("no_grace")
+async def test_unfinished_requests_have_a_bound(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, BOUND) as bookie, peer_of(bookie) as honest:
+        await prove(honest)
+        limits = bookie.service.limits
+        most = 0
+        async with silent_peers(bookie, 20) as hostile:
+            for peer in hostile:
+                peer.send(LARGE[: 300 * KIB])
+                most = max(most, limits.partial_bytes)
+            await until(lambda: limits.counters.partial_cut >= 16)
+            assert max(most, limits.partial_bytes) <= 2 * BOUND.max_partial_bytes
+            assert await honest.ask(LARGE) == frames.add_response(0, 7, 0)
+        await until(lambda: len(bookie.service.connections) == 1)
+        assert limits.partial_bytes == 0
+
+
+async def test_honest_large_requests_beyond_the_bound_come_to_their_end(tmp_path: Path) -> None:
+    """None is old enough to be closed: they are read one after the other."""
+    async with running_bookie(tmp_path, BOUND) as bookie, silent_peers(bookie, 6) as peers:
+        for number, peer in enumerate(peers):
+            peer.send(add(0, 400 * KIB, ledger=number)[: 300 * KIB])
+        await asyncio.sleep(0.05)
+        for number, peer in enumerate(peers):
+            peer.send(add(0, 400 * KIB, ledger=number)[300 * KIB :])
+        for number, peer in enumerate(peers):
+            assert await peer.receive() == frames.add_response(0, number, 0)
+        assert bookie.service.limits.counters.partial_cut == 0
+        assert bookie.service.limits.partial_bytes == 0
+
+
+async def test_an_unfinished_request_has_its_time(tmp_path: Path) -> None:
+    config = replace(SMALL, partial_frame_timeout_s=0.2)
+    async with running_bookie(tmp_path, config) as bookie:
+        async with peer_of(bookie) as honest, peer_of(bookie) as slow:
+            await prove(slow)
+            slow.send(LARGE[:100])
+            assert await slow.receive() == b""
+            for number in range(3):
+                assert await honest.ask(add(number)) == frames.add_response(0, 7, number)
+        assert bookie.service.limits.counters.partial_cut == 1
+
+
+async def test_small_unfinished_requests_are_not_counted(tmp_path: Path) -> None:
+    async with running_bookie(tmp_path, BOUND) as bookie, peer_of(bookie) as peer:
+        peer.send(LARGE[: FREE_PARTIAL_BYTES - 1])
+        await until(lambda: bookie.service.received_s > 0)
+        assert bookie.service.limits.partial_bytes == 0
+        assert await peer.ask(LARGE[FREE_PARTIAL_BYTES - 1 :]) == frames.add_response(0, 7, 0)
+
+
+async def test_a_bookie_takes_no_larger_frames_than_it_says(tmp_path: Path) -> None:
+    config = replace(SMALL, max_frame_bytes=100 * KIB)
+    async with running_bookie(tmp_path, config) as bookie, peer_of(bookie) as peer:
+        assert await peer.ask(add(0, 90 * KIB)) == frames.add_response(0, 7, 0)
+        assert await peer.ask(LARGE) == b""

@@ -1,0 +1,144 @@
+"""Ledgers that streams, objects and datasets name and that are gone: found, named and counted."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from quire.client import Client
+from quire.client.dataset_format import DatasetLedger
+from quire.clock import SystemClock
+from quire.codec.stream_name import StreamPaths
+from quire.http.cluster_view import ClusterView, cluster_metrics
+from quire.http.stream_facts import stream_facts
+from quire.metadata.tree import Put
+from quire.metrics import exposition
+from quire.streams import DLSN, Namespace
+from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
+from quire.streams.object_format import head_key
+from quire.streams.objects import Objects
+from tests.support.objects import Bench, object_bench
+
+NAMESPACE = "/streams"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with object_bench(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(bench: Bench) -> Client:
+    return await bench.client()
+
+
+async def looked(client: Client) -> LostLedgers:
+    found = [one async for one in lost_ledgers(client)]
+    assert found[-1].whole
+    return found[-1]
+
+
+async def stream_of(client: Client, name: str, segments: int = 3) -> Namespace:
+    streams = await Namespace.create(client, NAMESPACE)
+    await streams.create_stream(name)
+    for n in range(segments):
+        async with await streams.open_writer(name) as writer:
+            await writer.append(b"%d" % n)
+    return streams
+
+
+async def test_a_lost_segment_is_named_with_its_positions(client: Client) -> None:
+    streams = await stream_of(client, "orders")
+    segments = await streams.segments("orders")
+    assert (await looked(client)).count == 0
+    await client.delete_ledger(segments[1].ledger_id)
+    found = await looked(client)
+    assert dict(found.counts) == {"stream": 1}
+    [one] = found.lost
+    assert (one.ledger_id, str(one.owner)) == (
+        segments[1].ledger_id,
+        "stream orders in namespace /streams",
+    )
+    assert one.part == (
+        f"segment 2, 1 record from position {segments[1].first_dlsn} to {segments[1].last_dlsn}"
+    )
+    facts = await stream_facts(streams, "orders", b"")
+    assert facts.lost_as_json() == [
+        {"number": 2, "ledger_id": segments[1].ledger_id, "what": one.part}
+    ]
+
+
+async def test_what_was_truncated_is_not_lost(client: Client) -> None:
+    streams = await stream_of(client, "orders")
+    segments = await streams.segments("orders")
+    await streams.truncate("orders", DLSN(3, 0, 0))
+    for segment in segments[:2]:
+        await client.delete_ledger(segment.ledger_id)
+    assert (await looked(client)).count == 0
+
+
+async def test_objects_and_datasets(client: Client) -> None:
+    objects = Objects(client)
+    kept = await objects.put("jobs/1", b"a")
+    gone = await objects.put("jobs/deep/2", b"b")
+    await client.datasets.publish("flights", [DatasetLedger(kept.ledger_id, 0, 9, 10, 1)])
+    await client.datasets.publish("trains", [DatasetLedger(gone.ledger_id, 0, 9, 10, 1)])
+    await client.delete_ledger(gone.ledger_id)
+    found = await looked(client)
+    assert dict(found.counts) == {"object": 1, "dataset": 1}
+    assert [str(one.owner) for one in found.lost] == [
+        "dataset trains",
+        "object jobs/deep/2 in bucket default",
+    ]
+
+
+async def test_a_record_that_cannot_be_read_does_not_hide_the_others(client: Client) -> None:
+    streams = await stream_of(client, "aaa")
+    await stream_of(client, "bbb")
+    await client.delete_ledger((await streams.segments("bbb"))[0].ledger_id)
+    paths = StreamPaths(NAMESPACE, "aaa")
+    first, *_ = await client.metadata.tree.children(paths.segments)
+    await client.metadata.tree.commit(Put(paths.segment(first), b"nonsense"))
+    await Objects(client).put("one", b"1")
+    await client.metadata.write_value(head_key("default", "two"), b"nonsense", None)
+    found = await looked(client)
+    assert found.count == 1
+    assert found.unreadable_count == 2
+    assert {one.owner.name for one in found.unreadable} == {"two", "/streams/aaa"}
+
+
+async def test_no_ledgers_metadata_is_read_where_nothing_is_lost(client: Client) -> None:
+    await stream_of(client, "orders")
+    await Objects(client).put("one", b"1")
+    store = client.metadata
+
+    async def never(ledger_id: int) -> None:
+        raise AssertionError(f"the metadata of ledger {ledger_id} was read")
+
+    store.read_ledger = never  # type: ignore[assignment, method-assign]
+    assert (await looked(client)).records >= 2
+
+
+async def test_explain_and_the_metrics_tell(client: Client) -> None:
+    streams = await stream_of(client, "Orders")
+    [_, segment, _] = await streams.segments("Orders")
+    await client.delete_ledger(segment.ledger_id)
+
+    async def nothing(url: str) -> str:
+        return ""
+
+    view = ClusterView(SystemClock().monotonic, nothing, wait_s=10)
+    seen = await view.look(client)
+    [problem] = [one for one in seen.problems if "not exist" in one.what]
+    assert problem.severity == "bad"
+    assert problem.what.startswith("Stream Orders in namespace /streams names a ledger that")
+    assert f"ledger {segment.ledger_id} (segment 2, 1 record" in problem.what
+    assert problem.next == "quire stream show Orders --namespace /streams"
+    text = exposition(cluster_metrics(seen))
+    assert 'quire_cluster_ledgers_lost{owner="stream"} 1' in text
+    assert 'quire_cluster_ledgers_lost{owner="dataset"} 0' in text
+    assert seen.as_json()["lost_ledgers"]["count"] == 1
+    await view.close()

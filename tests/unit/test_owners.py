@@ -1,0 +1,226 @@
+"""Who a ledger belongs to: streams, objects, datasets and Pulsar, before somebody deletes it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from quire.client import Client
+from quire.client.dataset_format import DatasetLedger
+from quire.codec.stream_name import StreamPaths
+from quire.codec.stream_segment import StreamSegment
+from quire.errors import LedgerOwnedError, NoSuchLedgerError
+from quire.http.answers import error_body, status_of
+from quire.metadata.tree import Create, Put
+from quire.streams import Namespace
+from quire.streams.object_format import head_key
+from quire.streams.objects import Objects
+from quire.streams.owners import find_claims, refuse_owned
+from quire.streams.state_machine import BUCKET
+from tests.support.objects import Bench, object_bench
+from tests.support.waiting import until
+
+NAMESPACE = "/streams"
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    async with object_bench(tmp_path) as made:
+        yield made
+
+
+@pytest.fixture
+async def client(bench: Bench) -> Client:
+    return await bench.client()
+
+
+async def plain(client: Client, custom: dict[str, bytes] | None = None) -> int:
+    writer = await client.create_ledger(custom=custom)
+    await writer.close()
+    return writer.ledger_id
+
+
+async def stream(client: Client, name: str = "orders") -> Namespace:
+    streams = await Namespace.create(client, NAMESPACE)
+    await streams.create_stream(name)
+    async with await streams.open_writer(name) as writer:
+        await writer.append(b"one")
+        await writer.append(b"two")
+    return streams
+
+
+async def told(client: Client, ledger_id: int) -> str:
+    """Why the ledger is not deleted."""
+    with pytest.raises(LedgerOwnedError) as refused:
+        await refuse_owned(client, [ledger_id])
+    await client.ledger_metadata(ledger_id)
+    return str(refused.value)
+
+
+async def test_a_segment_of_a_stream(client: Client) -> None:
+    streams = await stream(client)
+    [segment] = await streams.segments("orders")
+    text = await told(client, segment.ledger_id)
+    assert f"ledger {segment.ledger_id} belongs to stream orders in namespace /streams" in text
+    assert "segment 1, 2 records from position" in text
+    assert "Nothing was deleted" in text
+
+
+async def test_the_ledger_of_an_open_segment_and_the_one_made_ahead(client: Client) -> None:
+    streams = await stream(client)
+    writer = await streams.open_writer("orders")
+    await writer.append(b"three")
+    inside = writer._segments
+    inside.prepare()
+    await until(lambda: inside._spare is not None)
+    segments = await streams.segments("orders")
+    assert "in progress" in await told(client, segments[-1].ledger_id)
+    known = {one.ledger_id for one in segments}
+    [ahead] = [one async for one in client.list_ledgers() if one not in known]
+    assert "made ahead for its next segment" in await told(client, ahead)
+    await writer.close()
+
+
+async def test_a_stream_that_was_renamed(client: Client) -> None:
+    streams = await stream(client)
+    [segment] = await streams.segments("orders")
+    await streams.rename_stream("orders", "sales")
+    assert "stream sales in namespace /streams" in await told(client, segment.ledger_id)
+
+
+async def test_an_orphan_may_be_deleted(client: Client) -> None:
+    """A ledger that was made for a stream, and that the stream does not name."""
+    await stream(client)
+    orphan = await plain(
+        client,
+        {"application": b"quire", "component": b"stream", "stream": b"/streams/orders"},
+    )
+    await refuse_owned(client, [orphan])
+    written = await client.create_ledger(
+        custom={"application": b"quire", "component": b"stream", "stream": b"/streams/orders"}
+    )
+    assert "somebody may be writing it" in await told(client, written.ledger_id)
+    written.abandon()
+
+
+async def test_a_stream_of_javas_whose_ledgers_say_nothing(client: Client) -> None:
+    streams = await stream(client)
+    ledger_id = await plain(client)
+    await refuse_owned(client, [ledger_id])
+    paths = StreamPaths(NAMESPACE, "orders")
+    segment = StreamSegment(2, ledger_id, 7)
+    await client.metadata.tree.commit(Create(paths.segment("java"), segment.to_bytes()))
+    looked: list[int] = []
+    with pytest.raises(LedgerOwnedError, match="segment 2, in progress"):
+        await refuse_owned(client, [ledger_id], looked_at=looked.append)
+    assert sum(looked) == 1  # records, each of which was read once
+    assert streams is not None
+
+
+async def test_objects_and_state_machines(client: Client) -> None:
+    info = await Objects(client).put("jobs/42", b"bytes")
+    assert "object jobs/42 in bucket default (all of it, 5 bytes)" in await told(
+        client, info.ledger_id
+    )
+    snapshot = await Objects(client, BUCKET).put("streams/bank", b"state")
+    assert f"state machine streams/bank in bucket {BUCKET}" in await told(
+        client, snapshot.ledger_id
+    )
+    replaced = await Objects(client).put("jobs/42", b"others", replace=True)
+    with pytest.raises(NoSuchLedgerError):
+        await client.ledger_metadata(info.ledger_id)
+    await client.metadata.delete_value(head_key("default", "jobs/42"))
+    await refuse_owned(client, [replaced.ledger_id])  # an orphan
+
+
+async def test_datasets(client: Client) -> None:
+    made_for = await plain(client, {"quire.dataset": b"flights", "quire.job": b"nightly"})
+    anyone = await plain(client)
+    await refuse_owned(client, [made_for, anyone])
+    ledgers = [DatasetLedger(one, 0, 9, 10, 100) for one in (made_for, anyone)]
+    await client.datasets.publish("flights", ledgers)
+    for ledger_id in (made_for, anyone):
+        assert "dataset flights (entries 0 to 9)" in await told(client, ledger_id)
+    await client.datasets.drop("flights")
+    await refuse_owned(client, [made_for, anyone])
+
+
+async def test_pulsars_ledgers(client: Client) -> None:
+    made = {"application": b"pulsar", "component": b"managed-ledger"}
+    topic = b"public/default/persistent/orders"
+    ledger = await plain(client, {**made, "pulsar/managed-ledger": topic})
+    assert "Pulsar's managed ledger public/default/persistent/orders" in await told(client, ledger)
+    cursor = await plain(
+        client, {**made, "pulsar/managed-ledger": topic, "pulsar/cursor": b"reader"}
+    )
+    assert topic.decode() in await told(client, cursor)
+    other = await plain(client, {"application": b"mine", "component": b"log"})
+    assert "application mine (log)" in await told(client, other)
+
+
+async def test_a_record_that_cannot_be_read_may_name_any_ledger(client: Client) -> None:
+    streams = await stream(client)
+    ledger_id = await plain(client)
+    [segment] = await streams.segments("orders")
+    paths = StreamPaths(NAMESPACE, "orders")
+    [name] = await client.metadata.tree.children(paths.segments)
+    await client.metadata.tree.commit(Put(paths.segment(name), b"nonsense"))
+    for one in (ledger_id, segment.ledger_id):
+        text = await told(client, one)
+        assert "perhaps stream" in text
+        assert "cannot be read" in text
+    # With force only the ledger's own metadata is looked at.
+    claims = await find_claims(client, [ledger_id], scan=False)
+    assert claims == {ledger_id: []}
+
+
+async def test_a_look_that_takes_too_long_is_a_doubt(client: Client) -> None:
+    await stream(client)
+    ledger_id = await plain(client)
+    listed = client.metadata.tree.children
+
+    async def slow(path: str) -> list[str]:
+        await asyncio.sleep(0.2)
+        return list(await listed(path))
+
+    client.metadata.tree.children = slow  # type: ignore[method-assign]
+    with pytest.raises(LedgerOwnedError, match=r"within 0\.01 s"):
+        await refuse_owned(client, [ledger_id], limit_s=0.01)
+
+
+async def test_what_http_says(client: Client) -> None:
+    info = await Objects(client).put("jobs/42", b"bytes")
+    with pytest.raises(LedgerOwnedError) as refused:
+        await refuse_owned(client, [info.ledger_id])
+    assert status_of(refused.value) == 409
+    body = error_body(refused.value)["error"]
+    assert (body["kind"], body["status"], body["outcome_known"]) == ("LedgerOwnedError", 409, True)
+    assert body["owners"] == {
+        str(info.ledger_id): ["object jobs/42 in bucket default (all of it, 5 bytes)"]
+    }
+
+
+async def test_a_ledger_that_does_not_exist_belongs_to_nobody(client: Client) -> None:
+    await refuse_owned(client, [4711])
+
+
+async def test_the_record_of_one_owner_is_read_once_for_all_its_ledgers(client: Client) -> None:
+    streams = await stream(client)
+    for n in range(5):
+        async with await streams.open_writer("orders") as writer:
+            await writer.append(b"%d" % n)
+    ids = [one.ledger_id for one in await streams.segments("orders")]
+    tree, read = client.metadata.tree, list[str]()
+    children = tree.children
+
+    async def counted(path: str) -> list[str]:
+        read.append(path)
+        return list(await children(path))
+
+    tree.children = counted  # type: ignore[method-assign]
+    claims = await find_claims(client, ids)
+    assert all(len(found) == 1 for found in claims.values())
+    assert read == [StreamPaths(NAMESPACE, "orders").segments]
