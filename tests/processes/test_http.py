@@ -116,6 +116,15 @@ def test_the_bookie_tells_of_itself(http: Http, cluster: LocalCluster) -> None:
     assert http("PUT", "/api/v1/bookie/gc") == (200, f"Triggered GC on BookieServer: {own.id}")
     assert http.get("/api/v1/bookie/gc")["is_in_force_gc"] in ("true", "false")
     assert http.get("/api/v1/bookie/gc_details")[0]["majorCompactionCounter"] == 0
+    quire = Quire(cluster.uri)
+    quire("cluster", "gc", "off").ok()
+    status, answer = http("PUT", "/api/v1/bookie/gc")
+    assert status == 409
+    assert "switched off for the whole cluster" in answer["error"]["what"]
+    off = 'quire_bookie_garbage_collection_off{reason="switch"}'
+    assert f"{off} 1" in http.get("/metrics")
+    quire("cluster", "gc", "on").ok()
+    assert http("PUT", "/api/v1/bookie/gc")[0] == 200
     for path in ("expand_storage", "entry_location_compact"):
         status, answer = http("PUT", f"/api/v1/bookie/{path}")
         assert status == 501

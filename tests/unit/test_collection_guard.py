@@ -34,7 +34,7 @@ from quire.metadata.collection import (
     accept,
     check_collectable,
     check_not_back,
-    forget_mark,
+    mark_path,
     may_collect,
     read_mark,
     read_switch,
@@ -45,6 +45,8 @@ from quire.metadata.collection import (
 )
 from quire.metadata.memory import MemoryStore
 from quire.metadata.naming import pages_naming
+from quire.metadata.tree import Delete
+from quire.metadata.unreadable import Unread
 from quire.storage.disk import RealDisk
 from quire.streams.objects import Objects
 from quire.streams.orphans import delete_orphans
@@ -176,7 +178,7 @@ async def test_another_history_of_the_same_length_is_refused(scene: Scene) -> No
     await write_mark(scene.metadata, ME, other, found.version)
     with pytest.raises(MetadataWentBackError, match="another history"):
         await guard.check()
-    await forget_mark(scene.metadata, ME)
+    await scene.metadata.tree.commit(Delete(mark_path(scene.metadata.uri, ME)))
     with pytest.raises(MetadataWentBackError, match="it holds none"):
         await guard.check()
 
@@ -405,5 +407,5 @@ async def test_sweeps_refuse_while_the_store_is_older(scene: Scene) -> None:
 
 async def one_page(metadata: MemoryStore) -> None:
     """What decommission and the removal of cookies rest on."""
-    async for _ in pages_naming(metadata, ME, lambda count: None):
+    async for _ in pages_naming(metadata, ME, lambda count: None, Unread()):
         pass

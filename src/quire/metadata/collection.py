@@ -34,7 +34,6 @@ SWITCH_NODE = "quire-collection"
 MARKS_NODE = "quire-collection-marks"
 ATTEMPTS_MAX = 10
 """Tries of one change of a mark that others change at the same time."""
-HOW_TO_LOOK = "`quire cluster gc status` shows it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,11 +179,6 @@ async def write_mark(
     """Create the node (version None: `KeyExistsError`), or replace the one of this version
     (`VersionConflictError`, `NoSuchKeyError`)."""
     await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
-
-
-async def forget_mark(store: MetadataStore, bookie_id: str) -> None:
-    """Delete the mark of a bookie that is gone for good. Success where there is none."""
-    await delete_node(store, mark_path(store.uri, bookie_id))
 
 
 async def refusals(store: MetadataStore) -> dict[str, Refusal]:

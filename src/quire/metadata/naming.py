@@ -38,8 +38,8 @@ class SomeLedgers:
 
 async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool) -> bool:
     """Return whether the metadata of any ledger names the bookie; `unreadable`: whether metadata
-    that cannot be read counts as naming it. Stops at the first that does, and else reads the
-    metadata of every ledger. MetadataError."""
+    that cannot be read counts as naming it, so that only a complete list shows that none does.
+    Stops at the first that does, and else reads the metadata of every ledger. MetadataError."""
 
     async def names_it(ledger_id: int) -> bool:
         try:
@@ -50,7 +50,7 @@ async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool)
             return unreadable
         return any(bookie_id in segment.ensemble for segment in found.segments)
 
-    async for span in metadata.list_ledgers():
+    async for span in metadata.list_ledgers(complete=unreadable):
         for at in range(0, len(span.ledger_ids), LEDGERS_PER_LOOK):
             if any(await each(span.ledger_ids[at : at + LEDGERS_PER_LOOK], names_it)):
                 return True
