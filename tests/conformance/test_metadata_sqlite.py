@@ -747,6 +747,28 @@ async def test_a_file_that_is_deleted_during_a_commit_leaves_the_outcome_unknown
         await store.close()
 
 
+async def test_a_file_that_is_replaced_while_it_is_opened(
+    sqlite: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As an overlay file system does it, once; or somebody, again and again."""
+    path, left = path_of(sqlite), [1]
+    is_cluster = SqliteFile._is_cluster
+
+    def replaced(file: SqliteFile) -> bool:
+        if left[0]:
+            left[0] -= 1
+            _replace_by_a_copy(path)
+        return is_cluster(file)
+
+    monkeypatch.setattr(SqliteFile, "_is_cluster", replaced)
+    store = await open_store(sqlite)
+    await store.create_ledger(METADATA)
+    await store.close()
+    left[0] = 10
+    with pytest.raises(MetadataUnavailableError, match="again and again"):
+        await open_store(sqlite)
+
+
 async def test_watches_tell_that_the_file_is_gone(
     sqlite: Backend, caplog: pytest.LogCaptureFixture
 ) -> None:

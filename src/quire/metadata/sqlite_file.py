@@ -46,6 +46,9 @@ APPLICATION_ID = 0x51756972
 SCHEMA_VERSION = 2
 """2 added the tree. A file of version 1 gets it when it is opened."""
 
+OPEN_ATTEMPTS_MAX = 3
+"""Times that a file is opened whose inode changes meanwhile."""
+
 MISSING_REMEDY = (
     "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
     "correct the URI, or put the file or a backup of it back (docs/disaster-recovery.md): its "
@@ -240,6 +243,20 @@ class SqliteFile:
     # -- on the thread ------------------------------------------------------------------------
 
     def _connect(self, instance_id: str | None) -> bool:
+        """Open the file, and return whether it was made now. An overlay file system may give it
+        another inode when it is first opened for writing: then it is opened once more."""
+        for _ in range(OPEN_ATTEMPTS_MAX):
+            created = self._open_once(instance_id)
+            if created is not None:
+                return created
+            self._disconnect()
+        raise MetadataUnavailableError(
+            f"the metadata file {self.path} was replaced again and again while it was opened",
+            remedy="Find out which program replaces it, and open it again",
+        )
+
+    def _open_once(self, instance_id: str | None) -> bool | None:
+        """Return None if the path named another file before it was open than after."""
         if not self.path.exists():
             if instance_id is None:
                 raise ClusterNotInitialisedError(
@@ -271,7 +288,8 @@ class SqliteFile:
         if self._number("PRAGMA user_version") != SCHEMA_VERSION:
             self._transaction("BEGIN IMMEDIATE", lambda _: self._migrate())
         self._use_write_ahead_log(connection)
-        self._presence.opened(before)
+        if not self._presence.opened(before):
+            return None
         self._transaction("BEGIN", self._recognise)
         self._presence.check()
         return created

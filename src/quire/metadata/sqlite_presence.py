@@ -34,15 +34,15 @@ class SqlitePresence:
         self._known: dict[str, Inode] = {}
         self._told = False
 
-    def opened(self, before: os.stat_result | None) -> None:
-        """The file was opened and read. `before`: what its path named before that; None: nothing,
-        and the file was made.
+    def opened(self, before: os.stat_result | None) -> bool:
+        """Take the file as the one that is open, after it was opened and read.
 
-        `MetadataUnavailableError`: it was replaced in between, so nobody knows which one is open.
+        `before`: what its path named before that; None: nothing, and the file was made. Return
+        False if the path names another file now, so that nobody knows which one is open.
         """
         stat = os.stat(self._path)
         if before is not None and (before.st_dev, before.st_ino) != (stat.st_dev, stat.st_ino):
-            raise self._gone(f"the metadata file {self._path} was replaced while it was opened")
+            return False
         self._known = {self._path: (stat.st_dev, stat.st_ino)}
         if stat.st_nlink > 1:
             logger.warning(
@@ -51,6 +51,7 @@ class SqlitePresence:
                 self._path,
                 stat.st_nlink,
             )
+        return True
 
     def check(self) -> None:
         """`MetadataUnavailableError`, with a known outcome, unless each name still refers to what
