@@ -42,6 +42,23 @@ def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
     )
 
 
+def trim_heap() -> bool:
+    """Give free memory of the whole heap back to the system; True where some was given back.
+
+    The thresholds of `keep_heap` concern the ends of arenas only. Behind an answer that is still
+    in use, or in the arena of a reader thread, free pages stay with the process for good. It takes
+    some milliseconds for each 100 MB, and does not hold the interpreter's lock."""
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        malloc_trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return False  # another C library
+    malloc_trim.argtypes = (ctypes.c_size_t,)
+    malloc_trim.restype = ctypes.c_int
+    return bool(malloc_trim(0))
+
+
 NEVER = 1_000_000
 """Collections of young objects, before one of all."""
 COLLECT_INTERVAL_S = 600.0

@@ -5,6 +5,10 @@ that finds no room waits in its connection's account, as a small object. The acc
 room in the bookie take turns, one request each, so that a connection with a thousand requests
 delays the others by one. An account that has used up its own share delays nobody.
 
+An account is favoured while it holds little, and asks for little or has taken all that it asked
+for before. A part of the limit is for favoured accounts only, so that clients that ask for
+much and take nothing do not keep the others from reading.
+
 Adds never wait here. A connection stops being read only when too many of its requests wait.
 
 Three rules keep this from standing still:
@@ -39,7 +43,14 @@ PUMP_S = 0.02
 PRESSED_STALL_S = 2.0
 """Seconds a client may leave its answers untaken while requests wait for room in the bookie."""
 TAKING_BYTES = 64 * 1024
-"""A client that takes fewer bytes than this, and leaves others, has taken nothing."""
+"""A client that takes fewer bytes than this within a time-out, and leaves others, has taken
+nothing."""
+PRESSED_TAKING_BYTES = 1024 * 1024
+"""The same within `PRESSED_STALL_S`."""
+FAVOURED_BYTES = 256 * 1024
+"""The most that a favoured account holds, or asks for before it has shown that it takes answers."""
+UNFAVOURED_PERCENT = 75
+"""The part of the limit that is open to all accounts."""
 
 Start = Callable[[], None]
 
@@ -114,10 +125,16 @@ class Account:
         """Whether requests are under way, or wait."""
         return bool(self._tasks or self.waiting)
 
-    def stalled_s(self, now_s: float) -> float:
-        """The seconds since the client last took some of its answers."""
+    @property
+    def takes(self) -> bool:
+        """Whether its client has taken all answers so far, and there were some."""
         sent, taken = self.sink.progress()
-        if taken >= min(self._seen_sent, self._seen_taken + TAKING_BYTES):
+        return 0 < sent == taken
+
+    def stalled_s(self, now_s: float, least_bytes: int) -> float:
+        """The seconds since the client was last seen to have taken this much, or all."""
+        sent, taken = self.sink.progress()
+        if taken >= min(self._seen_sent, self._seen_taken + least_bytes):
             self._seen_sent, self._seen_taken, self._moved_s = sent, taken, now_s
         return now_s - self._moved_s
 
@@ -138,7 +155,12 @@ class AnswerBudget:
         self._monotonic = monotonic
         # Dictionaries as sets that keep their order: the same seed, the same run.
         self._ring: dict[Account, None] = {}
-        """Accounts whose first request waits for room in the bookie, in order of their turns."""
+        """Favoured accounts whose first request waits for room in the bookie, in the order of
+        their turns."""
+        self._late: dict[Account, None] = {}
+        """The other accounts that wait for the same."""
+        self._beginning: Account | None = None
+        """The account whose turn it is."""
         self._over_share: dict[Account, None] = {}
         """Accounts whose first request waits for room in their own share."""
         self._unsent: dict[Account, None] = {}
@@ -151,13 +173,13 @@ class AnswerBudget:
 
     @property
     def accounts_waiting(self) -> int:
-        return len(self._ring) + len(self._over_share)
+        return len(self._ring) + len(self._late) + len(self._over_share)
 
     # -- room ---------------------------------------------------------------------------------
 
     def has_room(self, account: Account) -> bool:
-        """Whether one more answer may be built at once: nobody waits, and neither bound is
-        reached. The answer may pass the bounds, by its own size."""
+        """Whether one more answer may be built at once: nobody is to be served before, and neither
+        bound is reached. The answer may pass the bounds, by its own size."""
         if self._ring or account.waiting or self._turn_bytes >= TURN_BYTES:
             return False
         if self.held_bytes < self.limit_bytes and account.held_bytes < self.share_bytes:
@@ -204,7 +226,11 @@ class AnswerBudget:
         connection."""
         if account.gone or self._closed:
             return
-        if (first or not (self._ring or account.waiting)) and self._fits(account, size):
+        if (
+            self._is_next(account, size, first)
+            and self._fits_share(account, size)
+            and (self._fits_limit(account, size))
+        ):
             self._reserve(account, size)
             start()
             return
@@ -249,8 +275,8 @@ class AnswerBudget:
     def forget(self, account: Account) -> None:
         """The connection has ended: drop what waits, and cancel what is under way."""
         account.gone = True
-        self._ring.pop(account, None)
-        self._over_share.pop(account, None)
+        for accounts in (self._ring, self._late, self._over_share):
+            accounts.pop(account, None)
         self.sent(account, 0)
         if account.waiting:
             self.requests_waiting -= len(account.waiting)
@@ -264,12 +290,12 @@ class AnswerBudget:
         """Nothing that waits is begun any more."""
         self._closed = True
 
-    def cut_stalled(self, limit_s: float) -> None:
-        """Close the connections whose clients have taken nothing for this long."""
+    def cut_stalled(self, limit_s: float, least_bytes: int = TAKING_BYTES) -> None:
+        """Close the connections whose clients have taken next to nothing for this long."""
         now = self._monotonic()
         for account in list(self._unsent):
             self._look_at(account)
-            stalled_s = account.stalled_s(now)
+            stalled_s = account.stalled_s(now, least_bytes)
             if stalled_s > limit_s:
                 self.counters.stalled += 1
                 what = (
@@ -287,15 +313,29 @@ class AnswerBudget:
         account.reserved_bytes += size
         self._hold(size)
 
-    def _fits(self, account: Account, size: int) -> bool:
-        return self._fits_share(account, size) and self._fits_limit(size)
+    def _is_next(self, account: Account, size: int, first: bool) -> bool:
+        """Whether no other request is to be begun before this one."""
+        if account is self._beginning:
+            return first
+        if self._ring or (account.waiting and not first):
+            return False
+        return not self._late or self._favoured(account, size)
+
+    @staticmethod
+    def _favoured(account: Account, size: int) -> bool:
+        if account.held_bytes > FAVOURED_BYTES:
+            return False
+        return size <= FAVOURED_BYTES or account.takes
 
     def _fits_share(self, account: Account, size: int) -> bool:
         held = account.held_bytes
         return not held or held + max(size, 1) <= self.share_bytes
 
-    def _fits_limit(self, size: int) -> bool:
-        return not self.held_bytes or self.held_bytes + max(size, 1) <= self.limit_bytes
+    def _fits_limit(self, account: Account, size: int) -> bool:
+        limit = self.limit_bytes
+        if not self._favoured(account, size):
+            limit = limit * UNFAVOURED_PERCENT // 100
+        return not self.held_bytes or self.held_bytes + max(size, 1) <= limit
 
     def _wait(self, account: Account, size: int, start: Start, *, first: bool) -> None:
         if account.waiting is None:
@@ -306,8 +346,8 @@ class AnswerBudget:
             account.waiting.append((size, start))
             self.counters.waited += 1
         self.requests_waiting += 1
-        if account not in self._over_share:
-            self._ring[account] = None
+        if account is not self._beginning and account not in self._over_share:
+            self._line_up(account)
         if not account.full and (
             len(account.waiting) >= MAX_WAITING_REQUESTS
             or self.requests_waiting >= MAX_WAITING_IN_ALL
@@ -316,14 +356,25 @@ class AnswerBudget:
             account.sink.pause("answers")
         self._soon()
 
+    def _line_up(self, account: Account) -> None:
+        """Behind those that wait as it does; it keeps its place where it waits already."""
+        assert account.waiting
+        if self._favoured(account, account.waiting[0][0]):
+            self._late.pop(account, None)
+            self._ring[account] = None
+        elif account not in self._ring:
+            self._late[account] = None
+
     def _freed(self, account: Account) -> None:
-        """Its share may have room again."""
-        if account in self._over_share:
-            assert account.waiting
-            if self._fits_share(account, account.waiting[0][0]):
-                del self._over_share[account]
-                self._ring[account] = None
-                self._soon()
+        """It holds less than before."""
+        if not account.waiting:
+            return
+        if account in self._over_share and self._fits_share(account, account.waiting[0][0]):
+            del self._over_share[account]
+            self._line_up(account)
+            self._soon()
+        elif account in self._late:
+            self._line_up(account)
 
     def _ended(self, account: Account, task: asyncio.Task[None]) -> None:
         self.release(account, account._tasks.pop(task))
@@ -338,41 +389,55 @@ class AnswerBudget:
 
     def _soon(self) -> None:
         """Look for room at the end of this iteration of the event loop."""
-        if (self._ring or self._over_share) and not self._granting and not self._closed:
+        if self.requests_waiting and not self._granting and not self._closed:
             self._granting = True
             asyncio.get_running_loop().call_soon(self._grant)
 
     def _grant(self) -> None:
         """Begin what there is room for, in turns."""
         self._granting = False
-        while self._ring and not self._closed and self._turn_bytes < TURN_BYTES:
-            account = next(iter(self._ring))
-            assert account.waiting
-            size, start = account.waiting[0]
-            if not self._fits_share(account, size):
-                del self._ring[account]
-                self._over_share[account] = None
-                continue
-            if not self._fits_limit(size):
-                break
-            self._begin(account, size, start)
-        if (self._ring or self._over_share) and not self._pumping and not self._closed:
+        begun = True
+        while begun and not self._closed:
+            begun = self._begin_one_of(self._ring)
+            begun = self._begin_one_of(self._late) or begun
+        if self.requests_waiting and not self._pumping and not self._closed:
             self._pumping = True
             asyncio.get_running_loop().call_later(PUMP_S, self._pump)
 
+    def _begin_one_of(self, accounts: dict[Account, None]) -> bool:
+        """The first request of the first account that has room in its share. False: there is none,
+        or the bookie has no room."""
+        while accounts and self._turn_bytes < TURN_BYTES:
+            account = next(iter(accounts))
+            assert account.waiting
+            size, start = account.waiting[0]
+            if not self._fits_share(account, size):
+                del accounts[account]
+                self._over_share[account] = None
+            elif self._fits_limit(account, size):
+                del accounts[account]
+                self._begin(account, size, start)
+                return True
+            else:
+                return False
+        return False
+
     def _begin(self, account: Account, size: int, start: Start) -> None:
-        """The first request of the first account; the account then goes to the end of the ring."""
+        """The account then goes to the end of those that wait."""
         waiting = account.waiting
         assert waiting
-        del self._ring[account]
         waiting.popleft()
         self.requests_waiting -= 1
         self._reserve(account, size)
-        start()
+        self._beginning = account
+        try:
+            start()
+        finally:
+            self._beginning = None
         if account.gone:
             return
         if waiting:
-            self._ring[account] = None
+            self._line_up(account)
         if account.full and len(waiting) <= MAX_WAITING_REQUESTS // 2:
             account.full = False
             account.sink.resume("answers")
@@ -380,9 +445,9 @@ class AnswerBudget:
     def _pump(self) -> None:
         """See what the sockets have taken meanwhile."""
         self._pumping = False
-        pressed = bool(self._ring)
+        pressed = bool(self._ring or self._late)
         for account in list(self._unsent):
             self._look_at(account)
         if pressed and self.held_bytes >= self.limit_bytes // 2:
-            self.cut_stalled(PRESSED_STALL_S)
+            self.cut_stalled(PRESSED_STALL_S, PRESSED_TAKING_BYTES)
         self._grant()

@@ -97,6 +97,11 @@ class Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._closing = True
         self._transport = None
+        # The rings of a connection that has ended stay until somebody looks for them: nothing large
+        # may hang on them.
+        self.out, self._unparsed = [], b""
+        self._frames.drop()
+        self._v2.end()
         self.service.forget(self)
 
     def pause_writing(self) -> None:
@@ -131,6 +136,7 @@ class Connection(asyncio.Protocol):
                 if self._closing:
                     break
             self._submit()
+            self._v2.end()
             self._note_unfinished(completed)
         except ProtocolError as error:
             self._submit()

@@ -96,6 +96,8 @@ class ConnectionLimits:
         """Those that never completed a request, oldest first."""
         self.partial_bytes = 0
         """Held of unfinished requests, without those of `FREE_PARTIAL_BYTES` or less."""
+        self.peak_bytes = 0
+        """The most of that since it was last reset, by whoever looks at it."""
         self._config = config
         self._monotonic = monotonic
         self._log = log
@@ -179,6 +181,7 @@ class ConnectionLimits:
         size = size if size > FREE_PARTIAL_BYTES else 0
         grown = size - connection.partial_bytes
         self.partial_bytes += grown
+        self.peak_bytes = max(self.peak_bytes, self.partial_bytes)
         connection.partial_bytes = size
         if size:
             self._partials[connection] = None

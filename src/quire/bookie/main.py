@@ -19,7 +19,7 @@ from quire.bookie.server import Address, Bookie, LoadingBar
 from quire.clock import SystemClock
 from quire.config import BookieConfig
 from quire.errors import CookieError, QuireError, StorageError
-from quire.heap import COLLECT_INTERVAL_S, collect_on_demand, keep_heap
+from quire.heap import COLLECT_INTERVAL_S, KEPT_BYTES, collect_on_demand, keep_heap, trim_heap
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
 from quire.scheduling import schedule_as_batch
@@ -31,6 +31,8 @@ from quire.tasks import TaskSet
 EXIT_DISK_FAILED = 74
 """EX_IOERR of sysexits.h: whoever supervises the process must not simply start it again."""
 BESIDE_RETRY_S = 5.0
+TRIM_INTERVAL_S = 5.0
+"""Seconds between two looks whether a storm of requests has left free memory behind."""
 SWITCH_INTERVAL_S = 0.0005
 """The log thread gets the interpreter lock back soon after its sync returned."""
 
@@ -130,6 +132,7 @@ async def _serve(options: BookieOptions) -> int:
         gc.collect()
         gc.freeze()
         tasks.start(_collect_now_and_then())
+        tasks.start(_trim_after_storms(bookie))
         if options.config.batch_scheduling:
             tasks.start(schedule_as_batch(log_event))
         if options.on_serving is not None:
@@ -182,6 +185,16 @@ async def _collect_now_and_then() -> None:
     while True:
         await asyncio.sleep(COLLECT_INTERVAL_S)
         gc.collect()
+
+
+async def _trim_after_storms(bookie: Bookie) -> None:
+    """What answers and requests took beyond what the heap keeps goes back to the system, once most
+    of it is free again."""
+    while True:
+        await asyncio.sleep(TRIM_INTERVAL_S)
+        peak_bytes = bookie.service.take_peak_bytes()
+        if peak_bytes > KEPT_BYTES and bookie.service.held_bytes < peak_bytes // 2:
+            await asyncio.to_thread(trim_heap)
 
 
 async def _beside(work: Callable[[str], Coroutine[Any, Any, None]], bookie_id: str) -> None:

@@ -53,6 +53,7 @@ LAC_AT = FRAME_HEADER_BYTES + 16
 BATCH_WAIT_S = 0.02
 """A batch read whose first entry is not here waits so long for it, if its reader says so: what the
 next entry of a busy writer may take."""
+NOTHING = memoryview(b"")
 AUTH_DISABLED_PLUGIN = "AuthDisabledPlugin"
 AUTH_DISABLED = auth_message(AUTH_DISABLED_PLUGIN, b"")
 
@@ -67,7 +68,7 @@ class RequestsV2:
         self._carried: list[Buffer] = []
         """Those of the buffer before, which go with them: one chunk, the first frame of which began
         in another."""
-        self._view = memoryview(b"")
+        self._view = NOTHING
 
     @property
     def view(self) -> memoryview:
@@ -78,6 +79,11 @@ class RequestsV2:
         if self._spans:
             self._carried += self._take_spans()
         self._view = view
+
+    def end(self) -> None:
+        """Let the buffer go: it may be large, and the next one may be long in coming. What was
+        accepted was submitted."""
+        self._view = NOTHING
 
     # -- adds ---------------------------------------------------------------------------------
 

@@ -176,6 +176,18 @@ class BookieService:
             poll.cancel()
         connection.polls.clear()
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of answers and of unfinished requests."""
+        return self.answers.held_bytes + self.limits.partial_bytes
+
+    def take_peak_bytes(self) -> int:
+        """The most of that since the last call."""
+        answers, limits = self.answers, self.limits
+        peak = answers.peak_bytes + limits.peak_bytes
+        answers.peak_bytes, limits.peak_bytes = answers.held_bytes, limits.partial_bytes
+        return peak
+
     async def sweep(self) -> None:
         """Close the connections whose time is up: see `SWEEP_S`."""
         self.limits.sweep()

@@ -48,6 +48,11 @@ class FrameBuffer:
             return [frame]
         return [frame, view[missing:]]
 
+    def drop(self) -> None:
+        """Forget what is held."""
+        self._pieces.clear()
+        self._have = 0
+
     def keep(self, buffer: Buffer, at: int) -> None:
         """The frame that begins at `at` is not whole yet."""
         rest = len(buffer) - at

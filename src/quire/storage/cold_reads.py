@@ -47,6 +47,13 @@ TRIES = 2
 _FAILED = Piece(b"", [])
 
 
+def untraced(missing: WouldBlock) -> WouldBlock:
+    """Without the frames that it came through. These name it, and would form a ring with it that
+    keeps megabytes of a read that was cancelled."""
+    missing.__traceback__ = None
+    return missing
+
+
 def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
     """On a thread. `blocks`: the checksums are wanted. `ask`: whether the device has to be waited
     for."""
@@ -139,17 +146,21 @@ class ColdReads:
         entries = Entries()
         while len(entries) < max_count:
             at, most = first + len(entries), max_count - len(entries)
+            wanted: WouldBlock | None = None
+            run: FrameRun | None = None
             try:
                 info = self._info_of(ledger_id)
                 run = self._run(read, info, at, most, max_bytes, begun=bool(entries))
             except WouldBlock as missing:
-                run = await self._gather(read, missing, info, at, most, max_bytes)
-                if run is None:
-                    continue
+                wanted = untraced(missing)
             except NoLedger:
                 if entries:
                     return entries  # It was deleted meanwhile.
                 raise
+            if wanted is not None:
+                run = await self._gather(read, wanted, info, at, most, max_bytes)
+                if run is None:
+                    continue
             if not run:
                 break
             if max_count > 1:
@@ -197,7 +208,7 @@ class ColdReads:
             try:
                 gathering = self._reader.gathering(*asked, read.have)
             except WouldBlock as index:
-                wanted = index
+                wanted = untraced(index)
         if gathering is None or gathering.segment is not missing.segment:
             await self._fetch(read, wanted, info, at, most, max_bytes)
             return None
