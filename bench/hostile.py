@@ -18,7 +18,6 @@ Before and during the attack an honest client adds entries of 1 KB, one every 10
 to the one before, and another reads 64 KB every 50 ms. The result is one JSON object. `--src` runs
 the bookie from another checkout, to compare. The hostile clients run in a process of their own.
 """
-# ruff: noqa: T201
 
 from __future__ import annotations
 
@@ -150,7 +149,9 @@ class Honest:
         return found
 
 
-async def every(period_s: float, seconds: float, work: Callable[[], Coroutine[Any, Any, Any]]) -> None:
+async def every(
+    period_s: float, seconds: float, work: Callable[[], Coroutine[Any, Any, Any]]
+) -> None:
     loop = asyncio.get_running_loop()
     end_s = loop.time() + seconds
     while loop.time() < end_s:

@@ -8,7 +8,9 @@ from quire.bookie import directories, disk_replacement, identity, lost_directory
 from quire.bookie.damage import DamageReports
 from quire.storage import directory
 from quire.storage.facts import StoreFacts
+from quire.storage.incarnation import Expected
 from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.recovery import Recovery
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 
@@ -190,4 +192,29 @@ def a_lost_fence_does_not_come_back(patch: pytest.MonkeyPatch) -> None:
         whole,
         "is_whole",
         ("return not metadata.closed or await _fence(store, ledger_id, metadata)", "return True"),
+    )
+
+
+@mutant(
+    lost="what was acknowledged since is denied, once a directory is restored from an older copy",
+    laws=(*TAKEN_FOR_ABSENT, *LOST_IN_A_CRASH),
+    workload="rolled_back",
+    seeds=20,
+)
+def an_older_copy_is_let_in(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Expected, "held_against", lambda expected, found: "")
+
+
+@mutant(
+    lost="the same: a start finds it, says so, and goes on",
+    laws=TAKEN_FOR_ABSENT,
+    workload="rolled_back",
+    seeds=20,
+)
+def an_older_copy_is_only_told(patch: pytest.MonkeyPatch) -> None:
+    edit(
+        patch,
+        Recovery,
+        "_run",
+        ("missing.append(max(newest + 1, self._expected.position.newest_file))", "pass"),
     )

@@ -71,6 +71,24 @@ class Claims:
             if self._fences.get(ledger_id, {}).pop(bookie_id, False):
                 self.lost_fences.setdefault(bookie_id, set()).add(ledger_id)
 
+    def held_by(self, bookie_id: str) -> dict[int, tuple[frozenset[int], bool]]:
+        """What the bookie has claimed by now: entries, and whether it has fenced, by ledger id."""
+        return {
+            ledger_id: (
+                frozenset(self._entries.get(ledger_id, {}).get(bookie_id, ())),
+                self._fences.get(ledger_id, {}).get(bookie_id, False),
+            )
+            for ledger_id in self.ledgers_of(bookie_id)
+        }
+
+    def keep(self, bookie_id: str, ledger_id: int, held: tuple[frozenset[int], bool]) -> None:
+        """Of what a bookie has lost with a directory, an older copy of it has this."""
+        entries, fenced = held
+        self._claimed(bookie_id, ledger_id).update(entries)
+        if fenced:
+            self._fences.setdefault(ledger_id, {})[bookie_id] = True
+            self.lost_fences.get(bookie_id, set()).discard(ledger_id)
+
     def forget(self, bookie_id: str, ledger_id: int) -> None:
         """It is not the bookie's any more."""
         self._entries.get(ledger_id, {}).pop(bookie_id, None)

@@ -80,6 +80,8 @@ DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 """Of bookies with several data directories: one of them."""
 REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
 """Of bookie-0: the first damages it."""
+ROLLBACK_KINDS = ("roll directory back",)
+"""Of bookie-0: a directory is restored from an older copy of itself."""
 RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
 """By operators, while the bookie is down."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")
@@ -158,7 +160,7 @@ def _target(
 ) -> str:
     if kind in (*WHOLE, *RACK_KINDS):
         return ""
-    if kind in (*FIRST_BOOKIE_KINDS, *LIES, *REPLACEMENT_KINDS):
+    if kind in (*FIRST_BOOKIE_KINDS, *LIES, *REPLACEMENT_KINDS, *ROLLBACK_KINDS):
         return bookies[0]
     if kind in JOB_KINDS:
         return chance.choice([name for name in clients if name.startswith("job-")])

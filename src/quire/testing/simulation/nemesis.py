@@ -24,6 +24,7 @@ from quire.testing.simulation.faults import (
     REPLACEMENT_KINDS,
     RESET_KINDS,
     RESIZE_KINDS,
+    ROLLBACK_KINDS,
     SILENT_KINDS,
     Fault,
 )
@@ -248,7 +249,7 @@ class Nemesis:
                 await self.bring_back(name)
             case kind if kind in INDEX_KINDS:
                 await self._index(fault, disk)
-            case kind if kind in (*REPLACEMENT_KINDS, *RESIZE_KINDS):
+            case kind if kind in (*REPLACEMENT_KINDS, *RESIZE_KINDS, *ROLLBACK_KINDS):
                 await self._operate(fault, disk)
 
     async def _operate(self, fault: Fault, disk: SimDisk) -> None:
@@ -260,6 +261,8 @@ class Nemesis:
                 await self._replacements.replace_good(name, disk, chance)
             case "old disk comes back":
                 await self._replacements.bring_back_old(name, chance)
+            case "roll directory back":
+                await self._replacements.roll_back(name, disk, chance, fault.duration_s)
             case "add directory":
                 await self._resizing.add(name, disk, chance)
             case "take directory away":

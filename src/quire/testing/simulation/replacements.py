@@ -1,6 +1,7 @@
 """Operators who exchange disks of a bookie: one that died for an empty one, by the code behind
 `quire bookie disk replace`, which is cut off now and then and run again. Old disks come back, and
-disks that are well are named by mistake: both must be refused."""
+disks that are well are named by mistake: both must be refused. And directories are restored from
+older copies, which count as lost."""
 
 from __future__ import annotations
 
@@ -136,6 +137,35 @@ class Replacements(DiskOperator):
             except QuireError:
                 pass
             await asyncio.sleep(RETRY_S)
+        await self._bring_back(name)
+
+    async def roll_back(
+        self, name: str, disk: SimDisk, chance: random.Random, duration_s: float
+    ) -> None:
+        """A backup of the directory is made while the bookie runs or is down. The bookie is started
+        at least once more and goes on for a while; then the directory is restored from the
+        backup."""
+        world, me = self._world, bookie_id(name)
+        backup = disk.copy()
+        backup.usual_slowness = backup.slowness = disk.usual_slowness
+        backup.crash()
+        held = world.claims.held_by(me)
+        starts = world.completed_starts[name]
+        for _ in range(ATTEMPTS_MAX):
+            await self._end(name, chance)
+            await self._bring_back(name)
+            if world.completed_starts[name] > starts:
+                break
+        else:
+            return
+        await asyncio.sleep(chance.random() * duration_s)
+        await self._end(name, chance)
+        _forget(world, name, disk)
+        kept = content_of(backup).ledgers or ()
+        for ledger_id, what in held.items():
+            if ledger_id in kept and world.claims.lost(ledger_id).get(me):
+                world.claims.keep(me, ledger_id, what)
+        world.exchange(name, disk, backup)
         await self._bring_back(name)
 
     # -- inside -------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 
@@ -135,6 +136,8 @@ class World:
     uneven: bool = False
     """Each route between a client and a bookie has a delay of its own."""
     starts: int = 0
+    completed_starts: Counter[str] = field(default_factory=Counter)
+    """How often each bookie has come to serve."""
     claims: Claims = field(default_factory=Claims)
     index_caches: IndexCaches = field(default_factory=IndexCaches)
     slow_starts: SlowStarts = field(default_factory=SlowStarts)
@@ -210,6 +213,7 @@ class World:
         # As the program does: a bookie that cannot go on ends.
         bookie.failed.add_done_callback(lambda failed: self._gave_up(name, bookie))
         self.formatted.add(name)
+        self.completed_starts[name] += 1
         await self.started(name, bookie)
 
     def retired(self, name: str) -> bool:
