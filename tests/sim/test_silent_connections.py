@@ -266,6 +266,33 @@ def test_no_ledger_is_copied_away_from_bookies_that_live(seed: int) -> None:
     run(seed, scenario)
 
 
+def test_a_copy_goes_on_over_new_connections() -> None:
+    """Those of the worker die in the middle of it. Only what is lost is copied."""
+
+    async def scenario(world: World, client: Client) -> None:
+        scene = Scene(world)
+        ids = [(await written(client, 2_000)).ledger_id for _ in range(3)]
+        before = {ledger: await client.ledger_metadata(ledger) for ledger in ids}
+        job = scene.begin("auto", backoff_s=5.0, bytes_per_s=10_000)
+        lost = before[ids[0]].segments[0].ensemble[0]
+        theirs = [one for one in ids if lost in before[one].segments[0].ensemble]
+        world.kill(lost.partition(":")[0])
+        await until(scene.marks.locked, right=bool, limit_s=LATER_S)
+        await asyncio.sleep(1.0)
+        assert not job.stats.fragments, "it is done already"
+        silence(world, "auto")
+        begun = world.loop.time()
+        for ledger in theirs:
+            await scene.whole(ledger, lost)
+        assert world.loop.time() - begun < LATER_S
+        assert job.stats.ledgers_failed == 0
+        for ledger in set(ids).difference(theirs):
+            assert await client.ledger_metadata(ledger) == before[ledger]
+        await scene.end()
+
+    run(1, scenario)
+
+
 def test_a_bookie_answers_over_a_new_connection() -> None:
     async def scenario(world: World, client: Client) -> None:
         name = next(iter(world.disks))
