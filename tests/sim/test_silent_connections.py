@@ -234,6 +234,24 @@ def test_a_tailing_reader_goes_on(seed: int) -> None:
     run(seed, scenario)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_short_time_outs_and_quarantine_conclude_nothing_from_dead_connections(seed: int) -> None:
+    async def scenario(world: World, client: Client) -> None:
+        ledger_id = (await written(client)).ledger_id
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            silence(world)
+            reader = await in_time(client.open_ledger(ledger_id))
+            assert len([entry async for entry in reader.read()]) == 100
+            writer = await client.create_ledger(**SHAPE)
+            await in_time(writer.append(b"new"))
+            await writer.close()
+            assert len((await client.ledger_metadata(writer.ledger_id)).segments) == 1
+        assert not client.pool.health.in_quarantine()
+
+    run(seed, scenario, read_timeout_s=1.0, add_timeout_s=1.0, quarantine_errors=1)
+
+
 # -- autorecovery -----------------------------------------------------------------------------
 
 
