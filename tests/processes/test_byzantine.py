@@ -95,6 +95,7 @@ class Place:
 
 class Detours(AsyncioNetwork):
     def __init__(self, detours: Mapping[Address, Address]) -> None:
+        super().__init__()
         self._detours = detours
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:

@@ -234,6 +234,24 @@ def test_a_tailing_reader_goes_on(seed: int) -> None:
     run(seed, scenario)
 
 
+@pytest.mark.parametrize("seed", SEEDS)
+def test_short_time_outs_and_quarantine_conclude_nothing_from_dead_connections(seed: int) -> None:
+    async def scenario(world: World, client: Client) -> None:
+        ledger_id = (await written(client)).ledger_id
+        for _ in range(3):
+            await asyncio.sleep(1.0)
+            silence(world)
+            reader = await in_time(client.open_ledger(ledger_id))
+            assert len([entry async for entry in reader.read()]) == 100
+            writer = await client.create_ledger(**SHAPE)
+            await in_time(writer.append(b"new"))
+            await writer.close()
+            assert len((await client.ledger_metadata(writer.ledger_id)).segments) == 1
+        assert not client.pool.health.in_quarantine()
+
+    run(seed, scenario, read_timeout_s=1.0, add_timeout_s=1.0, quarantine_errors=1)
+
+
 # -- autorecovery -----------------------------------------------------------------------------
 
 
@@ -264,6 +282,33 @@ def test_no_ledger_is_copied_away_from_bookies_that_live(seed: int) -> None:
         await scene.end()
 
     run(seed, scenario)
+
+
+def test_a_copy_goes_on_over_new_connections() -> None:
+    """Those of the worker die in the middle of it. Only what is lost is copied."""
+
+    async def scenario(world: World, client: Client) -> None:
+        scene = Scene(world)
+        ids = [(await written(client, 2_000)).ledger_id for _ in range(3)]
+        before = {ledger: await client.ledger_metadata(ledger) for ledger in ids}
+        job = scene.begin("auto", backoff_s=5.0, bytes_per_s=10_000)
+        lost = before[ids[0]].segments[0].ensemble[0]
+        theirs = [one for one in ids if lost in before[one].segments[0].ensemble]
+        world.kill(lost.partition(":")[0])
+        await until(scene.marks.locked, right=bool, limit_s=LATER_S)
+        await asyncio.sleep(1.0)
+        assert not job.stats.fragments, "it is done already"
+        silence(world, "auto")
+        begun = world.loop.time()
+        for ledger in theirs:
+            await scene.whole(ledger, lost)
+        assert world.loop.time() - begun < LATER_S
+        assert job.stats.ledgers_failed == 0
+        for ledger in set(ids).difference(theirs):
+            assert await client.ledger_metadata(ledger) == before[ledger]
+        await scene.end()
+
+    run(1, scenario)
 
 
 def test_a_bookie_answers_over_a_new_connection() -> None:

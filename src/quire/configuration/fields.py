@@ -149,6 +149,7 @@ LEAST: Mapping[str, float] = {
     "client.connect_timeout_s": 0.001,
     "client.max_turn_bytes": 1,
     "client.max_unacked_bytes": 1,
+    "client.probe_timeout_s": 0.001,
     "client.read_timeout_s": 0.001,
     "client.read_window_bytes": 1,
     "client.read_windows": 1,
