@@ -48,7 +48,7 @@ async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
     async with namespace(uri, path, password) as opened:
         found = await stream_facts(opened, name, password)
         own = await opened.own_stream_settings(name)
-        subscriptions = []
+        subscriptions: list[Values] = []
         for subscriber in await opened.subscriptions(name):
             try:
                 position = await opened.subscription(name, subscriber).position()
