@@ -11,6 +11,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from quire.client import blocking
+from quire.client.background import call
+from quire.metadata.tree import Create, Put
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.waiting import wait_for
@@ -481,3 +483,28 @@ def test_an_audit_finds_what_no_stream_names(quire: Quire, cluster: LocalCluster
     for one in found:
         quire("ledger", "show", str(one["ledger_id"])).fails(1, "ledger")
     assert len(read(quire, "renamed")) == 10
+
+
+def test_a_stream_that_cannot_be_read_stops_no_listing(quire: Quire, cluster: LocalCluster) -> None:
+    path = quire.environment["QUIRE_NAMESPACE"]
+    for name in ("apple", "melon", "pear"):
+        write(quire, name, numbers(0, 10))
+    root = f"{path}/melon/<default>"
+    with blocking.connect(cluster.uri) as client:
+        tree = client.aio.metadata.tree
+        (segment,) = call(tree.children(f"{root}/ledgers"))
+        stored = call(tree.read(f"{root}/ledgers/{segment}")).value
+        call(tree.commit(Put(f"{root}/ledgers/{segment}", b"rubbish")))
+        done = quire("stream", "list", "--long", "--json")
+        assert [json.loads(line)["name"] for line in done.out.splitlines()] == ["apple", "pear"]
+        done.fails(1, "stream melon: ", f"{root}/ledgers/{segment}")
+        audit = quire("stream", "audit", "--older-than", "0", "--delete")
+        assert audit.status == 1
+        assert f"error: stream {path}/melon: " in audit.err
+        call(tree.commit(Put(f"{root}/ledgers/{segment}", stored)))
+        call(tree.commit(Create(f"{path}/pear/<default>/subscribers")))
+        call(tree.commit(Create(f"{path}/pear/<default>/subscribers/mine", b"rubbish")))
+    assert len(read(quire, "melon")) == 10
+    shown = quire("stream", "show", "pear").ok().decode()
+    assert "mine" in shown
+    assert "unreadable" in shown

@@ -15,7 +15,9 @@ from streams import Row, append, batches, message_of, numbered, source
 from tests.support.waiting import wait_for
 
 from quire.client import blocking
+from quire.client.background import call
 from quire.errors import UsageError
+from quire.metadata.tree import Put
 from quire.spark import worker
 from quire.spark.tables import SCHEMAS, TableOptions, TablePartition, TableReader, table_schema
 from quire.streams import DLSN
@@ -55,11 +57,11 @@ def test_ledgers(client: blocking.Client, cluster: LocalCluster) -> None:
         assert found[one.ledger_id] == {
             "ledger": one.ledger_id, "state": "closed", "ensemble": 3, "write_quorum": 2,
             "ack_quorum": 2, "last_entry": 6, "bytes": 70, "digest": "hmac", "fragments": 1,
-            "custom": [("owner", "me"), ("odd", "\ufffd")],
+            "custom": [("owner", "me"), ("odd", "\ufffd")], "error": None,
         }  # fmt: skip
         assert fragments[one.ledger_id] == {
             "ledger": one.ledger_id, "fragment": 0, "first_entry": 0, "last_entry": 6,
-            "bookies": list(one.metadata.segments[0].ensemble),
+            "bookies": list(one.metadata.segments[0].ensemble), "error": None,
         }  # fmt: skip
         open_one = found[other.ledger_id]
         assert (open_one["state"], open_one["last_entry"], open_one["bytes"]) == (
@@ -149,6 +151,33 @@ def test_streams_and_segments(
     # Without the option: of all namespaces.
     everywhere = rows(cluster.uri, "streams")
     assert {row["stream"] for row in everywhere if row["namespace"] == streams.path} == set(found)
+
+
+def test_one_that_cannot_be_read_stops_no_table(
+    streams: Namespace, client: blocking.Client, cluster: LocalCluster
+) -> None:
+    for name in ("apple", "melon", "pear"):
+        append(streams, name, numbered(0, 10))
+        streams.subscription(name, "mine").commit(DLSN(1, 0, 5))
+    tree = client.aio.metadata.tree
+    root = f"{streams.path}/melon/<default>"
+    (segment,) = call(tree.children(f"{root}/ledgers"))
+    call(tree.commit(Put(f"{root}/ledgers/{segment}", b"rubbish")))
+    call(tree.commit(Put(f"{streams.path}/pear/<default>/subscribers/mine", b"rubbish")))
+    try:
+        for table in ("streams", "segments", "subscriptions", "lag"):
+            found = {
+                row["stream"]: row["error"]
+                for row in rows(cluster.uri, table, namespace=streams.path)
+                if row["stream"] in ("apple", "melon", "pear")
+            }
+            assert list(found) == ["apple", "melon", "pear"]
+            assert found["apple"] is None
+            assert "stream melon: " in found["melon"]
+            assert f"{root}/ledgers/{segment}" in found["melon"]
+            assert (found["pear"] is None) == (table in ("streams", "segments"))
+    finally:
+        call(tree.delete_tree(f"{streams.path}/melon"))
 
 
 def test_subscriptions_and_lag(streams: Namespace, cluster: LocalCluster) -> None:

@@ -16,15 +16,17 @@ from quire.client import swap
 from quire.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
+    MetadataError,
     MetadataUnavailableError,
     NoSuchLedgerError,
     NoSuchObjectError,
     ObjectExistsError,
 )
+from quire.metadata.base import Versioned
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 from quire.metadata.update import update_ledger
-from quire.streams.object_format import BUCKET_KEY, NAME_KEY
+from quire.streams.object_format import BUCKET_KEY, NAME_KEY, head_key
 from quire.streams.objects import Objects
 from tests.support.objects import Bench, LateClock, content, names, object_bench, some_bytes
 
@@ -208,6 +210,35 @@ async def test_the_sweep_takes_old_orphans_only(bench: Bench, objects: Objects) 
     assert await objects.sweep(1_800) == [lost]
     assert bench.ledgers() == [kept.ledger_id, elsewhere, foreign.ledger_id]
     assert await content(objects, "kept") == b"one"
+
+
+async def test_the_sweep_goes_on_past_what_it_cannot_read(
+    bench: Bench, objects: Objects, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A name that no object can have, a damaged head, a damaged ledger: each is named, what it may
+    own is kept, and all other orphans go."""
+    nameless = await orphan(bench, "a//b")
+    held = await objects.put("damaged", b"one")
+    of_damaged = await orphan(bench, "damaged")
+    unreadable = await orphan(bench, "u")
+    lost = await orphan(bench, "lost")
+    store = (await bench.client()).metadata
+    key = head_key("default", "damaged")
+    await store.write_value(key, b"{", (await store.read_value(key)).version)
+    read = objects._store.read_ledger
+
+    async def read_ledger(ledger_id: int) -> Versioned[LedgerMetadata]:
+        if ledger_id == unreadable:
+            raise MetadataError("it cannot be understood")
+        return await read(ledger_id)
+
+    objects._store.read_ledger = read_ledger  # type: ignore[method-assign]
+    with caplog.at_level(logging.WARNING, "quire.objects"):
+        assert await objects.sweep(0) == [lost]
+    assert bench.ledgers() == [nameless, held.ledger_id, of_damaged, unreadable]
+    assert "skipped what it could not read (4)" in caplog.text
+    for ledger_id in (nameless, held.ledger_id, of_damaged, unreadable):
+        assert f"ledger {ledger_id}" in caplog.text
 
 
 @pytest.mark.parametrize("replace", [False, True])

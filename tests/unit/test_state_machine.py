@@ -6,8 +6,11 @@ import asyncio
 
 import pytest
 
+from quire.codec.dlsn import DLSN
 from quire.errors import StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary, DurableDict, follow, lead
+from quire.streams.objects import Objects
+from quire.streams.state_machine import BUCKET
 from tests.unit.test_streams import Bench, run
 
 
@@ -74,6 +77,24 @@ def test_a_snapshot_of_a_former_stream_is_refused() -> None:
             await DurableDict.open(b.streams, "d")
         async with await DurableDict.open(b.streams, "another") as d:
             assert dict(d) == {}
+
+    run(scene)
+
+
+def test_a_snapshot_whose_ledger_was_deleted() -> None:
+    async def scene(b: Bench) -> None:
+        async with await DurableDict.open(b.streams, "d") as d:
+            await d.set("a", 1)
+            await d.leader.snapshot()
+            snapshot = await Objects(b.client, BUCKET).info("acme/test/d")
+            await b.client.delete_ledger(snapshot.ledger_id)
+            await d.set("b", 2)
+        # The log still has all commands: the segment was being written when they were given up.
+        async with await DurableDict.open(b.streams, "d") as d:
+            assert dict(d) == {"a": 1, "b": 2}
+        await b.streams.truncate("d", DLSN(2, 0, 0))
+        with pytest.raises(StreamDamagedError, match=r"cannot be restored: .* its ledger \d+ was"):
+            await DurableDict.open(b.streams, "d")
 
     run(scene)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.admin.groups import EXIT_ERROR
+from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.options import LEDGER_ID_MAX, size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
 from quire.admin.stream_options import namespace_option
@@ -61,7 +61,7 @@ def audit(
     Digests are checked, and replicas compared. Prints a line for each range of entries that is
     missing, short (an ack quorum has it, this bookie never got it), damaged, different, or on a
     bookie that does not answer. Exit status 1 if there is one; with --repair, if one could not be
-    repaired.
+    repaired. Ledgers and streams whose metadata cannot be read are named, and make it 1 too.
     """
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")
@@ -82,8 +82,10 @@ def audit(
 
     result = job.run(work, target="cluster" if streams is None else f"{path}/{streams}")
     job.show(result.as_json(), _text(result))
+    for unread in result.unreadable[:LINES_MAX]:
+        fail(unread)
     left = result.findings if result.repair is None else result.repair.left
-    return EXIT_ERROR if left else 0
+    return EXIT_ERROR if left or result.unreadable else 0
 
 
 def _text(result: AuditResult) -> str:
@@ -95,7 +97,9 @@ def _text(result: AuditResult) -> str:
     if result.clean:
         return f"{read}: all right"
     kinds = ", ".join(f"{count} {kind}" for kind, count in result.kinds.items())
-    lines.append(f"{read} are right; ranges that are not: {kinds}")
+    lines.append(f"{read} are right; ranges that are not: {kinds or 'none'}")
+    if result.unreadable:
+        lines.append(f"not audited, because they cannot be read: {len(result.unreadable)}")
     repair = result.repair
     if repair is not None:
         lines += [f"left: {_line(one)}" for one in repair.left[:LINES_MAX]]

@@ -95,11 +95,10 @@ def offload(
 
     options["catalog"] = options.pop("catalog", {})
     if dry_run:
-        _preview(
+        return _preview(
             job, path, streams, directory,
             older_than_s=older_than_s or 0.0, fail_on_data_loss=not skip_lost, **options,
         )  # fmt: skip
-        return 0
     result: OffloadResult = job.run(
         lambda spark, progress: jobs.offload(
             spark, job.cluster, path, streams, directory, progress=progress,
@@ -118,7 +117,7 @@ def offload(
     return EXIT_ERROR if result.failed else 0
 
 
-def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **options: Any) -> None:
+def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **options: Any) -> int:
     from quire.spark.jobs import preview_offload
 
     found = preview_offload(job.cluster, path, streams, directory, **options)
@@ -128,14 +127,20 @@ def _preview(job: Job, path: str, streams: tuple[str, ...], directory: str, **op
         f"{one.ledger_bytes:,} bytes, to {_count(one.files, 'file')}; "
         f"{_count(len(one.freed_ledgers), 'ledger')} would be freed"
         for one in found
+        if not one.error
     ]
-    lines.append(f"{_count(len(found), 'stream')}: {copied:,} bytes would be copied")
+    failed = [one for one in found if one.error]
+    readable = len(found) - len(failed)
+    lines.append(f"{_count(readable, 'stream')}: {copied:,} bytes would be copied")
     result = {
         "dry_run": True,
         "ledger_bytes": copied,
         "streams": [one.as_json() for one in found],
     }
     job.show(result, "\n".join(lines))
+    for one in failed:
+        fail(f"stream {one.stream}: {one.error}")
+    return EXIT_ERROR if failed else 0
 
 
 def _count(number: int, what: str) -> str:

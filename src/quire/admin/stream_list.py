@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.stream_options import (
@@ -39,24 +40,34 @@ KEYS = ("name", "segments", "records", "bytes", "first", "first_time", "last", "
 @json_option("One JSON object a line: name, and with --long what it shows.")
 def list_streams(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
-) -> None:
-    """List the streams of a namespace whose names begin with PREFIX, one a line."""
-    run_async(_list(uri, path, prefix, long, password, as_json))
+) -> int:
+    """List the streams of a namespace whose names begin with PREFIX, one a line.
+
+    With --long, streams that cannot be read are named on standard error, and the exit status is 1.
+    """
+    return run_async(_list(uri, path, prefix, long, password, as_json))
 
 
 async def _list(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
-) -> None:
-    from quire.errors import NoSuchStreamError
+) -> int:
+    from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
     from quire.http.stream_facts import stream_facts
     from quire.streams import Namespace
     from quire.tasks import each
+
+    failed: list[str] = []
 
     async def described(opened: Namespace, name: str) -> Values | None:
         try:
             return (await stream_facts(opened, name, password)).as_json()
         except NoSuchStreamError:
             return None  # deleted since it was listed
+        except MetadataUnavailableError:
+            raise
+        except QuireError as error:
+            failed.append(f"stream {name}: {error}")
+            return None
 
     async with namespace(uri, path, password) as opened:
         names = await opened.streams(prefix)
@@ -67,7 +78,7 @@ async def _list(
                 else:
                     sys.stdout.write(f"{name}\n")
             sys.stdout.flush()
-            return
+            return 0
         rows: list[tuple[str, ...]] = [HEAD]
         for at in range(0, len(names), STREAMS_AT_ONCE):
             piece = names[at : at + STREAMS_AT_ONCE]
@@ -81,3 +92,6 @@ async def _list(
         if not as_json:
             sys.stdout.write("".join(f"{line}\n" for line in columns(rows)))
             sys.stdout.flush()
+    for line in failed:
+        fail(line)
+    return EXIT_ERROR if failed else 0

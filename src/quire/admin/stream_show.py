@@ -41,15 +41,22 @@ def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None
 
 
 async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
+    from quire.errors import StreamDamagedError
     from quire.http.stream_facts import segment_as_json, stream_facts
     from quire.streams.facts import records_from
 
     async with namespace(uri, path, password) as opened:
         found = await stream_facts(opened, name, password)
         own = await opened.own_stream_settings(name)
-        subscriptions = []
+        subscriptions: list[Values] = []
         for subscriber in await opened.subscriptions(name):
-            position = await opened.subscription(name, subscriber).position()
+            try:
+                position = await opened.subscription(name, subscriber).position()
+            except StreamDamagedError as error:
+                subscriptions.append(
+                    {"name": subscriber, "position": None, "lag": None, "error": str(error)}
+                )
+                continue
             start = found.oldest if position is None else position
             lag = await records_from(opened.client, found.facts, start, password)
             stored = None if position is None else str(position)
@@ -91,6 +98,7 @@ def _lines(described: Values) -> list[str]:
     if described["subscriptions"]:
         rows = [("NAME", "POSITION", "LAG")]
         for one in described["subscriptions"]:
-            rows.append((one["name"], text(one["position"]), counted(one["lag"], "record")))
+            lag = "unreadable" if one["lag"] is None else counted(one["lag"], "record")
+            rows.append((one["name"], text(one["position"]), lag))
         lines += ["subscriptions", *(f"  {line}" for line in columns(rows))]
     return lines

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from quire.codec.stream_format import MAX_TXID
 from quire.codec.stream_segment import Truncation
+from quire.errors import StreamDamagedError
 from quire.http.shapes import time_text
 from quire.streams.facts import SegmentFacts, records_from, segment_facts
 from quire.streams.named_ledgers import segment_words
@@ -100,10 +101,14 @@ async def subscription_lags(
     opened: Namespace, facts: StreamFacts, password: bytes
 ) -> list[dict[str, Any]]:
     """How far the first `LAGS_MAX` subscriptions have come: `position`, the first record that is
-    still to be read (None: nothing was ever committed), and how many there are from it on."""
+    still to be read (None: nothing was ever committed), and how many there are from it on. One
+    that cannot be understood has `error` instead."""
 
     async def lag(name: str) -> dict[str, Any]:
-        position = await opened.subscription(facts.name, name).position()
+        try:
+            position = await opened.subscription(facts.name, name).position()
+        except StreamDamagedError as error:
+            return {"name": name, "position": None, "records": None, "error": str(error)}
         count = facts.records
         if position is not None:
             count = await records_from(opened.client, facts.facts, position, password)

@@ -11,7 +11,8 @@
 | lag           | the same, with what lies between the position and the end   |
 
 The last four are of one namespace, with the option `namespace`, else of all. What disappears while
-a table is read is left out.
+a table is read is left out. A ledger, stream or namespace that cannot be read has one row, with the
+reason in the column `error`; that column is null in all other rows.
 """
 
 from __future__ import annotations
@@ -40,7 +41,17 @@ from pyspark.sql.types import (
 
 from quire.client import Client
 from quire.client.background import call
-from quire.errors import BookieError, NoSuchLedgerError, NoSuchStreamError, UsageError
+from quire.errors import (
+    BookieError,
+    ClientClosedError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NoSuchStreamError,
+    QuireError,
+    StreamDamagedError,
+    UsageError,
+)
 from quire.spark import worker
 from quire.spark.stream_options import TableOptions
 from quire.spark.stream_query import lag
@@ -56,6 +67,9 @@ ROWS_AT_ONCE = 256
 END_TXID = 2**63 - 1
 """Of the end of a stream."""
 
+UNAVAILABLE = (MetadataUnavailableError, ClientClosedError)
+"""Errors that say nothing of one item."""
+
 STRING, LONG, TIME = StringType(), LongType(), TimestampType()
 BOOLEAN = BooleanType()
 
@@ -63,11 +77,11 @@ SCHEMAS: dict[str, dict[str, DataType]] = {
     "ledgers": {
         "ledger": LONG, "state": STRING, "ensemble": LONG, "write_quorum": LONG,
         "ack_quorum": LONG, "last_entry": LONG, "bytes": LONG, "digest": STRING, "created": TIME,
-        "fragments": LONG, "custom": MapType(STRING, STRING),
+        "fragments": LONG, "custom": MapType(STRING, STRING), "error": STRING,
     },
     "fragments": {
         "ledger": LONG, "fragment": LONG, "first_entry": LONG, "last_entry": LONG,
-        "bookies": ArrayType(STRING),
+        "bookies": ArrayType(STRING), "error": STRING,
     },
     "bookies": {
         "bookie": STRING, "state": STRING, "host": STRING, "port": LONG, "tls": BOOLEAN,
@@ -76,18 +90,21 @@ SCHEMAS: dict[str, dict[str, DataType]] = {
     "streams": {
         "namespace": STRING, "stream": STRING, "segments": LONG, "records": LONG, "bytes": LONG,
         "first": STRING, "last": STRING, "ended": BOOLEAN, "txids": STRING,
+        "error": STRING,
     },
     "segments": {
         "namespace": STRING, "stream": STRING, "segment": LONG, "ledger": LONG, "state": STRING,
         "records": LONG, "bytes": LONG, "first_sequence": LONG, "first": STRING, "last": STRING,
         "first_txid": LONG, "last_txid": LONG, "created": TIME, "completed": TIME,
+        "error": STRING,
     },
     "subscriptions": {
         "namespace": STRING, "stream": STRING, "subscription": STRING, "position": STRING,
+        "error": STRING,
     },
     "lag": {
         "namespace": STRING, "stream": STRING, "subscription": STRING, "position": STRING,
-        "records": LONG, "bytes": LONG, "seconds": DoubleType(),
+        "records": LONG, "bytes": LONG, "seconds": DoubleType(), "error": STRING,
     },
 }  # fmt: skip
 """Where a value is not known, or there is none, it is null."""
@@ -141,7 +158,7 @@ class TableReader(DataSourceReader):  # type: ignore[misc]
             try:
                 while (some := _next(rows)) is not None:
                     yield pa.RecordBatch.from_pylist(
-                        [{name: row[name] for name in self._schema.names} for row in some],
+                        [{name: row.get(name) for name in self._schema.names} for row in some],
                         schema=self._schema,
                     )
             finally:
@@ -163,7 +180,9 @@ async def _ledgers(client: Client, options: TableOptions, part: TablePartition) 
     async with aclosing(_metadata(client, part)) as found:
         async for some in found:
             yield [
-                {
+                {"ledger": ledger_id, "error": metadata}
+                if isinstance(metadata, str)
+                else {
                     "ledger": ledger_id,
                     "state": metadata.state.name.lower().replace("_", " "),
                     "ensemble": metadata.ensemble_size,
@@ -186,8 +205,11 @@ async def _ledgers(client: Client, options: TableOptions, part: TablePartition) 
 async def _fragments(client: Client, options: TableOptions, part: TablePartition) -> Rows:
     async with aclosing(_metadata(client, part)) as found:
         async for some in found:
-            rows = []
+            rows: list[Row] = []
             for ledger_id, metadata in some:
+                if isinstance(metadata, str):
+                    rows.append({"ledger": ledger_id, "error": metadata})
+                    continue
                 firsts = [segment.first_entry_id for segment in metadata.segments]
                 end = metadata.last_entry_id if metadata.closed else None
                 lasts: list[int | None] = [first - 1 for first in firsts[1:]]
@@ -207,11 +229,17 @@ async def _fragments(client: Client, options: TableOptions, part: TablePartition
 async def _metadata(
     client: Client, part: TablePartition
 ) -> AsyncGenerator[list[tuple[int, Any]], None]:
+    """Ledgers with their metadata; a text says why one has none that can be read."""
+
     async def read(ledger_id: int) -> tuple[int, Any]:
         try:
             return ledger_id, await client.ledger_metadata(ledger_id)
         except NoSuchLedgerError:
             return ledger_id, None
+        except MetadataUnavailableError:
+            raise
+        except MetadataError as error:
+            return ledger_id, str(error)
 
     async def some(ids: list[int]) -> list[tuple[int, Any]]:
         return [(i, metadata) for i, metadata in await each(ids, read) if metadata is not None]
@@ -315,15 +343,13 @@ def _ended(fact: SegmentFacts) -> bool:
 async def _subscriptions(streams: Namespace, view: StreamView) -> list[Row]:
     rows = []
     for name in await streams.subscriptions(view.name):
-        position = await streams.subscription(view.name, name).position()
-        rows.append(
-            {
-                "namespace": streams.path,
-                "stream": view.name,
-                "subscription": name,
-                "position": None if position is None else str(position),
-            }
-        )
+        row: Row = {"namespace": streams.path, "stream": view.name, "subscription": name}
+        try:
+            position = await streams.subscription(view.name, name).position()
+            row["position"] = None if position is None else str(position)
+        except StreamDamagedError as error:
+            row["error"] = str(error)
+        rows.append(row)
     return rows
 
 
@@ -332,6 +358,8 @@ async def _lag(streams: Namespace, view: StreamView) -> list[Row]:
     frontier = await view.frontier() if rows else None
     for row in rows:
         assert frontier is not None
+        if "error" in row:
+            continue
         position = row["position"]
         at = await view.mark(view.oldest if position is None else DLSN.parse(position))
         row |= await lag(view, at, frontier)
@@ -346,17 +374,32 @@ def _of_each(
     async def of_all(client: Client, options: TableOptions, part: TablePartition) -> Rows:
         paths = [options.namespace] if options.namespace else await namespaces(client)
         for path in paths:
-            async with await Namespace.open(client, path, password=options.password) as streams:
+            try:
+                streams = await Namespace.open(client, path, password=options.password)
+            except UNAVAILABLE:
+                raise
+            except QuireError as error:
+                if options.namespace is not None:
+                    raise
+                yield [{"namespace": path, "error": str(error)}]
+                continue
+            async with streams:
                 for name in await streams.streams():
-                    view = StreamView(streams, name)
-                    try:
-                        await view.open()
-                        found = await rows(streams, view)
-                    except NoSuchStreamError:
-                        continue  # deleted since it was listed
-                    finally:
-                        view.close()
-                    yield found
+                    yield await of_one(streams, name)
+
+    async def of_one(streams: Namespace, name: str) -> list[Row]:
+        view = StreamView(streams, name)
+        try:
+            await view.open()
+            return await rows(streams, view)
+        except NoSuchStreamError:
+            return []  # deleted since it was listed
+        except UNAVAILABLE:
+            raise
+        except QuireError as error:
+            return [{"namespace": streams.path, "stream": name, "error": str(error)}]
+        finally:
+            view.close()
 
     return of_all
 

@@ -35,6 +35,7 @@ from dataclasses import dataclass
 
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
+from quire.client.skipped import NAMED_MAX, Skipped, log_skipped
 from quire.client.swap import swap
 from quire.clock import Clock
 from quire.codec.digest import DigestType
@@ -45,8 +46,10 @@ from quire.errors import (
     NoSuchKeyError,
     NoSuchLedgerError,
     NoSuchObjectError,
+    ObjectDamagedError,
     ObjectExistsError,
     QuireError,
+    UsageError,
 )
 from quire.metadata.collection import check_collectable
 from quire.metadata.update import update_ledger
@@ -251,17 +254,22 @@ class Objects:
             try:
                 return ObjectReader(info, await self._client.open_ledger(info.ledger_id))
             except NoSuchLedgerError as error:
+                await self._store.tree.sync()  # a head that is deleted may still show
                 if (await self._head(name))[0] == info:
-                    raise NoSuchObjectError(
-                        f"object {name!r}: its ledger {info.ledger_id} was deleted",
-                        remedy="Put it again: its bytes are gone",
+                    raise ObjectDamagedError(
+                        f"object {name!r} is lost: its ledger {info.ledger_id} was deleted, and "
+                        "the object was not",
+                        remedy="Put it again from where its bytes came from",
                     ) from error
         raise MetadataError(f"{_what(name)} was replaced {OPEN_ATTEMPTS_MAX} times while opened")
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
         """The objects whose names begin with `prefix` and come after `after`, in the order of their
         names (by code points). They are read in pages, so memory is bounded; those put or deleted
-        meanwhile may be missing or not. Cancel-safe: go on after the last name."""
+        meanwhile may be missing or not. Cancel-safe: go on after the last name.
+
+        Objects that cannot be understood are left out, and named in the MetadataError that ends the
+        listing behind all the others."""
         async with aclosing(self.pages(prefix, after=after)) as pages:
             async for page in pages:
                 for info in page:
@@ -275,14 +283,21 @@ class Objects:
         if any(part in ("", ".", "..") for part in folder):
             return  # no name begins like that
         page: builtins.list[str] = []
+        skipped: builtins.list[Skipped] = []
         async with aclosing(self._names(folder, prefix, after)) as names:
             async for name in names:
                 page.append(name)
                 if len(page) == PAGE_OBJECTS:
-                    yield await self._infos(page)
+                    yield await self._infos(page, skipped)
                     page = []
         if page:
-            yield await self._infos(page)
+            yield await self._infos(page, skipped)
+        if skipped:
+            named = "; ".join(map(str, skipped[:NAMED_MAX]))
+            raise MetadataError(
+                f"{len(skipped)} objects of bucket {self.bucket!r} cannot be read, all others were "
+                f"listed: {named}"
+            )
 
     async def _names(
         self, folder: builtins.list[str], prefix: str, after: str
@@ -300,9 +315,19 @@ class Objects:
                     async for inner in below:
                         yield inner
 
-    async def _infos(self, names: builtins.list[str]) -> builtins.list[ObjectInfo]:
-        heads = await each(names, self._head)
-        return [head for head, _ in heads if head is not None]
+    async def _infos(
+        self, names: builtins.list[str], skipped: builtins.list[Skipped]
+    ) -> builtins.list[ObjectInfo]:
+        async def info(name: str) -> ObjectInfo | None:
+            try:
+                return (await self._head(name))[0]
+            except MetadataUnavailableError:
+                raise
+            except MetadataError as error:
+                skipped.append(Skipped(_what(name), str(error)))
+                return None
+
+        return [found for found in await each(names, info) if found is not None]
 
     # -- deleting -----------------------------------------------------------------------------
 
@@ -320,13 +345,20 @@ class Objects:
     async def orphans(self, older_than_s: float, *, first: int = 0) -> AsyncGenerator[Orphan, None]:
         """The ledgers that were written for objects of this bucket, are older than the limit and
         belong to none now: left by puts that died, or that are still under way. Reads the metadata
-        of every ledger from `first` on. Ledgers without a creation time are not found."""
+        of every ledger from `first` on. Ledgers without a creation time are not found.
+
+        Ledgers and objects that cannot be read are skipped, and a warning in the log names them. A
+        ledger that was written for such an object is not given: the object may name it."""
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
+        skipped: builtins.list[Skipped] = []
         async with aclosing(self._ledger_ids(first)) as pieces:
             async for piece in pieces:
                 for orphan in await each(piece, lambda i: self._orphan(i, before_ms)):
-                    if orphan is not None:
+                    if isinstance(orphan, Skipped):
+                        skipped.append(orphan)
+                    elif orphan is not None:
                         yield orphan
+        log_skipped(logger, "the look for orphans of objects", skipped)
 
     async def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
         """Delete the `orphans`; their ids. The age limit must be longer than the longest put: one
@@ -335,10 +367,17 @@ class Objects:
         MetadataWentBackError: nothing may be deleted by this metadata store."""
         await check_collectable(self._store)
         deleted = []
+        skipped: builtins.list[Skipped] = []
         async with aclosing(self.orphans(older_than_s, first=first)) as orphans:
             async for orphan in orphans:
-                if await self._discard(orphan.name, orphan.ledger_id):
-                    deleted.append(orphan.ledger_id)
+                try:
+                    if await self._discard(orphan.name, orphan.ledger_id):
+                        deleted.append(orphan.ledger_id)
+                except MetadataUnavailableError:
+                    raise
+                except MetadataError as error:
+                    skipped.append(Skipped(f"ledger {orphan.ledger_id}", str(error)))
+        log_skipped(logger, "the sweep of orphans of objects", skipped)
         return deleted
 
     async def _ledger_ids(self, first: int) -> AsyncGenerator[builtins.list[int], None]:
@@ -355,17 +394,24 @@ class Objects:
             if isinstance(ledger_ids, AsyncGenerator):
                 await ledger_ids.aclose()
 
-    async def _orphan(self, ledger_id: int, before_ms: int) -> Orphan | None:
+    async def _orphan(self, ledger_id: int, before_ms: int) -> Orphan | Skipped | None:
         try:
             value = (await self._store.read_ledger(ledger_id)).value
         except MetadataUnavailableError:
             raise
-        except MetadataError:
-            return None  # gone, or not of a form that we know
+        except NoSuchLedgerError:
+            return None
+        except MetadataError as error:
+            return Skipped(f"ledger {ledger_id}", str(error))
         name = self._name_of(value)
         if name is None or not 0 <= value.ctime_ms <= before_ms:
             return None
-        head, _ = await self._head(name)
+        try:
+            head, _ = await self._head(check_name(name))
+        except MetadataUnavailableError:
+            raise
+        except (MetadataError, UsageError) as error:
+            return Skipped(f"ledger {ledger_id} of {_what(name)}", str(error))
         if head is not None and head.ledger_id == ledger_id:
             return None
         return Orphan(ledger_id, name, value.ctime_ms, value.length)

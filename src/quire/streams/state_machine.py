@@ -24,6 +24,7 @@ from typing import Generic, Protocol, Self, TypeVar
 from quire.codec.dlsn import DLSN, INITIAL_DLSN
 from quire.errors import (
     NoSuchObjectError,
+    ObjectDamagedError,
     ObjectExistsError,
     QuireError,
     StreamClosedError,
@@ -82,12 +83,16 @@ class _Replica(Generic[ResultT]):
         self._snapshots = Objects(streams.client, BUCKET)
         self._object = f"{streams.path.strip('/')}/{name}"
         self._position = INITIAL_DLSN
+        self._lost_snapshot: ObjectDamagedError | None = None
 
     async def _restore(self) -> None:
         for attempt in range(RESTORE_ATTEMPTS):
             try:
                 found = await self._snapshots.get(self._object)
             except NoSuchObjectError:
+                return
+            except ObjectDamagedError as error:
+                self._lost_snapshot = error  # the log may still have all commands
                 return
             try:
                 async with found:
@@ -117,12 +122,20 @@ class _Replica(Generic[ResultT]):
         # Not from the oldest record that there is: what came before it would be missing unnoticed.
         reader = await self._streams.open_reader(self.name, start=self._position, follow=follow)
         async with aclosing(reader.batches()) as batches:
-            async for batch in batches:
-                assert isinstance(batch, RecordBatch)
-                for record in batch:
-                    self._apply(record.payload)
-                    self._position = record.position.next_slot()
-                yield
+            try:
+                async for batch in batches:
+                    assert isinstance(batch, RecordBatch)
+                    for record in batch:
+                        self._apply(record.payload)
+                        self._position = record.position.next_slot()
+                    yield
+            except StreamGapError as gap:
+                if self._lost_snapshot is None:
+                    raise
+                raise StreamDamagedError(
+                    f"state machine {self.name} cannot be restored: {gap}, and the snapshot that "
+                    f"stands for them is lost: {self._lost_snapshot}"
+                ) from gap
 
     def _apply(self, command: bytes) -> None:
         if command != NOTHING:

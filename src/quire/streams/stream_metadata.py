@@ -194,7 +194,13 @@ class StreamMetadata:
         return self.paths.segment(self._old_names.get((lssn, in_progress), new))
 
     async def _read(self, name: str) -> StreamSegment:
-        return StreamSegment.from_bytes((await self.tree.read(self.paths.segment(name))).value)
+        value = (await self.tree.read(self.paths.segment(name))).value
+        try:
+            return StreamSegment.from_bytes(value)
+        except MetadataError as error:
+            raise MetadataError(
+                f"stream {self.paths.name}: {self.paths.segment(name)} is damaged: {error}"
+            ) from error
 
     async def _children(self) -> list[str]:
         try:

@@ -76,7 +76,7 @@ export const stream = {
   interval: 5000,
   load: ({ parts }, signal) => get("/api/v1/quire/stream", { namespace: parts[0] ?? "", name: parts[1] ?? "" }, signal),
   render(data, { parts }) {
-    const rows = data.lag.map((one) => [one.name, one.position ?? "nothing committed", count(one.records)]);
+    const rows = data.lag.map((one) => [one.name, one.error ? "unreadable" : one.position ?? "nothing committed", one.error ?? count(one.records)]);
     return h("div", null, h("p", null, link(`All streams of ${parts[0]}`, "streams", [parts[0]])),
       facts([
         ["Records that can be read", count(data.records)], ["Bytes", bytes(data.bytes)],

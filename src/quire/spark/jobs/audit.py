@@ -19,11 +19,17 @@ from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
 from quire.client.background import call
-from quire.errors import NoSuchLedgerError, NoSuchStreamError, UsageError
+from quire.errors import (
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    NoSuchStreamError,
+    UsageError,
+)
 from quire.replication import Audit, Finding, audit_pieces
 from quire.spark.jobs.repair import RepairResult, repair_findings
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
-from quire.streams import Namespace
+from quire.streams import Namespace, StreamSegment
 from quire.tasks import each
 
 if TYPE_CHECKING:
@@ -48,11 +54,14 @@ class AuditResult:
     findings: tuple[Finding, ...]
     """By ledger, bookie and entry. After a repair: what was found before it."""
     repair: RepairResult | None = None
+    unreadable: tuple[str, ...] = ()
+    """The ledgers and streams whose metadata could not be read, with the reason. Of these nothing
+    is known, and all others were audited."""
 
     @property
     def clean(self) -> bool:
-        """Nothing was found: every replica that should be there is there, and right."""
-        return not self.findings
+        """Whether every replica that should be there is there, and right."""
+        return not self.findings and not self.unreadable
 
     @property
     def kinds(self) -> dict[str, int]:
@@ -76,6 +85,7 @@ class AuditResult:
             "clean": self.clean,
             "kinds": self.kinds,
             "findings": [asdict(one) for one in self.findings],
+            "unreadable": list(self.unreadable),
             "repair": None if self.repair is None else self.repair.as_json(),
         }
 
@@ -107,13 +117,19 @@ def audit(
     if bytes_per_second_per_bookie is not None and bytes_per_second_per_bookie <= 0:
         raise UsageError("a bound of 0 bytes per second would let the audit wait for ever")
     rate = bytes_per_second_per_bookie
-    wanted = _wanted(cluster, ledgers, streams, namespace)
+    wanted, unread_streams = _wanted(cluster, ledgers, streams, namespace)
     record = Audit()
-    found = _read_all(spark, cluster, record, wanted, rate, progress)
-    if ledgers is not None and (gone := sorted(set(wanted) - record.ledgers.keys())):
-        raise NoSuchLedgerError(f"there is no ledger {gone[0]}")
-    result = AuditResult(len(record.ledgers), record.entries, record.bytes, tuple(found))
-    if not repair or result.clean:
+    unread: dict[int, str] = {}
+    found = _read_all(spark, cluster, record, wanted, rate, progress, unread)
+    missing = set(wanted) - record.ledgers.keys() - unread.keys()
+    if ledgers is not None and missing:
+        raise NoSuchLedgerError(f"there is no ledger {min(missing)}")
+    unreadable = [*unread_streams, *(f"ledger {one}: {why}" for one, why in sorted(unread.items()))]
+    result = AuditResult(
+        len(record.ledgers), record.entries, record.bytes, tuple(found),
+        unreadable=tuple(unreadable),
+    )  # fmt: skip
+    if not repair or not result.findings:
         return result
     repaired = repair_findings(spark, cluster, found, bytes_per_second=rate, progress=progress)
     return replace(result, repair=repaired)
@@ -121,12 +137,13 @@ def audit(
 
 def _wanted(
     cluster: ClusterOptions, ledgers: Iterable[int] | None, streams: str | None, namespace: str
-) -> list[int]:
+) -> tuple[list[int], list[str]]:
+    """The ledgers, and the streams that could not be read."""
     if ledgers is not None:
-        return sorted(set(ledgers))
+        return sorted(set(ledgers)), []
     with cluster.client() as client:
         if streams is None:
-            return client.list_ledgers()
+            return client.list_ledgers(), []
         return call(stream_ledgers(client.aio, namespace, streams, cluster.password))
 
 
@@ -137,11 +154,17 @@ def _read_all(
     wanted: Sequence[int],
     rate: float | None,
     progress: Progress,
+    unread: dict[int, str],
 ) -> list[Finding]:
+    """`unread`: takes the ledgers that could not be read, with the reasons."""
+
     def run(pieces: Sequence[Piece], do: Work, what: str, told: Progress = progress) -> list[Piece]:
         if not pieces:
             return []
-        return run_pieces(spark, pieces, _task(cluster, do), what=what, progress=told)
+        answers = run_pieces(spark, pieces, _task(cluster, do), what=what, progress=told)
+        for answer in answers:
+            unread.update(answer.get("unreadable", ()))
+        return answers
 
     for answer in run(record.looking(wanted), audit_pieces.look, "looking at ledgers"):
         record.saw(answer)
@@ -188,11 +211,25 @@ def slots(spark: SparkSession) -> int:
 
 async def stream_ledgers(
     client: Client, namespace: str, pattern: str, password: bytes
-) -> list[int]:
-    """The ledgers of the streams of `namespace` that match. NoSuchStreamError where none does."""
+) -> tuple[list[int], list[str]]:
+    """Return the ledgers of the streams of `namespace` that match, and the streams that could not
+    be read, with the reason. NoSuchStreamError where none matches."""
+    unread: list[str] = []
     async with await Namespace.open(client, namespace, password=password) as streams:
         names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]
         if not names:
             raise NoSuchStreamError(f"no stream of {namespace} matches {pattern!r}")
-        segments = await each(names, streams.segments)
-    return sorted({segment.ledger_id for one in segments for segment in one})
+
+        async def of(name: str) -> list[StreamSegment]:
+            try:
+                return await streams.segments(name)
+            except MetadataUnavailableError:
+                raise
+            except NoSuchStreamError:
+                return []  # deleted since it was listed
+            except MetadataError as error:
+                unread.append(f"stream {name}: {error}")
+                return []
+
+        segments = await each(names, of)
+    return sorted({segment.ledger_id for one in segments for segment in one}), sorted(unread)

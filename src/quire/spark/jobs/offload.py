@@ -162,14 +162,23 @@ def preview_offload(
 ) -> list[StreamPreview]:
     """What `offload` would do now with these arguments, without Spark. Nothing is changed, neither
     in the cluster nor in `directory`; no lock is taken, so a job that runs meanwhile does part of
-    it. Raises what `offload` raises where a stream cannot be offloaded."""
+    it. A stream that cannot be offloaded has `error`; where only one was named, it is raised."""
     wanted, store = OffloadOptions(**options), Store(directory)
     with cluster.client() as client:
-        names, _ = call(_names(client.aio, cluster, namespace, streams))
+        names, alone = call(_names(client.aio, cluster, namespace, streams))
         found = []
         for name in names:
-            with _run_of(client.aio, cluster, namespace, name, store, wanted, locked=False) as run:
-                found.append(run.preview())
+            try:
+                with _run_of(
+                    client.aio, cluster, namespace, name, store, wanted, locked=False
+                ) as run:
+                    found.append(run.preview())
+            except MetadataUnavailableError:
+                raise
+            except QuireError as error:
+                if alone:
+                    raise
+                found.append(StreamPreview.of_failure(name, error))
         return found
 
 

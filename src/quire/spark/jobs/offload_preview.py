@@ -25,6 +25,12 @@ class StreamPreview:
     """What is copied takes in ledgers (each replica)."""
     freed_ledgers: tuple[int, ...]
     """That would be deleted: with `truncate` what was offloaded before and what would be now."""
+    error: str = ""
+    """Why the stream cannot be offloaded; then the rest is empty."""
+
+    @classmethod
+    def of_failure(cls, stream: str, error: Exception) -> StreamPreview:
+        return cls(stream, "", "", 0, 0, 0, (), str(error))
 
     def as_json(self) -> dict[str, Any]:
         return {**asdict(self), "freed_ledgers": list(self.freed_ledgers)}

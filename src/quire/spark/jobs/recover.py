@@ -11,11 +11,12 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from quire.client import Client
 from quire.client.background import call
+from quire.errors import MetadataError, MetadataUnavailableError
 from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
 from quire.replication.move_result import (
     LEDGERS_PER_LOOK,
@@ -74,9 +75,9 @@ def recover(
     with cluster.client() as client:
         call(check_bookie(client.aio, bookie, even_if_alive))
         ids = client.list_ledgers()
-    moves = _moves(spark, cluster, bookie, ids, progress)
+    moves, unread = _moves(spark, cluster, bookie, ids, progress)
     if dry_run:
-        return RecoverResult(bookie, True, tuple(moves))
+        return RecoverResult(bookie, True, tuple(moves), failed=unread)
     work = {one.ledger: not_tried(one.ledger) for one in moves}
     rate = bytes_per_second
 
@@ -99,7 +100,8 @@ def recover(
         wait(open_grace_s)
         seen = {ledger: one for ledger, one in opened.items() if one is not None}
         go([*opened, *locked], seen, "replicating what was open")
-    return result_of(bookie, moves, list(work.values()))
+    result = result_of(bookie, moves, list(work.values()))
+    return replace(result, failed=(*result.failed, *unread))
 
 
 def _moves(
@@ -108,16 +110,15 @@ def _moves(
     bookie: str,
     ids: Sequence[int],
     progress: Progress,
-) -> list[Move]:
+) -> tuple[list[Move], tuple[Left, ...]]:
+    """What names the bookie, and the ledgers that could not be read: they may name it too."""
     pieces: list[Piece] = [
         {"bookie": bookie, "ledgers": ids[at : at + LEDGERS_PER_LOOK]}
         for at in range(0, len(ids), LEDGERS_PER_LOOK)
     ]
-    return [
-        Move(**one)
-        for answer in _run(spark, cluster, pieces, _look, "looking at ledgers", progress)
-        for one in answer["moves"]
-    ]
+    answers = _run(spark, cluster, pieces, _look, "looking at ledgers", progress)
+    moves = [Move(**one) for answer in answers for one in answer["moves"]]
+    return moves, tuple(Left(*one) for answer in answers for one in answer["unreadable"])
 
 
 def _run(
@@ -159,14 +160,24 @@ def _pieces(
 
 
 def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """Which of these ledgers name the bookie, and for how much."""
+    """Which of these ledgers name the bookie, and for how much. Those that cannot be read come as
+    `unreadable`, each with the reason."""
     bookie, password = piece["bookie"], cluster.password
+    unread: list[tuple[int, str]] = []
     with cluster.client() as client:
         aio = client.aio
-        found = call(
-            each(piece["ledgers"], lambda ledger: move_of(aio, ledger, bookie, password=password))
-        )
-    return {"moves": [asdict(one) for one in found if one is not None]}
+
+        async def look(ledger: int) -> Move | None:
+            try:
+                return await move_of(aio, ledger, bookie, password=password)
+            except MetadataUnavailableError:
+                raise
+            except MetadataError as error:
+                unread.append((ledger, str(error)))
+                return None
+
+        found = call(each(piece["ledgers"], look))
+    return {"moves": [asdict(one) for one in found if one is not None], "unreadable": unread}
 
 
 def _take_out(cluster: ClusterOptions, piece: Piece) -> Piece:
