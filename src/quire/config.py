@@ -175,6 +175,11 @@ class ClientConfig:
     slow_bookie_s: float = 60.0
     """A bookie that was overtaken by the answer to a speculative read is asked behind others for
     so long."""
+    absence_recheck_s: float = 2.0
+    """Seconds until a bookie that denies an entry of a closed ledger, which another replica has, is
+    asked again: it may merely lag. Where acknowledgements of an ack quorum are enough it is asked
+    three times, each pause twice the one before, until its replica counts as missing. Readers do
+    not wait for that. 0: the first denial counts."""
     quarantine_errors: int = 0
     """So many errors of a bookie within `quarantine_window_s` put it into quarantine: it is chosen,
     and read from, only where nothing else is left. 0: errors never do (`avoid_failed_bookie_s`

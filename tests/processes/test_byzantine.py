@@ -39,6 +39,7 @@ CONFIG = quire.ClientConfig(
     speculative_read_s=PATIENCE_S,
     read_timeout_s=PATIENCE_S,
     add_timeout_s=PATIENCE_S,
+    absence_recheck_s=0.0,  # the first denial counts: nobody lags here
     long_poll_ms=500,
     explicit_lac_interval_ms=20,
     # Or it would be asked once, and then no more while others answer.

@@ -11,7 +11,7 @@ import pytest
 
 from quire.client.quarantine import BookieHealth, Misbehaviour, Suspect
 from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.ledger_metadata import LedgerState, Segment
 from quire.config import ClientConfig
 from quire.errors import DigestError, MetadataUnavailableError, NotEnoughBookiesError, ReadError
 from quire.net.control import LacAnswer
@@ -163,6 +163,7 @@ def test_what_each_kind_looks_like() -> None:
             reader = await client.open_ledger(LEDGER, password=PASSWORD)
             for entry in (1, 2, 3, 4, 2, 3, 4, 1, 3, 4, 1, 2):
                 assert (await reader.read_entry(entry)).payload == payload(entry)
+            await until(client.suspects, right=lambda found: len(found) == 3)
             named = {one.bookie: one for one in client.suspects()}
             assert {name: one.kind.value for name, one in named.items()} == {
                 "b0": "bad-digest", "b1": "wrong-entry", "b2": "missing",
@@ -185,9 +186,106 @@ def test_a_denial_is_a_broken_promise_only_where_all_have_acknowledged() -> None
                 reader = await client.open_ledger(LEDGER, password=PASSWORD)
                 for entry in range(9):
                     await reader.read_entry(entry)
-                [suspect] = client.suspects()
+                [suspect] = await until(client.suspects)
                 assert (suspect.bookie, suspect.kind) == ("b0", kind)
                 assert client.pool.health.quarantined("b0") is (kind is Misbehaviour.DROPPED)
+
+    simulated(main)
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 2), (4, 3, 2)], ids=["plain", "striped"])
+def test_a_replica_that_lags_is_not_missing(
+    shape: tuple[int, int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was called misbehaving, and marked for repair, right after the ledger was closed."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(shape[0])
+        await cluster.ledger(shape, range(12), state=CLOSED)
+        late = cluster["b0"]
+        late.says = late.no
+        reported: list[int] = []
+
+        async def on_damage(ledger_id: int, bookies: Sequence[str]) -> None:
+            reported.append(ledger_id)
+
+        async with cluster.client() as client:
+            client.on_damage = on_damage
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            loop = asyncio.get_running_loop()
+            begun_s = loop.time()
+            for entry in range(12):
+                assert (await reader.read_entry(entry)).payload == payload(entry)
+            assert loop.time() - begun_s < 1.0, "no reader waits"
+            asked = len(late.asked)
+            await asyncio.sleep(1.0)
+            late.says = None  # it has caught up
+            await asyncio.sleep(60)
+            assert len(late.asked) == asked + 1, "it is asked once more, and for one entry"
+            assert (client.suspects(), reported) == ([], [])
+            assert client.pool.health.lagged == 1
+
+    with caplog.at_level(logging.INFO, "quire.client"):
+        simulated(main)
+    events = [(one.levelname, one.event) for one in caplog.records]  # type: ignore[attr-defined]
+    assert events == [("INFO", "replica_lagged")]
+
+
+def test_a_replica_counts_as_missing_when_it_denies_again_and_again() -> None:
+    async def main() -> None:
+        for ack_quorum, after_s in ((2, 14.0), (3, 2.0)):
+            cluster = await FakeCluster.made(3)
+            await cluster.ledger((3, 3, ack_quorum), range(9), state=CLOSED)
+            cluster["b0"].says = cluster["b0"].no
+            async with cluster.client() as client:
+                reader = await client.open_ledger(LEDGER, password=PASSWORD)
+                for entry in range(9):
+                    await reader.read_entry(entry)
+                await asyncio.sleep(after_s - 0.5)
+                assert client.suspects() == []
+                await asyncio.sleep(1.0)
+                assert len(client.suspects()) == 1
+
+    simulated(main)
+
+
+def test_a_bookie_that_does_not_answer_the_second_time_is_not_judged() -> None:
+    async def main() -> None:
+        cluster = await FakeCluster.made(3)
+        await cluster.ledger((3, 3, 2), range(9), state=CLOSED)
+        gone = cluster["b0"]
+        gone.says = gone.no
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            for entry in range(9):
+                await reader.read_entry(entry)
+            gone.says = gone.silent
+            await asyncio.sleep(60)
+            assert client.suspects() == []
+            assert client.pool.health.lagged == 0
+
+    simulated(main)
+
+
+def test_a_bookie_that_was_replaced_owes_nothing() -> None:
+    """A reader that knows older metadata asks a bookie that has dropped what is not its any more.
+    With all acknowledgements wanted it went into quarantine for that."""
+
+    async def main() -> None:
+        cluster = await FakeCluster.made(4)
+        await cluster.ledger((3, 3, 3), range(9), state=CLOSED)
+        async with cluster.client() as client:
+            reader = await client.open_ledger(LEDGER, password=PASSWORD)
+            stored = await cluster.store.read_ledger(LEDGER)
+            segments = (Segment(0, ("b3", "b1", "b2")),)
+            changed = dataclasses.replace(stored.value, segments=segments)
+            await cluster.store.write_ledger(LEDGER, changed, stored.version)
+            cluster["b0"].says = cluster["b0"].no
+            for entry in range(9):
+                await reader.read_entry(entry)
+            await asyncio.sleep(60)
+            assert client.suspects() == []
+            assert not client.pool.health.quarantined("b0")
 
     simulated(main)
 
@@ -201,6 +299,7 @@ def test_of_an_open_ledger_a_denial_says_nothing() -> None:
             reader = await client.open_ledger(LEDGER, password=PASSWORD)
             for _ in range(3):
                 await reader.read_entry(3)
+            await asyncio.sleep(60)
             assert client.suspects() == []
 
     simulated(main)
@@ -311,6 +410,8 @@ def test_each_replica_is_reported_once() -> None:
             for entry in range(9):
                 await reader.read_entry(entry)
             await until(lambda: reported)
+            for entry in range(9):
+                await reader.read_entry(entry)
             assert client.suspects()[0].count > 1
             assert reported == [(LEDGER, ["b0"])]
 
@@ -355,10 +456,13 @@ def test_a_report_that_fails_disturbs_nobody_and_is_made_again() -> None:
         async with cluster.client() as client:
             client.on_damage = on_damage
             reader = await client.open_ledger(LEDGER, password=PASSWORD)
-            for _ in range(3):
+
+            async def read() -> list[str]:
                 for entry in range(9):
                     await reader.read_entry(entry)
-            await until(lambda: reported)
+                return reported
+
+            await until(read, poll_s=1.0)
             assert client.pool.health.unreported == 2
             assert reported == ["b0"]
 

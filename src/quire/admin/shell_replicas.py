@@ -332,7 +332,7 @@ def recover(
             continue
         say_what_is_left(result)
         bad = result.locked or (result.open and not skip_open) or (
-            result.failed and not skip_failed
+            (result.failed or result.unreadable_count) and not skip_failed
         )  # fmt: skip
         complete &= not bad
         if delete_cookie and result.complete and ledger_id is None:

@@ -52,6 +52,9 @@ def client_metrics(client: Client) -> Iterator[Metric]:
         yield counter(f"quire_client_{name}_total", f"{text}.", getattr(counters, name))
     yield gauge("quire_client_suspects", "Kinds of wrong answers that bookies have given.",
                 len(client.suspects()))  # fmt: skip
+    yield counter("quire_client_replicas_lagged_total",
+                  "Replicas that denied an entry, and had it when they were asked again.",
+                  client.pool.health.lagged)  # fmt: skip
     yield histogram(
         "quire_client_add_seconds",
         "Of an add, from its sending until an ack quorum had its batch: seconds.",

@@ -10,7 +10,8 @@ bookie that everybody avoids is still asked where nobody else is left.
 What is seen of a replica that lacks an entry needs care. An entry of a closed ledger is on an ack
 quorum of its write set, not on all of it (rule 40): a member that was away when it was written says
 honestly that it never had it. Only where ack and write quorum are the same has every member
-acknowledged it; then the denial is a broken promise.
+acknowledged it; then the denial is a broken promise. Either way it is asked again first
+(`quire.client.absences`): a replica that merely lags is not missing.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from quire.client.absences import CHECKS, Absences, AskAgain
 from quire.client.logs import Field, log_event
 from quire.codec.entry import BadEntryError, WrongEntryError
 from quire.config import ClientConfig
@@ -44,7 +46,8 @@ class Misbehaviour(enum.StrEnum):
     WRONG_ENTRY = "wrong-entry"
     """A valid entry that is not the one asked for, or that the other replicas out-vote."""
     MISSING = "missing"
-    """It denies an entry of a closed ledger that another replica has. It may never have had it."""
+    """It denies an entry of a closed ledger that another replica has, again and again. It may never
+    have had it."""
     DROPPED = "dropped"
     """As `MISSING`, where every member has acknowledged the entry."""
     STALE_LAC = "stale-lac"
@@ -89,6 +92,7 @@ class BookieHealth:
         self._suspects: dict[tuple[str, Misbehaviour], Suspect] = {}
         self._reported: set[tuple[int, str]] = set()
         self._levels: dict[tuple[int, str], int] = {}
+        self._absences = Absences(config, tasks)
 
     # -- what was seen ------------------------------------------------------------------------
 
@@ -123,6 +127,36 @@ class BookieHealth:
             self._quarantine(bookie, kind=kind.value)
         if kind in REPAIRABLE:
             self._report(ledger_id, bookie)
+
+    def denied(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_id: int,
+        ask_again: AskAgain,
+        *,
+        acknowledged: bool,
+    ) -> None:
+        """Note that a bookie denies an entry of a closed ledger which another replica has.
+
+        Nothing follows until it has denied the entry again, for it may merely lag (`absences`).
+        `acknowledged`: every member has acknowledged the entry, so that no member can lag, and
+        asking again only shows whether the bookie is a member still.
+        """
+        kind = Misbehaviour.DROPPED if acknowledged else Misbehaviour.MISSING
+        self._absences.denied(
+            bookie,
+            ledger_id,
+            entry_id,
+            ask_again,
+            lambda: self.misbehaved(bookie, kind, ledger_id, entry_id),
+            1 if acknowledged else CHECKS,
+        )
+
+    @property
+    def lagged(self) -> int:
+        """Replicas that denied an entry, and had it when they were asked again."""
+        return self._absences.lagged
 
     def lac(self, bookie: str, ledger_id: int, lac: int) -> None:
         """It proved this LAC of an open ledger. An honest bookie's never goes back while the ledger

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 
 from quire.client.hedge import Hedge
 from quire.client.pool import BookiePool
@@ -214,10 +215,31 @@ class ReadEngine:
             if isinstance(error, NoEntryAnswer):
                 if found and metadata.closed:
                     every = metadata.ack_quorum == metadata.write_quorum
-                    kind = Misbehaviour.DROPPED if every else Misbehaviour.MISSING
-                    health.misbehaved(bookie, kind, ledger_id, entry_id)
+                    ask_again = partial(self._denies, bookie, entry_id)
+                    health.denied(bookie, ledger_id, entry_id, ask_again, acknowledged=every)
             elif not isinstance(error, DigestError | SilentConnectionError):
                 health.error(bookie)
+
+    async def _denies(self, bookie: str, entry_id: int) -> bool | None:
+        """Ask a bookie again for an entry that it denied. None where that tells nothing.
+
+        False also where the metadata does not name the bookie for the entry any more: it was
+        replaced, and may drop what it had.
+        """
+        try:
+            async with asyncio.timeout(self._config.read_timeout_s):
+                await self._refresh()
+                metadata = self._metadata()
+                ensemble = metadata.segment_of(entry_id).ensemble
+                members = write_set(entry_id, metadata.ensemble_size, metadata.write_quorum)
+                if bookie not in {ensemble[index] for index in members}:
+                    return False
+                await self._one(bookie, entry_id, entry_id)
+        except NoEntryAnswer:
+            return True
+        except (QuireError, TimeoutError):
+            return None
+        return False
 
     def _bad(self, bookie: str, error: BadEntryError, entry_id: int) -> DigestError:
         """The bookie gave something that does not check."""

@@ -60,7 +60,7 @@ def problems(
     `lost_groups` tells; None: it was not counted. `lost`: None: nobody has looked. `now_ms`: by the
     calendar."""
     found = [
-        *_of_data(risk),
+        *_of_data(risk, autorecovery),
         *_of_owners(lost),
         *_of_collection(collection or Collection()),
         *_of_bookies(bookies, autorecovery, risk, now_ms),
@@ -103,7 +103,16 @@ def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
 # -- what is stored ---------------------------------------------------------------------------
 
 
-def _of_data(risk: AtRisk | None) -> Iterator[Problem]:
+def _of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
+    if risk is not None and risk.skipped and autorecovery.get("unreadable") is None:
+        # Where an auditor has told of them, that is told below.
+        named = named_ledgers(dict(risk.skipped_first), risk.skipped)
+        yield Problem(
+            "bad",
+            f"The metadata of {named} cannot be read: {risk.skipped_first[0][1]}",
+            REMEDY,
+            "What is told of lost copies here leaves it out",
+        )
     if risk is not None and risk.unreadable:
         yield Problem(
             "bad",

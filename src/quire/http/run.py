@@ -263,6 +263,7 @@ AUTORECOVERY = {
     "ledger_checks": "Checks of the ends of replicas",
     "replicas_checks": "Checks of lists of entries",
     "placement_checks": "Checks of placement",
+    "replicas_lagged": "Ledgers with replicas that were short at first, and whole when asked again",
     "replicas_missing": "Entries that bookies lacked, at the last check",
     "ledgers_misplaced": "Ledgers that lie otherwise than wanted, at the last check",
     "ledgers_done": "Marked ledgers that lack nothing any more",

@@ -12,20 +12,26 @@ The pieces of one step (of a turn) may be done in any order, by anybody, and twi
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from quire.client import Client
+from quire.core.fragments import members
 from quire.core.replicas import Bad, Finding, Kind, Sums, findings, suspicious
-from quire.errors import JobError
-from quire.metadata.unreadable import Unread, read_or_skip
+from quire.errors import JobError, NoSuchLedgerError
+from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication import audit_pieces
 from quire.replication.audit_pieces import PIECE_BYTES, Piece, PlannedLedger
-from quire.replication.replica_reader import answers
+from quire.replication.opened import open_for_repair
+from quire.replication.replica_reader import LAG_S, answers
+from quire.replication.scan import scan
 from quire.tasks import each
 
 FINDINGS_MAX = 1_000_000
 """Of one audit. They are ranges: a lost bookie is a few for each ledger."""
+RECHECKED_MAX = 1_000
+"""Findings of missing entries that are looked at again, for the replicas may merely lag."""
 BLOCKS_PER_PIECE = 16
 """Compared entry by entry in one piece, of one ledger."""
 TURN_S = 60.0
@@ -156,9 +162,45 @@ class Audit:
                     f"more than {FINDINGS_MAX:,} things are wrong with this cluster",
                     remedy="Audit fewer ledgers at a time",
                 )
-        return sorted(
-            await _still(client, found), key=lambda one: (one.ledger, one.bookie, one.first)
-        )
+        found = await _unless_lagging(client, await _still(client, found))
+        return sorted(found, key=lambda one: (one.ledger, one.bookie, one.first))
+
+
+async def _unless_lagging(client: Client, found: Sequence[Finding]) -> list[Finding]:
+    """Return the findings without replicas that merely lagged.
+
+    What was missing is read again, of `RECHECKED_MAX` findings at most. A finding stands where the
+    bookie does not answer this time, or anything of it is wrong.
+    """
+    absent = [one for one in found if one.kind in (Kind.MISSING, Kind.SHORT)][:RECHECKED_MAX]
+    if not absent:
+        return list(found)
+    await asyncio.sleep(LAG_S)
+    bookies = sorted({one.bookie for one in absent})
+    whys = await each(bookies, lambda bookie: answers(client, bookie))
+    silent = {bookie for bookie, why in zip(bookies, whys) if why}
+
+    async def lags(one: Finding) -> bool:
+        return one.bookie not in silent and await _whole(client, one)
+
+    lagged = {one for one, whole in zip(absent, await each(absent, lags)) if whole}
+    return [one for one in found if one not in lagged]
+
+
+async def _whole(client: Client, found: Finding) -> bool:
+    """Return whether the bookie has all of a finding's entries by now."""
+    try:
+        ledger = await open_for_repair(client, found.ledger, ask=False)
+    except (NoSuchLedgerError, *UNREADABLE):
+        return False
+    whole = False
+    for fragment in ledger.fragments():
+        first, last = max(found.first, fragment.first), min(found.last, fragment.last)
+        for index in members(fragment, (found.bookie,)) if first <= last else ():
+            if (await scan(client, ledger, fragment, index, first, last)).bad:
+                return False
+            whole = True
+    return whole
 
 
 async def _still(client: Client, found: Sequence[Finding]) -> list[Finding]:

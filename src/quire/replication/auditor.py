@@ -32,7 +32,7 @@ from quire.replication.locks import ReplicationLocks
 from quire.replication.lost_bookies import LostBookies
 from quire.replication.marks import Marks
 from quire.replication.misplaced import keeps_to_policy, to_move
-from quire.replication.replica_reader import answers
+from quire.replication.replica_reader import LAG_S, answers
 from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.status import (
     MISPLACED_TOLD_MAX,
@@ -382,6 +382,13 @@ class Auditor:
                     return Lacking()
 
             found = dict(zip(page, await each(page, one)))
+            if again := [ledger for ledger, lacking in found.items() if lacking.bookies]:
+                # A replica of a ledger that was just closed may lag behind the others.
+                await asyncio.sleep(LAG_S)
+                seen = dict(zip(again, await each(again, one)))
+                lagged = [ledger for ledger, lacking in seen.items() if not lacking.bookies]
+                self._stats.replicas_lagged += len(lagged)
+                found.update(seen)
             missing += sum(lacking.entries for lacking in found.values())
             if silent := {bookie for lacking in found.values() for bookie in lacking.silent}:
                 self._silent |= silent

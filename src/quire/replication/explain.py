@@ -31,7 +31,7 @@ from quire.replication.election import auditor_of
 from quire.replication.explain_words import Verdict, verdict
 from quire.replication.marks import Marks
 from quire.replication.opened import OpenedLedger, open_for_repair
-from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
+from quire.replication.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 from quire.replication.status import WhyNot, last_waiting, why_not
 
 NOT_LISTED = "no such entry"
@@ -103,7 +103,12 @@ async def explain_ledger(
     NoSuchLedgerError, MetadataError. Cancel-safe; nothing is changed."""
     ledger = await open_for_repair(client, ledger_id, password=password)
     bookies = await client.bookies()
-    looked = await (_deep if deep else _shallow)(client, ledger, password)
+    look = _deep if deep else _shallow
+    looked = await look(client, ledger, password)
+    if not deep and _absent(looked):
+        # A ledger that was just closed may have replicas that lag. (An audit asks again by itself.)
+        await asyncio.sleep(LAG_S)
+        looked = await look(client, ledger, password)
     metadata, store = ledger.metadata, client.metadata
     segments = tuple(
         _view(ledger, fragment, looked.get(fragment.segment_first, ()), bookies)
@@ -192,6 +197,11 @@ def copies_min(ledger: OpenedLedger, fragment: Fragment, found: Sequence[Finding
 
 Looked = Mapping[int, Sequence[Finding]]
 """By the first entry of the segment."""
+
+
+def _absent(looked: Looked) -> bool:
+    """Whether a bookie that answers denies entries."""
+    return any(one.kind in (Kind.MISSING, Kind.SHORT) for found in looked.values() for one in found)
 
 
 async def _deep(client: Client, ledger: OpenedLedger, password: bytes) -> Looked:

@@ -328,6 +328,10 @@ class ReplicaReader:
             timer.cancel()
 
 
+LAG_S = 2.0
+"""Seconds until a bookie that lacks entries is asked again: it may merely lag behind the others."""
+
+
 async def answers(client: Client, bookie: str) -> str:
     """'' if the bookie answers at all, over a connection that exists or a new one; else why it
     does not. Bounded by six times `read_timeout_s`. Cancel-safe."""

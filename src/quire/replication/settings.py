@@ -75,6 +75,8 @@ class AutorecoveryStats:
     ledger_checks: int = 0
     replicas_checks: int = 0
     placement_checks: int = 0
+    replicas_lagged: int = 0
+    """Ledgers of which a check found replicas short, and whole when it asked again."""
     replicas_missing: int = 0
     """Entries that bookies lacked, of the last check of replicas."""
     ledgers_misplaced: int = 0

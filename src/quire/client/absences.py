@@ -1,0 +1,106 @@
+"""Replicas that deny an entry which another replica has: asked again before anything follows.
+
+A ledger may be closed while a member of its ensemble still writes what an ack quorum has: such a
+replica merely lags, and has everything a moment later. So a denial concludes nothing by itself. In
+the background, where no reader waits, the metadata is read again (the bookie may have been
+replaced) and the bookie is asked again, up to `CHECKS` times, each pause twice the one before. Only
+a replica that denies the entry each time is called missing, and reported for repair.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+from quire.client.logs import log_event
+from quire.config import ClientConfig
+from quire.tasks import TaskSet
+
+CHECKS = 3
+"""The number of times that a bookie is asked again before its replica counts as missing."""
+PENDING_MAX = 1_000
+"""Replicas that wait to be asked again. A denial by more of them concludes nothing for now; the
+next read that meets one begins anew."""
+CONFIRMED_MAX = 100_000
+"""Replicas that are known to be missing; then it begins anew."""
+COUNTED_MAX = 10_000
+"""Bookies whose lagging replicas are counted one by one."""
+
+Replica = tuple[int, str]
+"""A ledger, and a bookie that should have its entries."""
+AskAgain = Callable[[], Awaitable[bool | None]]
+"""True: it still denies the entry, and should have it. False: it has the entry, or need not have
+it any more. None: that could not be found out."""
+
+
+class Absences:
+    """What one client knows of replicas that deny entries."""
+
+    def __init__(self, config: ClientConfig, tasks: TaskSet) -> None:
+        self._pause_s = config.absence_recheck_s
+        self._tasks = tasks
+        self._pending: set[Replica] = set()
+        self._confirmed: set[Replica] = set()
+        self._lags: dict[str, int] = {}
+        self.lagged = 0
+        """Replicas that denied an entry and had it when they were asked again."""
+
+    def denied(
+        self,
+        bookie: str,
+        ledger_id: int,
+        entry_id: int,
+        ask_again: AskAgain,
+        confirmed: Callable[[], None],
+        checks: int = CHECKS,
+    ) -> None:
+        """Note a denial. `confirmed` is called once it was repeated `checks` times, or at once
+        where the replica is known to be missing. Does not wait."""
+        replica = (ledger_id, bookie)
+        if replica in self._confirmed or not self._pause_s:
+            confirmed()
+            return
+        if replica in self._pending or len(self._pending) >= PENDING_MAX:
+            return
+        self._pending.add(replica)
+        self._tasks.start(self._check(replica, entry_id, ask_again, confirmed, checks))
+
+    async def _check(
+        self,
+        replica: Replica,
+        entry_id: int,
+        ask_again: AskAgain,
+        confirmed: Callable[[], None],
+        checks: int,
+    ) -> None:
+        waited_s = 0.0
+        try:
+            for number in range(checks):
+                pause_s = self._pause_s * 2**number
+                await asyncio.sleep(pause_s)
+                waited_s += pause_s
+                denies = await ask_again()
+                if denies is None:
+                    return
+                if not denies:
+                    self._lagged(replica, entry_id, waited_s)
+                    return
+            if len(self._confirmed) >= CONFIRMED_MAX:
+                self._confirmed.clear()
+            self._confirmed.add(replica)
+            confirmed()
+        finally:
+            self._pending.discard(replica)
+
+    def _lagged(self, replica: Replica, entry_id: int, waited_s: float) -> None:
+        ledger_id, bookie = replica
+        self.lagged += 1
+        count = self._lags.get(bookie, 0) + 1
+        if bookie in self._lags or len(self._lags) < COUNTED_MAX:
+            self._lags[bookie] = count
+        if str(count).strip("0") == "1":  # 1, 10, 100 ...: nothing is wrong with the bookie
+            log_event(
+                logging.INFO, "replica_lagged", bookie=bookie, ledger=ledger_id, entry=entry_id,
+                count=count, seconds=waited_s,
+            )  # fmt: skip
