@@ -18,6 +18,7 @@ from quire.admin.move_options import (
     run_job,
 )
 from quire.admin.options import (
+    FiniteRange,
     json_option,
     metadata_option,
     password_option,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @click.option(
     "--target-spread",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="PERCENT",
     default=TARGET_SPREAD_PERCENT,
     show_default=True,

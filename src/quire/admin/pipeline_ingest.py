@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.options import FiniteRange
 from quire.admin.pipeline import Bar, Job, job_options, key_values
 from quire.admin.stream_options import namespace_option
 from quire.units import counted
@@ -72,7 +73,7 @@ _FOLLOW = (
     click.option(
         "--interval",
         "interval_s",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         metavar="SECONDS",
         help="With --follow: between two looks. [default: none]",
     ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.admin.options import Command
+from quire.admin.options import Command, checked
 from quire.admin.tls import connect
 
 if TYPE_CHECKING:
@@ -112,6 +112,8 @@ def _values(
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        if key in values:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         try:
             values[key] = parse_value(key, value)
         except UsageError as error:
@@ -130,6 +132,12 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
+def _check_setting(name: str) -> None:
+    from quire.streams.settings import DEFAULTS, check_values
+
+    check_values({name: getattr(DEFAULTS, name, None)})
+
+
 def change_arguments(command: Command) -> Command:
     """KEY=VALUE... and --unset KEY: what `set` takes."""
     command = click.option(
@@ -137,6 +145,7 @@ def change_arguments(command: Command) -> Command:
         "unset",
         metavar="KEY",
         multiple=True,
+        callback=checked(_check_setting),
         help="Inherit this setting again. May be repeated.",
     )(command)
     return click.argument("values", metavar="[KEY=VALUE]...", nargs=-1, callback=_values)(command)
@@ -145,6 +154,8 @@ def change_arguments(command: Command) -> Command:
 def changes(values: Values, unset: tuple[str, ...]) -> Values:
     if not values and not unset:
         raise click.UsageError("nothing to change: give KEY=VALUE or --unset KEY")
+    if both := sorted(values.keys() & set(unset)):
+        raise click.UsageError(f"{both[0]} cannot be both set and unset")
     return {**values, **dict.fromkeys(unset)}
 
 

@@ -27,7 +27,7 @@ from quire.errors import (
     VersionConflictError,
 )
 from quire.metadata.tree import Create, Delete, Operation, Put
-from quire.metadata.uri import Driver, parse_uri
+from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.streams.lock import StreamLock
 from quire.streams.positions import EARLIEST, Start, find
 from quire.streams.reader import StreamReader
@@ -97,8 +97,12 @@ class Namespace:
         """Make a namespace, or open the one that is there: then `settings` are added to its own.
         On ZooKeeper it is bound to the client's cluster, which Java's tools go by."""
         path = namespace_path(path)
+        check_new_path(path, client.metadata.uri)
         check_values(settings or {})
         tree = client.metadata.tree
+        if settings:
+            above = await _inherited(client, path)
+            DEFAULTS.with_values({**above, **settings})  # before anything is made
         await tree.make_path(path)
         binding = _binding(client)
         node = await tree.read(path)
@@ -401,6 +405,21 @@ def namespace_path(path: str) -> str:
     except UsageError as error:
         raise UsageError(f"{path!r} cannot be a namespace: {error.args[0]}") from None
     return "/" + "/".join(parts)
+
+
+def check_new_path(path: str, uri: str) -> None:
+    """Raise UsageError for the path of a namespace that would be among nodes of others: those of
+    ZooKeeper, of Quire, or of the ledgers of the cluster at `uri`."""
+    try:
+        ledgers = parse_uri(uri).root
+    except MetadataURIError:
+        ledgers = ""
+    for taken in ("/zookeeper", VALUES_ROOT, ledgers):
+        if taken and f"{path}/".startswith(f"{taken}/"):
+            raise UsageError(
+                f"{path!r} cannot be a namespace: {taken} holds other things",
+                remedy="Choose another path, for example /team/orders",
+            )
 
 
 def _binding(client: Client) -> bytes:
