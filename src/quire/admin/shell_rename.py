@@ -150,6 +150,7 @@ async def _rename_all(
     dry_run: bool,
     lacks: Callable[[int], Awaitable[bool]] | None,
 ) -> int:
+    from quire.errors import MetadataTooLargeError
     from quire.metadata.update import update_ledger
 
     def change(metadata: LedgerMetadata) -> LedgerMetadata | None:
@@ -176,9 +177,12 @@ async def _rename_all(
             say(f"ledger {name} is left as it is: {target} has nothing of it")
             continue
         if not dry_run:
-            await update_ledger(
-                client.metadata, ledger_id, await client.metadata.read_ledger(ledger_id), change
-            )
+            stored = await client.metadata.read_ledger(ledger_id)
+            try:
+                await update_ledger(client.metadata, ledger_id, stored, change)
+            except MetadataTooLargeError as error:
+                say(f"ledger {name} is left as it is: {error.args[0]}")
+                continue
             await asyncio.sleep(1 / per_s)
         updated += 1
         if verbose or dry_run:

@@ -25,6 +25,7 @@ from quire.codec.underreplication import Holder, lock_path
 from quire.errors import (
     CookieError,
     KeyExistsError,
+    MetadataTooLargeError,
     NoSuchKeyError,
     NoSuchLedgerError,
     UnreadableMetadataError,
@@ -149,13 +150,14 @@ class OverReplicated:
             await self._give_back(lock)
 
     async def _renew(self, ledger_id: int, version: int) -> bool:
-        """Write the metadata as it is. False where it is not what had this version any more."""
+        """Write the metadata as it is. False where it is not what had this version any more, or is
+        of another program and larger than may be written."""
         try:
             stored = await self._metadata.read_ledger(ledger_id)
             if stored.version != version:
                 return False
             await self._metadata.write_ledger(ledger_id, stored.value, version)
-        except (NoSuchLedgerError, VersionConflictError):
+        except (NoSuchLedgerError, VersionConflictError, MetadataTooLargeError):
             return False
         return True
 
