@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import click
@@ -14,8 +15,11 @@ from quire.admin.shell import REFUSED, VERBS, shell
 from quire.admin.shell_ledgers import metadata_text
 from quire.admin.shell_options import Shell, bookie_line, hex_dump, readable
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.ledger_metadata_format import encode
 from quire.metadata import open_metadata
+from quire.metadata._common import NODE_BYTES_MAX
 from quire.metadata.base import BookieAddress
+from quire.metadata.ledger_size import CLOSING_BYTES
 
 FLAGS = {
     "activeledgers": "l logId t timeout",
@@ -278,3 +282,33 @@ def test_metadata() -> None:
     assert metadata_text(metadata) == f"{begin}state=OPEN, {rest}"
     closed = metadata.with_close(4, 50)
     assert metadata_text(closed) == f"{begin}state=CLOSED, length=50, lastEntryId=4, {rest}"
+
+
+def test_a_ledger_whose_metadata_has_no_room_for_a_longer_name_does_not_stop_a_rename(
+    uri: str,
+) -> None:
+    plain = LedgerMetadata(1, 1, 1, (Segment(0, ("b1",)),)).with_close(-1, 0)
+    most = NODE_BYTES_MAX + CLOSING_BYTES
+    size = len(encode(dataclasses.replace(plain, custom={"k": bytes(most)})))
+    full = dataclasses.replace(plain, custom={"k": bytes(2 * most - size)})
+
+    async def made() -> None:
+        store = await open_metadata(uri)
+        for one in (full, plain):
+            await store.create_ledger(one)
+        await store.close()
+
+    async def names() -> list[str]:
+        store = await open_metadata(uri)
+        found = [(await store.read_ledger(n)).value.segments[0].ensemble[0] for n in range(2)]
+        await store.close()
+        return found
+
+    asyncio.run(made())
+    result = quire(
+        "--metadata", uri, "updateBookieInLedger", "-sb", "b1", "-db", "bookie-2.example.com"
+    )  # fmt: skip
+    assert result.exit_code == 1
+    assert "ledger 0 is left as it is: " in result.stderr
+    assert "no room left" in result.stderr
+    assert asyncio.run(names()) == ["b1", "bookie-2.example.com"]

@@ -17,10 +17,12 @@ from quire.errors import (
     NoSuchStreamError,
     StreamClosedError,
     StreamFencedError,
+    UsageError,
     VersionConflictError,
 )
 from quire.metadata.tree import Create, Delete, Operation, Put
 from quire.statemachine import Dictionary, DurableDict, follow
+from quire.streams import namespace
 from quire.streams.namespace import Namespace
 from quire.streams.records import Gap
 from quire.streams.segments import Segments
@@ -166,6 +168,24 @@ def test_a_writer_of_the_former_name_is_none_of_the_next_stream_of_that_name() -
             await old.append(b"old")
         await new.append(b"new")
         await new.close()
+
+    run(scene)
+
+
+def test_a_stream_with_too_many_nodes_to_be_renamed_keeps_its_writer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All of them move in one transaction. The writer was fenced before that was known."""
+
+    async def scene(b: Bench) -> None:
+        async with await b.streams.open_writer("s", create=True) as writer:
+            await writer.append(b"1")
+            monkeypatch.setattr(namespace, "COMMIT_OPERATIONS_MAX", 10)
+            with pytest.raises(UsageError, match="operations"):
+                await b.streams.rename_stream("s", "t")
+            monkeypatch.undo()
+            await writer.append(b"2")
+        assert [r.payload for r in await b.read("s")] == [b"1", b"2"]
 
     run(scene)
 

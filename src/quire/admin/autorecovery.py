@@ -15,6 +15,8 @@ from quire.admin.groups import say
 from quire.admin.http import fill_options, given_options, http_options, stop_event
 from quire.admin.options import (
     Command,
+    check_bookie,
+    checked,
     json_option,
     metadata_option,
     placement_option,
@@ -61,13 +63,17 @@ def settings_option(flag: str, name: str = "autorecovery_settings") -> Callable[
 @click.option(
     "--name",
     metavar="ID",
-    default="",
+    callback=checked(check_bookie),
     help="How locks and votes name this process. [default: HOST.PID]",
 )
 @settings_option("--set", "settings")
 @http_options("--http")
 def start(
-    uri: str, auditor_only: bool, worker_only: bool, name: str, settings: AutorecoverySettings
+    uri: str,
+    auditor_only: bool,
+    worker_only: bool,
+    name: str | None,
+    settings: AutorecoverySettings,
 ) -> None:
     """Run autorecovery in the foreground: stand for auditor, and work.
 

@@ -16,7 +16,9 @@ import click
 
 from quire.admin.groups import say
 from quire.admin.options import (
+    EXPLICIT_LAC_MAX_MS,
     LEDGER_ID_MAX,
+    FiniteRange,
     check_quorums,
     json_option,
     metadata_option,
@@ -110,6 +112,7 @@ def _work(verb: str, given: dict[str, Any]) -> Work:
 
     quorums = given["ensemble"], given["write_quorum"], given["ack_quorum"]
     check_quorums(*quorums)
+    _check_size(given["size"], given["digest"])
     return Work(
         verb,
         given["uri"],
@@ -120,6 +123,15 @@ def _work(verb: str, given: dict[str, Any]) -> Work:
         given["keep"],
         given["as_json"],
     )
+
+
+def _check_size(size: int, digest: str) -> None:
+    from quire.codec.digest import DigestType
+    from quire.codec.entry import max_payload_bytes
+
+    most = max_payload_bytes(DigestType.parse(digest))
+    if size > most:
+        raise click.UsageError(f"--size {size}: an entry holds at most {most} bytes")
 
 
 # -- commands ---------------------------------------------------------------------------------
@@ -162,7 +174,7 @@ def ledgers(ledgers: int, mode: str, **given: Any) -> None:
     _count("--outstanding", 1, "Unacknowledged appends at any time."),
     click.option(
         "--rate",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         help="Appends a second, whatever is outstanding, instead of --outstanding.",
     ),
     _ROUNDS,
@@ -231,7 +243,7 @@ def rereplicate(ledgers: int, **given: Any) -> None:
     _SIZE,
     click.option(
         "--rate",
-        type=click.FloatRange(min=0, min_open=True),
+        type=FiniteRange(min=0, min_open=True),
         default=DEFAULT_TAIL_RATE,
         show_default=True,
         help="Appends a second.",
@@ -245,7 +257,7 @@ def rereplicate(ledgers: int, **given: Any) -> None:
     click.option(
         "--explicit-lac",
         "explicit_lac_ms",
-        type=click.IntRange(min=0),
+        type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
         default=0,
         show_default=True,
         help="The writer tells the LAC by itself after so many milliseconds without an append.",

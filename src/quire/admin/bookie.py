@@ -13,13 +13,26 @@ import click
 
 from quire.admin.autorecovery import beside, settings_option
 from quire.admin.bookie_conf import announce, bk_server_conf_option
-from quire.admin.http import around_bookie, fill_options, http_options
-from quire.admin.options import metadata_option
+from quire.admin.http import around_bookie, fill_options, given_options, http_options
+from quire.admin.options import checked, metadata_option
 from quire.admin.tls import server_tls, server_tls_options
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
+    from quire.http.security import HttpOptions
     from quire.replication.settings import AutorecoverySettings
+
+
+def _check_id(bookie_id: str) -> None:
+    from quire.bookie.options import check_new_id
+
+    check_new_id(bookie_id)
+
+
+def _check_host(host: str) -> None:
+    from quire.bookie.options import check_host
+
+    check_host(host)
 
 
 @click.command()
@@ -47,12 +60,14 @@ if TYPE_CHECKING:
 @click.option(
     "--bookie-id",
     metavar="ID",
+    callback=checked(_check_id),
     help="What ledgers call it, for good. [default: the id that its directory was first started "
     "with; of a new one HOST:PORT]",
 )
 @click.option(
     "--bind",
     metavar="HOST",
+    callback=checked(_check_host),
     help="The address to listen on. [default: that of --advertise]",
 )
 @click.option(
@@ -113,6 +128,7 @@ def bookie(
     if not process.directories:
         raise click.UsageError("where does it keep its entries? Give --dir DIR")
     fill_options(configuration.http_side("bookie").options())
+    _check_ports(process.port, given_options())
     _log_as_events(log_event)
     announce(log_event)
     # A supervisor that goes away must not end the bookie by its output.
@@ -132,6 +148,11 @@ def bookie(
             beside=beside(uri, autorecovery_settings, log_event, stats) if stats else None,
         )
     )
+
+
+def _check_ports(port: int, http: HttpOptions | None) -> None:
+    if http is not None and port and port == http.port:
+        raise click.UsageError(f"--port and --http cannot both be {port}")
 
 
 def bookie_config(settings: tuple[str, ...]) -> BookieConfig:

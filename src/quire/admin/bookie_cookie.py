@@ -18,6 +18,8 @@ from quire.admin.bookie_identity import (
 from quire.admin.groups import EXIT_ERROR, LazyGroup, say
 from quire.admin.options import (
     WHICH_CLUSTER,
+    bookie_argument,
+    checked,
     json_option,
     metadata_option,
     optional_metadata_option,
@@ -61,7 +63,7 @@ def cookie() -> None:
 
 @click.command()
 @optional_metadata_option("The bookie's cluster; without it only a directory is looked at.")
-@click.argument("bookie", required=False, default="")
+@bookie_argument(required=False)
 @click.option(
     "--dir",
     "directory",
@@ -206,7 +208,7 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 
 @click.command()
 @metadata_option
-@click.argument("bookie")
+@bookie_argument()
 @click.option(
     "--force", is_flag=True, help="Also where ledgers name the bookie: these copies are given up."
 )
@@ -245,20 +247,33 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     return run_async(work())
 
 
+def _check_directory(path: str) -> None:
+    from quire.bookie.options import check_directories
+
+    check_directories((path,))
+
+
 # -- generate ---------------------------------------------------------------------------------
 
 
 @click.command()
 @optional_metadata_option("The cluster whose instance id it gets.")
-@click.argument("bookie")
-@click.option("--dir", "directories", multiple=True, required=True, help="A data directory.")
+@bookie_argument()
+@click.option(
+    "--dir", "directories", multiple=True, required=True, callback=checked(_check_directory),
+    help="A data directory.",
+)  # fmt: skip
 @click.option(
     "--journal-dir",
     "journals",
     multiple=True,
+    callback=checked(_check_directory),
     help="A journal directory, of an Apache bookie. [default: the data directories]",
 )
-@click.option("--index-dir", "indexes", multiple=True, help="An index directory, of an Apache one.")
+@click.option(
+    "--index-dir", "indexes", multiple=True, callback=checked(_check_directory),
+    help="An index directory, of an Apache one.",
+)  # fmt: skip
 @click.option("--instance-id", help="The cluster's. [default: what the cluster says]")
 @click.option(
     "-o", "--output", type=click.File("wb"), default="-", help="[default: standard output]"
@@ -274,9 +289,7 @@ def generate(
 ) -> None:
     """Print the cookie that a bookie with these directories has. Nothing is changed."""
     from quire.codec.cookie import Cookie, encode
-    from quire.codec.registration import check_bookie_id
 
-    check_bookie_id(bookie)
     if instance_id is None:
         if uri is None:
             raise click.UsageError(f"{WHICH_CLUSTER}; or --instance-id ID")

@@ -12,7 +12,7 @@ import click
 
 from quire.admin.bookie_identity import held, opened_metadata
 from quire.admin.groups import say
-from quire.admin.options import Command, metadata_option, run_async
+from quire.admin.options import Command, bookie_argument, metadata_option, run_async
 from quire.units import counted
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _from_option: Callable[[Command], Command] = click.option(
 
 @click.command()
 @metadata_option
-@click.argument("bookie")
+@bookie_argument()
 @click.option(
     "--dir",
     "directory",
@@ -163,7 +163,7 @@ async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) 
 
 @click.command()
 @metadata_option
-@click.argument("bookie", required=False, default="")
+@bookie_argument(required=False)
 @click.option(
     "--dir",
     "directories",

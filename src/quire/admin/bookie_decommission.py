@@ -17,7 +17,7 @@ from quire.admin.move_options import (
     run_job,
     say_what_is_left,
 )
-from quire.admin.options import run_async
+from quire.admin.options import bookie_argument, run_async
 from quire.admin.output import print_json
 from quire.admin.tls import connect
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bookie")
+@bookie_argument()
 @click.option(
     "--keep-cookie",
     is_flag=True,
@@ -55,6 +55,8 @@ def decommission(
     Interrupted it stays read-only; run again it goes on where it was. Exit status 1 if ledgers are
     left that name the bookie.
     """
+    if cancel and (keep_cookie or dry_run):
+        raise click.UsageError("--cancel goes with neither --keep-cookie nor --dry-run")
     if cancel:
         return _cancel(uri, bookie, as_json)
 

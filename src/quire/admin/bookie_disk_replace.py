@@ -22,7 +22,7 @@ from quire.admin.bookie_identity import (
 )
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.job_progress import JobBar
-from quire.admin.options import json_option, metadata_option, run_async
+from quire.admin.options import bookie_argument, json_option, metadata_option, run_async
 from quire.admin.output import print_json
 from quire.metadata.naming import SomeLedgers
 from quire.metadata.unreadable import Unread
@@ -81,7 +81,7 @@ def _as_json(some: SomeLedgers) -> dict[str, Any]:
 
 @click.command()
 @metadata_option
-@click.argument("bookie")
+@bookie_argument()
 @click.argument("lost", type=click.Path(file_okay=False))
 @click.argument("new", type=click.Path(file_okay=False), required=False)
 @click.option("--dry-run", is_flag=True, help="Only say what would be lost.")
@@ -188,7 +188,7 @@ def _say_loss(holder: Holder, lost: str, loss: Loss, others: dict[str, Content])
 
 @click.command()
 @metadata_option
-@click.argument("bookie")
+@bookie_argument()
 @click.argument("directory", type=click.Path(file_okay=False))
 @click.option("--dry-run", is_flag=True, help="Only say whether it may go.")
 @json_option("One JSON object.")

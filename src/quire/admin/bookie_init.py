@@ -46,10 +46,13 @@ def init(
     This only ever makes a new one: where the directory belongs to a bookie, or the cluster knows
     the id, it is an error and nothing is changed.
     """
-    from quire.codec.registration import check_bookie_id, default_bookie_id
+    from quire.bookie.options import check_advertised, check_directories, check_new_id
+    from quire.codec.registration import default_bookie_id
 
     wanted = bookie_id or default_bookie_id(advertise, port)
-    check_bookie_id(wanted)
+    check_directories((directory,))
+    check_advertised(advertise)
+    check_new_id(wanted)
 
     async def work() -> None:
         from quire.bookie.identity import create_identity

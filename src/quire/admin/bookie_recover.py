@@ -16,6 +16,7 @@ from quire.admin.move_options import (
     run_job,
     say_what_is_left,
 )
+from quire.admin.options import bookie_argument
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bookie")
+@bookie_argument()
 @move_options
 def recover(bookie: str, uri: str, options: MoveOptions, dry_run: bool, as_json: bool) -> int:
     """Replicate again what a lost BOOKIE held, to other bookies.

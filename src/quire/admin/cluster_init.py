@@ -17,11 +17,22 @@ def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
 
     Where a cluster exists already this is an error, and nothing is changed.
     """
+    _check_manager(uri, ledger_manager)
     made = run_async(_init(uri, ledger_manager))
     if as_json:
         print_json({"instance_id": made})
     else:
         click.echo(made)
+
+
+def _check_manager(uri: str, ledger_manager: str | None) -> None:
+    """Refuse it where there are none, before the store is made."""
+    from quire.metadata.uri import Driver, parse_uri
+
+    if ledger_manager is not None and parse_uri(uri).driver is not Driver.ZOOKEEPER:
+        raise click.UsageError(
+            f"--ledger-manager {ledger_manager} has a meaning in ZooKeeper only, not at {uri}"
+        )
 
 
 async def _init(uri: str, ledger_manager: str | None) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from quire.admin.groups import LazyGroup, say
-from quire.admin.options import json_option, metadata_option, run_async
+from quire.admin.options import bookie_argument, checked, json_option, metadata_option, run_async
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
@@ -30,12 +30,25 @@ def locations() -> None:
     """
 
 
+def _check_location(text: str) -> None:
+    from quire.core.placement.values import parse_location
+
+    parse_location(text)
+
+
+def _check_node(path: str) -> None:
+    from quire.metadata._tree_common import check_path_below_root
+
+    check_path_below_root(path)
+
+
 def _node_option(command: Any) -> Any:
     return click.option(
         "--node",
         default="/bookies",
         show_default=True,
         metavar="PATH",
+        callback=checked(_check_node),
         help="The node of the metadata store that holds the table.",
     )(command)
 
@@ -66,18 +79,16 @@ def list_locations(uri: str, node: str, as_json: bool) -> None:
 @click.command("set")
 @metadata_option
 @_node_option
-@click.argument("bookie", metavar="BOOKIE")
-@click.argument("location", metavar="LOCATION")
+@bookie_argument()
+@click.argument("location", metavar="LOCATION", callback=checked(_check_location))
 @click.option("--group", default="", metavar="NAME", help="Pulsar's group of the bookie.")
 @click.option("--hostname", default="", metavar="HOST", help="Its host, for Pulsar.")
 def set_location(
     uri: str, node: str, bookie: str, location: str, group: str, hostname: str
 ) -> None:
     """Say where a bookie stands: /rack, /region/rack or /zone/upgrade-domain."""
-    from quire.codec.registration import check_bookie_id
     from quire.core.placement.tables import with_location
 
-    check_bookie_id(bookie)
     run_async(
         _change(uri, node, lambda data: with_location(data, bookie, location, group, hostname))
     )
@@ -86,7 +97,7 @@ def set_location(
 @click.command()
 @metadata_option
 @_node_option
-@click.argument("bookie", metavar="BOOKIE")
+@bookie_argument()
 def remove(uri: str, node: str, bookie: str) -> None:
     """Forget where a bookie stands. One that is not in the table is success."""
     from quire.core.placement.tables import with_location

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from quire.admin.groups import say
-from quire.admin.options import json_option, metadata_option, run_async
+from quire.admin.options import check_bookie, json_option, metadata_option, run_async
 from quire.admin.output import print_json, time_text
 from quire.replication.pauses import CLUSTER, KINDS, Pause, Pauses
 
@@ -16,6 +16,8 @@ def _target(kind: str, bookie: str | None) -> str:
             "is about the whole cluster" if bookie is not None else "needs the BOOKIE it is about"
         )
         raise click.UsageError(f"{kind} {what}")
+    if bookie is not None:
+        check_bookie(bookie)
     return CLUSTER if bookie is None else bookie
 
 

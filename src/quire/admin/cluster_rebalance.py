@@ -19,6 +19,7 @@ from quire.admin.move_options import (
     say_what_was_skipped,
 )
 from quire.admin.options import (
+    FiniteRange,
     json_option,
     metadata_option,
     password_option,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 @dry_run_option
 @click.option(
     "--target-spread",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="PERCENT",
     default=TARGET_SPREAD_PERCENT,
     show_default=True,

@@ -92,6 +92,7 @@ def given_options() -> HttpOptions | None:
     from quire.config import TlsServerConfig
     from quire.errors import UsageError
     from quire.http.security import HttpOptions, check_options, check_token
+    from quire.net.tls import server_context
 
     context = click.get_current_context()
     given = context.meta.get(_KEPT, {})
@@ -101,9 +102,7 @@ def given_options() -> HttpOptions | None:
             if given.get(name):
                 raise click.UsageError(f"--{name.replace('_', '-')} needs --http", context)
         return None
-    found = _ADDRESS.fullmatch(address)
-    if found is None or int(found[2]) > 65535:
-        raise click.UsageError(f"{address!r} is no HOST:PORT", context)
+    host, port = check_address(address)
     if given.get("http_tls_key") and not given.get("http_tls_cert"):
         raise click.UsageError("--http-tls-key needs --http-tls-cert", context)
 
@@ -117,15 +116,36 @@ def given_options() -> HttpOptions | None:
 
     certificate = given.get("http_tls_cert")
     options = HttpOptions(
-        host=(found[1] or "127.0.0.1").strip("[]"),
-        port=int(found[2]),
+        host=host,
+        port=port,
         token=token_in(given.get("http_token_file")),
         bookies_token=token_in(given.get("http_bookies_token_file")),
         tls=TlsServerConfig(certificate, given.get("http_tls_key")) if certificate else None,
         names=tuple(given.get("http_name") or ()),
     )
-    check_options(options)
+    try:
+        check_options(options)
+        if options.tls is not None:
+            server_context(options.tls)
+    except UsageError as error:
+        raise click.UsageError(str(error), context) from None
     return options
+
+
+def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
+    """Return host and port of HOST:PORT. `click.UsageError`; with `loopback` also for an address
+    that other machines could reach."""
+    context = click.get_current_context()
+    found = _ADDRESS.fullmatch(address)
+    if found is None or int(found[2]) > 65535:
+        raise click.UsageError(f"{address!r} is no HOST:PORT", context)
+    host = (found[1] or "127.0.0.1").strip("[]")
+    if loopback:
+        from quire.http.security import is_loopback
+
+        if not is_loopback(host):
+            raise click.UsageError(f"{address!r} is no address of loopback", context)
+    return host, int(found[2])
 
 
 def around_bookie(

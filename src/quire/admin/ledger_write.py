@@ -13,6 +13,7 @@ import click
 
 from quire.admin.groups import EXIT_ERROR, fail, say
 from quire.admin.options import (
+    EXPLICIT_LAC_MAX_MS,
     check_quorums,
     metadata_option,
     password_option,
@@ -55,6 +56,8 @@ def _custom(
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        if key in pairs:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         pairs[key] = os.fsencode(value)
     return pairs
 
@@ -82,7 +85,7 @@ def _custom(
     "--explicit-lac",
     "explicit_lac_ms",
     metavar="MS",
-    type=click.IntRange(min=0),
+    type=click.IntRange(0, EXPLICIT_LAC_MAX_MS),
     default=EXPLICIT_LAC_MS,
     show_default=True,
     help="Where no line follows for so long, tell the bookies which is the last acknowledged one, "

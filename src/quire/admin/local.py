@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail, say
+from quire.admin.http import check_address
 
 if TYPE_CHECKING:
     from quire.testing.cluster import LocalCluster, ServerProcess
@@ -67,6 +68,8 @@ def local(
     """
     from quire.testing.cluster import LocalCluster, StoppedError
 
+    if ui:
+        check_address(ui, loopback=True)
     stopping = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: stopping.set())

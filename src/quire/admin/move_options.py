@@ -12,6 +12,7 @@ import click
 from quire.admin.groups import say
 from quire.admin.job_progress import JobBar
 from quire.admin.options import (
+    FiniteRange,
     json_option,
     metadata_option,
     password_option,
@@ -66,7 +67,7 @@ _OPTIONS = (
     click.option(
         "--grace",
         "open_grace_s",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         metavar="SECONDS",
         default=OPEN_GRACE_S,
         show_default=True,

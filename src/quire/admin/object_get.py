@@ -63,8 +63,20 @@ def get(uri: str, bucket: str, name: str, output: str, wanted: tuple[int, int | 
     Every chunk is checked against its digest, and a whole object against its SHA-256: where that
     differs, standard output lacks the last chunk, a file is not made, and the exit status is 1.
     """
+    _check_output(output)
     sys.stdout.flush()
     run_async(_get(uri, bucket, name, output, *wanted))
+
+
+def _check_output(path: str) -> None:
+    """Refuse a file that cannot be made, before anything is read."""
+    if path == STANDARD_OUTPUT:
+        return
+    if os.path.isdir(path):
+        raise click.UsageError(f"--output {path}: it is a directory")
+    above = os.path.dirname(os.path.realpath(path))
+    if not os.path.isdir(above):
+        raise click.UsageError(f"--output {path}: there is no directory {above}")
 
 
 async def _get(

@@ -42,6 +42,8 @@ def _pairs(
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        if key in pairs:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         pairs[key] = value
     return pairs
 
@@ -84,6 +86,7 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
         if path == STANDARD_INPUT:
             raise click.UsageError("what comes from standard input needs a NAME")
         name = os.path.basename(path)
+    _check(name, bucket, how["metadata"])
     with _opened(path) as file:
         info = run_async(_put(uri, bucket, name, file, how))
     if as_json:
@@ -93,6 +96,14 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
             f"object {name} put: {info.size_bytes} bytes in ledger {info.ledger_id}, "
             f"SHA-256 {info.sha256}"
         )
+
+
+def _check(name: str, bucket: str, metadata: dict[str, str]) -> None:
+    """Raise UsageError for what would be refused once all of the object is stored."""
+    from quire.streams.object_format import check_metadata, check_name
+
+    check_name(name)
+    check_metadata(name, metadata)
 
 
 def _opened(path: str) -> BinaryIO:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import signal
 import threading
@@ -27,6 +28,7 @@ WHICH_CLUSTER = f"which cluster? Give --metadata URI, or set {METADATA_VARIABLE}
 PLACEMENT_VARIABLE = "QUIRE_PLACEMENT"
 LEDGER_ID_MAX = 2**63 - 1
 ENTRY_ID_MAX = 2**31 - 2
+EXPLICIT_LAC_MAX_MS = 3_600_000
 LEDGER_MANAGERS = ("hierarchical", "longhierarchical", "flat")
 DIGESTS = ("crc32c", "crc32", "hmac", "dummy")
 
@@ -50,6 +52,55 @@ def _configured_uri() -> str:
     from quire.admin.configuration import configured
 
     return configured().metadata
+
+
+def checked(
+    check: Callable[[str], object],
+) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback that refuses a text, or one of several, that `check` raises UsageError for,
+    before the command does anything."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        from quire.errors import UsageError
+
+        try:
+            for text in (value,) if isinstance(value, str) else value or ():
+                check(text)
+        except UsageError as error:
+            raise click.BadParameter(str(error), context, parameter) from None
+        return value
+
+    return callback
+
+
+class FiniteRange(click.FloatRange):
+    """A range of numbers that excludes `nan` and `inf`."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return float(number)
+
+
+def check_bookie(bookie_id: str) -> None:
+    """Raise UsageError if no bookie can have this id."""
+    from quire.codec.registration import check_bookie_id
+
+    check_bookie_id(bookie_id)
+
+
+def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
+    """The argument BOOKIE. Where it may be left out its value is '' then."""
+
+    def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
+        if value is None:
+            return ""
+        return str(checked(check_bookie)(context, parameter, value))
+
+    return click.argument("bookie", metavar="BOOKIE", required=required, callback=callback)
 
 
 def size_or_time(kind: Literal["size", "time"]) -> Any:

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire.admin.options import FiniteRange, checked
 from quire.admin.pipeline import Bar, Job, job_options, key_values
-from quire.admin.stream_options import checked, namespace_option, stream_callback
+from quire.admin.stream_options import namespace_option, stream_callback
 from quire.units import counted
 
 if TYPE_CHECKING:
@@ -107,7 +108,7 @@ _FOLLOW = (
     click.option(
         "--interval",
         "interval_s",
-        type=click.FloatRange(min=0),
+        type=FiniteRange(min=0),
         metavar="SECONDS",
         help="With --follow: between two looks. [default: none]",
     ),

@@ -8,7 +8,7 @@ import click
 
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.move_options import LINES_MAX, done_text, planned_text
-from quire.admin.options import size_or_time
+from quire.admin.options import FiniteRange, bookie_argument, size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
 from quire.replication.settings import OPEN_GRACE_S
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("bookie")
+@bookie_argument()
 @click.option("--dry-run", is_flag=True, help="Change nothing; say what would move.")
 @click.option(
     "--even-if-alive", is_flag=True, help="Empty a bookie that is registered, too: it is read from."
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 @click.option(
     "--grace",
     "open_grace_s",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     metavar="SECONDS",
     default=OPEN_GRACE_S,
     show_default=True,

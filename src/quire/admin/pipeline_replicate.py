@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.admin.options import dry_run_option
+from quire.admin.options import FiniteRange, dry_run_option
 from quire.admin.pipeline import Job, cluster_options, job_options
 from quire.admin.stream_options import namespace_option, path_callback, set_option
 from quire.units import counted
@@ -64,7 +64,7 @@ def _target(context: click.Context, parameter: click.Parameter, value: str) -> s
 @click.option(
     "--for",
     "for_s",
-    type=click.FloatRange(min=0, min_open=True),
+    type=FiniteRange(min=0, min_open=True),
     metavar="SECONDS",
     help="With --continuous: stop after this.",
 )

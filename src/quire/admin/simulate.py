@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, say
-from quire.admin.options import json_option
+from quire.admin.options import FiniteRange, json_option
 from quire.admin.progress import Progress
 from quire.admin.simulate_report import FORMATS, Report, Smaller, build_line, tell
 
@@ -74,7 +74,7 @@ class SeedRange(click.ParamType[range]):
     "--shrink/--no-shrink", default=True, help="Make the plans of failures small.  [default: yes]"
 )
 @click.option(
-    "--shrink-seconds", type=click.FloatRange(0), default=SHRINK_DEFAULT_S, show_default=True,
+    "--shrink-seconds", type=FiniteRange(0), default=SHRINK_DEFAULT_S, show_default=True,
     help="For this at most.",
 )  # fmt: skip
 @click.option(
@@ -105,6 +105,8 @@ def simulate(
     if len(asked) > 1:
         raise UsageError(f"{' and '.join(asked)} exclude each other")
     workloads = _workloads(workload)
+    if save is not None and not save.absolute().parent.is_dir():
+        raise UsageError(f"--save {save}: there is no directory {save.absolute().parent}")
     smaller = Smaller(shrink_seconds if shrink else 0.0)
     if trace is not None or plan is not None:
         return tell(_one_plan(trace, plan, workloads), form, save, smaller, as_json=as_json)

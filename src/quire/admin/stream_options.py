@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from quire.admin.options import Command
+from quire.admin.options import Command, checked
 from quire.admin.tls import connect
 
 if TYPE_CHECKING:
@@ -50,23 +50,6 @@ def stream_callback(
         return None if value is None else stream_name(value)
     except UsageError as error:
         raise click.UsageError(str(error), context) from None
-
-
-def checked(check: Callable[[str], str]) -> Callable[..., str | None]:
-    """Return a callback that has a function check the text of an option that may be missing. The
-    function raises UsageError."""
-
-    def callback(
-        context: click.Context, parameter: click.Parameter, value: str | None
-    ) -> str | None:
-        from quire.errors import UsageError
-
-        try:
-            return None if value is None else check(value)
-        except UsageError as error:
-            raise click.BadParameter(str(error), context, parameter) from None
-
-    return callback
 
 
 def namespace_option(
@@ -135,6 +118,8 @@ def _values(
         key, equals, value = text.partition("=")
         if not key or not equals:
             raise click.BadParameter(f"{text!r} is not KEY=VALUE", context, parameter)
+        if key in values:
+            raise click.BadParameter(f"{key!r} is given twice", context, parameter)
         try:
             values[key] = parse_value(key, value)
         except UsageError as error:
@@ -153,6 +138,12 @@ def set_option(command: Command) -> Command:
     )(command)
 
 
+def _check_setting(name: str) -> None:
+    from quire.streams.settings import DEFAULTS, check_values
+
+    check_values({name: getattr(DEFAULTS, name, None)})
+
+
 def change_arguments(command: Command) -> Command:
     """KEY=VALUE... and --unset KEY: what `set` takes."""
     command = click.option(
@@ -160,6 +151,7 @@ def change_arguments(command: Command) -> Command:
         "unset",
         metavar="KEY",
         multiple=True,
+        callback=checked(_check_setting),
         help="Inherit this setting again. May be repeated.",
     )(command)
     return click.argument("values", metavar="[KEY=VALUE]...", nargs=-1, callback=_values)(command)
@@ -168,6 +160,8 @@ def change_arguments(command: Command) -> Command:
 def changes(values: Values, unset: tuple[str, ...]) -> Values:
     if not values and not unset:
         raise click.UsageError("nothing to change: give KEY=VALUE or --unset KEY")
+    if both := sorted(values.keys() & set(unset)):
+        raise click.UsageError(f"{both[0]} cannot be both set and unset")
     return {**values, **dict.fromkeys(unset)}
 
 

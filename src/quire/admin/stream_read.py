@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import say
-from quire.admin.options import Command, metadata_option, run_async
+from quire.admin.options import Command, checked, metadata_option, run_async
 from quire.admin.output import OutputThread
 from quire.admin.progress import Progress
 from quire.admin.stream_options import (
     PLACES,
-    checked,
     delimiter_option,
     name_argument,
     namespace,

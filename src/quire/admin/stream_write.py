@@ -15,7 +15,13 @@ from typing import TYPE_CHECKING
 import click
 
 from quire.admin.groups import EXIT_ERROR, fail, say
-from quire.admin.options import json_option, metadata_option, placement_option, run_async
+from quire.admin.options import (
+    FiniteRange,
+    json_option,
+    metadata_option,
+    placement_option,
+    run_async,
+)
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
 from quire.admin.stream_options import (
@@ -62,7 +68,7 @@ OUTSTANDING_RECORDS_MAX = 65_536
     "--lock",
     "lock_s",
     metavar="SECONDS",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(min=0),
     help="Wait so long for the stream's lock, which DistributedLog's writers take, and hold it. "
     "[default: whoever writes the stream is fenced, lock or not]",
 )

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire.bookie.options import check_bookie
 from quire.bookie.security import check_security
 from quire.bookie.server import Address, Bookie, LoadingBar
 from quire.clock import SystemClock
@@ -75,6 +76,14 @@ def run_bookie(options: BookieOptions) -> int:
     """Serve until SIGTERM or SIGINT (0), until it is decommissioned (0), until the disk fails
     (`EXIT_DISK_FAILED`), or until another process has the bookie's id (1). Raises QuireError when
     it cannot start."""
+    check_bookie(
+        options.directories,
+        port=options.port,
+        advertise=options.advertise,
+        bind=options.bind,
+        bookie_id=options.bookie_id,
+        config=options.config,
+    )
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     keep_heap()
     collect_on_demand()

@@ -27,6 +27,7 @@ from quire.errors import (
     CookieError,
     KeyExistsError,
     LedgerRecreatedError,
+    MetadataTooLargeError,
     NoSuchKeyError,
     NoSuchLedgerError,
     VersionConflictError,
@@ -164,13 +165,20 @@ class OverReplicated:
             await self._give_back(lock)
 
     async def _renew(self, ledger_id: int, version: int) -> bool:
-        """Write the metadata as it is. False where it is not what had this version any more."""
+        """Write the metadata as it is. False where it is not what had this version any more, or is
+        of another program and larger than may be written."""
         try:
             stored = await self._metadata.read_ledger(ledger_id)
             if stored.version != version:
                 return False
             await self._metadata.write_ledger(ledger_id, stored.value, version, stored)
-        except (NoSuchLedgerError, VersionConflictError, LedgerRecreatedError, *UNREADABLE):
+        except (
+            NoSuchLedgerError,
+            VersionConflictError,
+            LedgerRecreatedError,
+            MetadataTooLargeError,
+            *UNREADABLE,
+        ):
             return False
         return True
 

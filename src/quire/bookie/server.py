@@ -23,6 +23,7 @@ from quire.bookie.early_store import EarlyStore
 from quire.bookie.garbage import Doubts, collect_garbage, unnamed_ledgers
 from quire.bookie.identity import remembered_id
 from quire.bookie.opening import open_store
+from quire.bookie.options import check_config
 from quire.bookie.orders import Orders, forget_predecessor
 from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.rollback import Rollbacks
@@ -105,6 +106,7 @@ class Bookie:
         """`disk`, workers and `reader` are those of the first data directory. `loading_bar` is
         shown in place of lines in the log. `TlsConfigError` if certificates are configured that
         cannot be used."""
+        check_config(config)
         check_security(config)
         self.config = config
         self.metadata = metadata

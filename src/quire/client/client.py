@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
 from quire.client.caller_ids import CallerIdWriter
+from quire.client.checks import check_config, check_format, check_new_ledger
 from quire.client.datasets import Datasets
 from quire.client.follow import Feeds
 from quire.client.last_confirmed import read_last_confirmed
@@ -51,8 +52,6 @@ DEFAULT_ENSEMBLE_SIZE = 3
 DEFAULT_WRITE_QUORUM = 3
 DEFAULT_ACK_QUORUM = 2
 CTOKEN_BITS = 63
-METADATA_VERSIONS = (2, 3)
-"""Of new ledgers. Format 1, which is read and kept, has no place for digest and password."""
 
 
 class Client:
@@ -149,12 +148,14 @@ class Client:
         """
         self._check_open()
         kind = self._digest(digest)
+        check_new_ledger(password, custom, ledger_id)
         if not ensemble_size >= write_quorum >= ack_quorum >= 1:
             raise UsageError(
                 f"ensemble {ensemble_size} >= write quorum {write_quorum} >= ack quorum "
                 f"{ack_quorum} >= 1 does not hold"
             )
         self._check_liars(self.config.assume_liars, ack_quorum)
+        check_format(self.config.ledger_metadata_version)
         with self._pool.tracing.span("create_ledger") as span:
             ensemble = await self._pool.new_ensemble(ensemble_size, write_quorum, ack_quorum)
             metadata = LedgerMetadata(
@@ -167,7 +168,7 @@ class Client:
                 custom=dict(custom or {}),
                 ctime_ms=self.clock.now_ms(),
                 ctoken=self._rng.getrandbits(CTOKEN_BITS),
-                format_version=self._format_version(),
+                format_version=self.config.ledger_metadata_version,
             )
             new_id, stored = await self.metadata.create_ledger(metadata, ledger_id)
             note(span, ledger_id=new_id, ensemble=list(ensemble))
@@ -409,15 +410,6 @@ class Client:
                 "with a larger ack quorum",
             )
 
-    def _format_version(self) -> int:
-        version = self.config.ledger_metadata_version
-        if version not in METADATA_VERSIONS:
-            raise UsageError(
-                f"new ledgers cannot be stored in metadata format {version}: "
-                "ledger_metadata_version is 2 or 3"
-            )
-        return version
-
     @staticmethod
     def _digest(digest: DigestType | str) -> DigestType:
         if isinstance(digest, DigestType):
@@ -453,6 +445,7 @@ class connect:
         self._client: Client | None = None
 
     async def _connect(self) -> Client:
+        check_config(self._config or ClientConfig())
         metadata = await open_metadata(self._uri, zookeeper=self._zookeeper)
         try:
             await metadata.instance_id()

@@ -119,7 +119,9 @@ UNITS = (
 
 CHOICES: Mapping[str, tuple[object, ...]] = {"client.ledger_metadata_version": (2, 3)}
 MOST: Mapping[str, float] = {
+    "bookie.max_frame_bytes": 2**30,
     "bookie.port": 65_535,
+    "bookie.session_timeout_ms": 3_600_000,
     "autorecovery.ledger_check_percent": 100,
     "bookie.compact_minor_ratio": 1,
     "bookie.compact_major_ratio": 1,
@@ -136,13 +138,13 @@ LEAST: Mapping[str, float] = {
     "bookie.max_batch_read_bytes": 1,
     "bookie.metadata_mark_interval_s": 0.001,
     "bookie.max_connections": 1,
-    "bookie.max_frame_bytes": 1,
+    "bookie.max_frame_bytes": 4 * BLOCK_BYTES,
     "bookie.max_partial_bytes": 1,
     "bookie.max_queued_bytes": 1,
     "bookie.max_unsent_bytes": 1,
     "bookie.seal_idle_ms": 1,
     "bookie.segment_bytes": 4 * BLOCK_BYTES,
-    "bookie.session_timeout_ms": 1,
+    "bookie.session_timeout_ms": 100,
     "bookie.stop_timeout_s": 0.001,
     "bookie.tls.max_handshakes": 1,
     "client.add_timeout_s": 0.001,
@@ -157,6 +159,9 @@ LEAST: Mapping[str, float] = {
     "client.single_reads_in_flight": 1,
 }
 """Of what nothing can be done with 0 of; all other numbers may be 0."""
+INTEGER_MAX = 2**63 - 1
+_MOST_OF = {"seconds": 1e9, "milliseconds": 1e12}
+"""By unit: about thirty years. Timers overflow where they are much longer."""
 OR_ZERO = frozenset({"bookie.segment_bytes"})
 """Of these 0 means something else, which their meaning says."""
 
@@ -196,7 +201,7 @@ class Key:
 
     @property
     def most(self) -> float:
-        return MOST.get(self.name, float("inf"))
+        return MOST.get(self.name, _MOST_OF.get(self.unit, INTEGER_MAX))
 
     @property
     def environment(self) -> str:

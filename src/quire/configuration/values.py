@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from quire.configuration.fields import Key
+from quire.configuration.fields import MOST, Key
 from quire.units import parse_duration, parse_size
 
 NONE = "none"
@@ -52,7 +52,8 @@ def _number(key: Key, given: object) -> float | None:
         raise ValueError(f"{_shown(given)} is no whole number{_of(key)}")
     known = key.least <= number <= key.most or (number == 0 and key.or_zero)
     if not known or not math.isfinite(number):
-        most = f" to {key.most:g}" if math.isfinite(key.most) else " or more"
+        told = key.name in MOST or (number > key.most and math.isfinite(number))
+        most = f" to {key.most:g}" if told else " or more"
         zero = "0, or " if key.or_zero else ""
         raise ValueError(f"{_shown(given)} is not {zero}{key.least:g}{most}{_of(key)}")
     return int(number) if whole else float(number)

@@ -28,6 +28,8 @@ TOKEN_MAX = 4_096
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 ANY_ADDRESS = ("0.0.0.0", "::")
 
+_NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
+"""A host name, or an address."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
@@ -86,7 +88,11 @@ def is_loopback(host: str) -> bool:
 
 
 def check_options(options: HttpOptions) -> None:
-    """`StartError` for what would let everybody in."""
+    """Raise UsageError for what cannot be, and StartError for what would let everybody in. No file
+    is read and nothing is bound."""
+    for name in options.names:
+        if not _NAME.fullmatch(name):
+            raise UsageError(f"{name!r} is no host name", remedy="Leave out port and scheme")
     where = host_port(options.host, options.port)
     if options.loopback:
         return

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from quire.errors import StartError
+from quire.errors import StartError, UsageError
 from quire.units import host_port
 
 START_TIMEOUT_S = 60.0
@@ -54,6 +54,9 @@ class ZooKeeperServer:
         """`port` 0 chooses a free one: `port` then tells which. Session time-outs are bounded by 2
         and 20 times `tick_ms`. `command_prefix` starts the server: a launcher, for example, that
         ends it with its parent."""
+        for what, text in (("host", host), ("directory", os.fspath(data_dir))):
+            if not text or not text.isprintable() or (what == "host" and set(text) & set(" []/")):
+                raise UsageError(f"{text!r} cannot be the {what} of a ZooKeeper server")
         self.data_dir = Path(data_dir).absolute()
         self.host = host
         self.port = port

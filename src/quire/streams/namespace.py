@@ -26,8 +26,8 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.tree import Create, Delete, Operation, Put
-from quire.metadata.uri import Driver, parse_uri
+from quire.metadata.tree import COMMIT_OPERATIONS_MAX, Create, Delete, Operation, Put
+from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.streams.lock import StreamLock
 from quire.streams.positions import EARLIEST, Start, find
 from quire.streams.reader import StreamReader
@@ -97,8 +97,12 @@ class Namespace:
         """Make a namespace, or open the one that is there: then `settings` are added to its own.
         On ZooKeeper it is bound to the client's cluster, which Java's tools go by."""
         path = namespace_path(path)
+        check_new_path(path, client.metadata.uri)
         check_values(settings or {})
         tree = client.metadata.tree
+        if settings:
+            above = await _inherited(client, path)
+            DEFAULTS.with_values({**above, **settings})  # before anything is made
         await tree.make_path(path)
         binding = _binding(client)
         node = await tree.read(path)
@@ -238,11 +242,20 @@ class Namespace:
     async def rename_stream(self, name: str, new_name: str) -> None:
         """All of it moves in one transaction: settings and subscriptions too. The writer that is
         open, if any, is fenced. StreamExistsError, NoSuchStreamError; RecoveryError where that
-        writer's last records cannot be made sure of now (nothing has changed)."""
+        writer's last records cannot be made sure of now, UsageError where the stream has too many
+        nodes for one transaction, some 490 segments (nothing has changed)."""
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
             raise StreamExistsError(f"stream {new_name} exists already")
         await metadata.require()
+        nodes = await self._count_nodes(metadata.paths.root)
+        if 2 * nodes > COMMIT_OPERATIONS_MAX:  # before its writer is fenced
+            raise UsageError(
+                f"stream {name} has {nodes:,} nodes, and all of them have to move in one "
+                f"transaction of at most {COMMIT_OPERATIONS_MAX:,} operations. Nothing was "
+                "changed",
+                remedy="Truncate the stream, so that it has fewer segments",
+            )
         try:
             # Completes what is in progress: its writer would go on in the ledger otherwise.
             await take_over(self.client, metadata, self.password)
@@ -255,6 +268,10 @@ class Namespace:
         await self._tree.commit(Delete(life.path, life.version), *creates, *reversed(deletes))
         await metadata.remove_markers()
         await metadata.lives.clear()
+
+    async def _count_nodes(self, path: str) -> int:
+        names = await self._tree.children(path)
+        return 1 + sum([await self._count_nodes(f"{path}/{name}") for name in names])
 
     async def _moves(
         self, paths: StreamPaths, target: str, below: str = ""
@@ -401,6 +418,21 @@ def namespace_path(path: str) -> str:
     except UsageError as error:
         raise UsageError(f"{path!r} cannot be a namespace: {error.args[0]}") from None
     return "/" + "/".join(parts)
+
+
+def check_new_path(path: str, uri: str) -> None:
+    """Raise UsageError for the path of a namespace that would be among nodes of others: those of
+    ZooKeeper, of Quire, or of the ledgers of the cluster at `uri`."""
+    try:
+        ledgers = parse_uri(uri).root
+    except MetadataURIError:
+        ledgers = ""
+    for taken in ("/zookeeper", VALUES_ROOT, ledgers):
+        if taken and f"{path}/".startswith(f"{taken}/"):
+            raise UsageError(
+                f"{path!r} cannot be a namespace: {taken} holds other things",
+                remedy="Choose another path, for example /team/orders",
+            )
 
 
 def _binding(client: Client) -> bytes:

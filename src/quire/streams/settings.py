@@ -22,6 +22,11 @@ COMPRESSIONS = ("none", "lz4")
 TXIDS = ("time", "given")
 ENTRY_BYTES_MIN = 1 << 10
 ENTRY_BYTES_MAX = 1_000_000
+AT_LEAST_1 = (
+    "ensemble_size", "write_quorum", "ack_quorum", "entries_in_flight", "roll_bytes",
+    "roll_interval_ms",
+)  # fmt: skip
+NOT_NEGATIVE = ("retention_ms", "retention_bytes", "bytes_max", "streams_max")
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,21 +67,8 @@ class StreamSettings:
                 f"ensemble_size {self.ensemble_size} >= write_quorum {self.write_quorum} >= "
                 f"ack_quorum {self.ack_quorum} >= 1 does not hold"
             )
-        for name, allowed in (
-            ("digest", DIGESTS), ("compression", COMPRESSIONS), ("txids", TXIDS)
-        ):  # fmt: skip
-            if getattr(self, name) not in allowed:
-                raise UsageError(f"{name} {getattr(self, name)!r} is none of {', '.join(allowed)}")
-        if not ENTRY_BYTES_MIN <= self.entry_bytes <= ENTRY_BYTES_MAX:
-            raise UsageError(
-                f"entry_bytes {self.entry_bytes} is not within {ENTRY_BYTES_MIN}..{ENTRY_BYTES_MAX}"
-            )
-        for name in ("entries_in_flight", "roll_bytes", "roll_interval_ms"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} must be at least 1")
-        for name in ("retention_ms", "retention_bytes", "bytes_max", "streams_max"):
-            if getattr(self, name) < 0:
-                raise UsageError(f"{name} must not be negative")
+        for name, value in self.as_dict().items():
+            check_value(name, value)
 
     def with_values(self, values: Mapping[str, Any]) -> StreamSettings:
         """With these in the place of its own. UsageError for an unknown name or a wrong type."""
@@ -85,6 +77,19 @@ class StreamSettings:
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
+
+
+def check_value(name: str, value: Any) -> None:
+    """Raise UsageError for a value that the setting cannot have, whatever the others are."""
+    allowed = {"digest": DIGESTS, "compression": COMPRESSIONS, "txids": TXIDS}.get(name)
+    if allowed is not None and value not in allowed:
+        raise UsageError(f"{name} {value!r} is none of {', '.join(allowed)}")
+    if name == "entry_bytes" and not ENTRY_BYTES_MIN <= value <= ENTRY_BYTES_MAX:
+        raise UsageError(f"entry_bytes {value} is not within {ENTRY_BYTES_MIN}..{ENTRY_BYTES_MAX}")
+    if name in AT_LEAST_1 and value < 1:
+        raise UsageError(f"{name} must be at least 1")
+    if name in NOT_NEGATIVE and value < 0:
+        raise UsageError(f"{name} must not be negative")
 
 
 DEFAULTS = StreamSettings()
@@ -106,6 +111,12 @@ def check_values(values: Mapping[str, Any]) -> None:
 
 def parse_value(name: str, text: str) -> int | bool | str:
     """A setting as typed by a user. UsageError."""
+    value = _parsed(name, text)
+    check_value(name, value)
+    return value
+
+
+def _parsed(name: str, text: str) -> int | bool | str:
     kind = type(getattr(DEFAULTS, name, None))
     if kind is bool and text.lower() in ("true", "false"):
         return text.lower() == "true"

@@ -43,6 +43,7 @@ START_TIMEOUT_S = 60.0
 ZOOKEEPER_ROOT = "/ledgers"
 DEFAULT_BOOKIES = 3
 BOOKIES_MAX = 1_000
+PORT_MAX = 65_535
 TEMPORARY_ARGUMENTS = ("--set", f"segment_bytes={64 * 1024 * 1024}")
 """Of each bookie of a cluster that is removed at the end: it preallocates no more, on no disk."""
 
@@ -94,6 +95,17 @@ class _State:
     """Of each bookie."""
 
 
+def _check_ports(first: int, count: int) -> None:
+    """Raise UsageError unless all ports of these bookies exist."""
+    last = first + count - 1
+    if not 1 <= first <= last <= PORT_MAX:
+        raise UsageError(
+            f"{count} bookies from port {first} on would need ports up to {last}, and ports end at "
+            f"{PORT_MAX}",
+            remedy="Use a lower base port",
+        )
+
+
 class LocalCluster:
     """Bookies and their metadata store as processes of this machine, on the loopback interface.
 
@@ -118,6 +130,10 @@ class LocalCluster:
     ) -> None:
         if bookies is not None and not 1 <= bookies <= BOOKIES_MAX:
             raise UsageError(f"a cluster has 1 to {BOOKIES_MAX} bookies, not {bookies}")
+        if base_port is not None:
+            _check_ports(base_port, bookies or 1)
+        if data_directories < 1:
+            raise UsageError(f"a bookie has one data directory or more, not {data_directories}")
         self.temporary = directory is None
         self.bookies: list[BookieProcess] = []
         self.zookeeper: ServerProcess | None = None
@@ -230,6 +246,7 @@ class LocalCluster:
     def _new_ports(self, count: int, state: _State) -> list[int]:
         if self._base_port is not None:
             first = self._base_port + len(state.bookie_ports)
+            _check_ports(first, count)
             return list(range(first, first + count))
         # More than are needed, since some may be those of bookies that are down.
         taken = {*state.bookie_ports, state.zookeeper_port}

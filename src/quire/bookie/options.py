@@ -1,0 +1,125 @@
+"""What of a bookie's options can be told to be wrong before anything is opened.
+
+Whoever starts a bookie calls `check_bookie`: it touches no disk, no network and no metadata store.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import fields
+
+from quire.codec.registration import check_bookie_id
+from quire.config import BookieConfig
+from quire.errors import UsageError
+
+BOOKIE_ID_BYTES_MAX = 255
+"""The longest id of a new bookie: it is in the metadata of each of its ledgers once for each
+ensemble."""
+ANY_ADDRESS = ("0.0.0.0", "::")
+SEPARATORS = "\t\n\r\0"
+"""Characters that a cookie cannot hold within the path of a directory."""
+
+
+def check_bookie(
+    directories: Sequence[str],
+    *,
+    port: int,
+    advertise: str,
+    bind: str = "",
+    bookie_id: str = "",
+    config: BookieConfig | None = None,
+) -> None:
+    """Check what `run_bookie` is given.
+
+    Raises:
+        UsageError: Something cannot be, or two options contradict each other.
+    """
+    check_directories(directories)
+    if not 0 <= port <= 65535:
+        raise UsageError(f"{port} is not a port: use 0 to 65535")
+    check_advertised(advertise)
+    if bind:
+        check_host(bind)
+    if bookie_id:
+        check_new_id(bookie_id)
+    if config is not None:
+        check_config(config)
+
+
+def check_directories(directories: Sequence[str]) -> None:
+    """Raise UsageError for paths that are empty, repeated, or cannot be in a cookie."""
+    if not directories:
+        raise UsageError("a bookie needs a data directory")
+    seen: dict[str, str] = {}
+    for path in directories:
+        if not path:
+            raise UsageError("the path of a data directory is empty")
+        if any(character in path for character in SEPARATORS):
+            raise UsageError(
+                f"{path!r} cannot be a data directory: a tab, the end of a line or a NUL cannot be "
+                "in a cookie"
+            )
+        real = os.path.normpath(os.path.abspath(path))
+        if real in seen:
+            raise UsageError(
+                f"the data directory {path} is named twice",
+                remedy="Name each directory once; a bookie keeps a log of its own in each",
+            )
+        seen[real] = path
+
+
+def check_host(host: str) -> None:
+    """Raise UsageError for what is no host name and no address."""
+    if not host or not host.isprintable() or any(character in host for character in " /[]@,;"):
+        raise UsageError(
+            f"{host!r} is no host name and no address",
+            remedy="Give a name or an address alone: no port, no brackets, no spaces",
+        )
+    if host.count(":") == 1:
+        raise UsageError(
+            f"{host!r} is no host name and no address",
+            remedy="Leave the port out: --port has it",
+        )
+
+
+def check_advertised(host: str) -> None:
+    """Raise UsageError for a host that clients could not connect to."""
+    check_host(host)
+    if host in ANY_ADDRESS:
+        raise UsageError(
+            f"clients cannot connect to {host}, which stands for all addresses of a machine",
+            remedy="Advertise a name or an address of this machine, and give --bind " + host,
+        )
+
+
+def check_new_id(bookie_id: str) -> None:
+    """Raise UsageError for an id that a bookie cannot have, or that is too long for a new one."""
+    check_bookie_id(bookie_id)
+    if len(bookie_id) > BOOKIE_ID_BYTES_MAX:
+        raise UsageError(
+            f"a bookie id of {len(bookie_id):,} bytes is too long: the limit is "
+            f"{BOOKIE_ID_BYTES_MAX} bytes"
+        )
+
+
+def check_config(config: BookieConfig) -> None:
+    """Raise UsageError for numbers that cannot be, and for limits that contradict each other."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and (value < 0 or not math.isfinite(value)):
+            raise UsageError(f"{field.name} of a bookie cannot be {value}")
+    if 0 < config.writable_free_bytes < config.min_free_bytes:
+        raise UsageError(
+            f"writable_free_bytes ({config.writable_free_bytes:,}) is less than min_free_bytes "
+            f"({config.min_free_bytes:,}): the bookie would become writable below the mark at "
+            "which it becomes read-only"
+        )
+    minor, major = config.compact_minor_ratio, config.compact_major_ratio
+    if major and minor > major:
+        raise UsageError(
+            f"compact_minor_ratio ({minor:g}) is more than compact_major_ratio ({major:g}): a "
+            "major compaction would do less than a minor one"
+        )
