@@ -132,8 +132,8 @@ def dropped_segments_go_before_the_last_group_is_copied(patch: pytest.MonkeyPatc
         startup,
         "start_log",
         (
-            "progress, use_cache=True).run()",
-            "progress, use_cache=True).run()\n"
+            "expected=expected\n    ).run()",
+            "expected=expected\n    ).run()\n"
             "    while recovered.stale:\n"
             "        disk.remove(recovered.stale.pop())",
         ),

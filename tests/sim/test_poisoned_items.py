@@ -446,13 +446,17 @@ def bookie_keeps_what_it_cannot_judge(tmp_path: Path) -> None:
         bookie, clock = bookies[name], there.client.clock
         instance = await there.store.instance_id()
         here = set(bookie.store.ledger_ids())
-        passes = OverReplicated(bookie.store, there.store, clock, bookie_id(name), instance)
+        passes = OverReplicated(
+            bookie.store, there.store, clock, bookie_id(name), instance, bookie.collection
+        )
         for _ in range(2):
             assert await passes.collect(there.log) == []
         assert list(passes.unread.named) == [there.bad]
         assert there.told("over_replicated_unreadable")
         assert set(bookie.store.ledger_ids()) == here
-        reports = DamageReports(bookie.store, there.store, clock, bookie_id(name), instance)
+        reports = DamageReports(
+            bookie.store, there.store, clock, bookie_id(name), instance, bookie.collection
+        )
         await reports.report(there.log)
 
     scene(play)
@@ -654,7 +658,8 @@ NAMES_ONLY = {
     "admin/demo.py Watch.__init__": "the demo lists ids of its own cluster",
     "admin/demo.py entries_of": "the demo reads what it wrote itself",
     "admin/shell_cluster.py list_bookies.work": "names of cookies",
-    "bookie/garbage.py collect_garbage": "a ledger that is listed is alive, readable or not",
+    "bookie/damage.py DamageReports._check_complete": "ids",
+    "bookie/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",
     "http/bookie_list.py bookie_facts": "names of cookies",
     "replication/auditor.py Auditor._prepare": "names of cookies",

@@ -18,6 +18,7 @@ from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.base import MetadataStore
+from quire.metadata.unreadable import UNREADABLE
 from quire.storage.ledger_directories import Store
 
 MASS_LEDGERS_MIN = 1_000
@@ -129,4 +130,6 @@ async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:
         await metadata.read_ledger(ledger_id)
     except NoSuchLedgerError:
         return True
+    except UNREADABLE:
+        pass  # It is there, whatever it says.
     return False
