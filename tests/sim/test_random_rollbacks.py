@@ -26,6 +26,7 @@ from quire.bookie.rollback import LOOK_S
 from quire.client.writer import LedgerWriter
 from quire.codec.frames import Code
 from quire.errors import QuireError
+from quire.metadata.collection import accept, refusals
 from quire.storage.incarnation import Expected
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World
@@ -233,6 +234,18 @@ class Cluster:
         state.ledgers, state.ledger_ids, state.cookies, state.values, state.tree = kept
         self.ledgers = [one for one in self.ledgers if one.born_s < backup.made_s]
 
+    async def accept_the_store(self) -> None:
+        """An operator accepts that the metadata went back, as often as a bookie finds that out:
+        until then no bookie believes it whether everything was brought back."""
+        client = self.world.client(f"operator-{self.round}")
+        try:
+            while True:
+                for name in await refusals(client.metadata):
+                    await accept(client.metadata, name)
+                await asyncio.sleep(LOOK_S)
+        finally:
+            await client.close()
+
     # -- what must hold -------------------------------------------------------------------------
 
     async def judge(self, *, noticed: bool, with_metadata: bool) -> None:
@@ -256,7 +269,10 @@ class Cluster:
                     self.tally.lost_quietly += ledger.acknowledged - one
                     ledger.acknowledged = one
         if noticed:
+            operator = asyncio.ensure_future(self.accept_the_store())
             await healed(self.world, self.victim)
+            operator.cancel()
+            await asyncio.wait([operator])
         else:
             self.ledgers = [one for one in self.ledgers if not denied]
         for name in self.world.bookies:
