@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 TURN_BYTES = 1024 * 1024
@@ -34,6 +35,11 @@ REQUEST_COST_BYTES = 1024
 """The least that one request counts toward `TURN_BYTES`: looking for an entry takes time, too."""
 TURN_NOTICED_BYTES = 64 * 1024
 """Fewer bytes in one iteration are not worth a callback at its end."""
+TURN_WAITS = 256
+"""Requests that begin to wait in one iteration of the event loop. Connections with more of them are
+read on in the next ones."""
+RESUMED_AT_ONCE = 8
+"""Of these, connections that are read on in one iteration."""
 MAX_WAITING_REQUESTS = 1024
 """Requests of one connection that wait for room. Beyond it the connection is not read."""
 MAX_WAITING_IN_ALL = 65_536
@@ -166,7 +172,10 @@ class AnswerBudget:
         self._unsent: dict[Account, None] = {}
         """Accounts with unsent bytes."""
         self._turn_bytes = 0
+        self._turn_waits = 0
         self._turn_noticed = False
+        self._yielding: dict[Account, None] = {}
+        """Accounts whose connection is read on in one of the next iterations."""
         self._granting = False
         self._pumping = False
         self._closed = False
@@ -195,7 +204,21 @@ class AnswerBudget:
         self._unsent[account] = None
         self._hold(size)
         self._turn_bytes += max(size, REQUEST_COST_BYTES)
-        if self._turn_bytes >= TURN_NOTICED_BYTES and not self._turn_noticed:
+        if self._turn_bytes >= TURN_NOTICED_BYTES:
+            self._notice_turn()
+
+    def one_waits(self, account: Account) -> None:
+        """A request of this connection begins to wait, for room or for news. With too many of them
+        in one iteration of the event loop the rest of the connection waits for another."""
+        self._turn_waits += 1
+        self._notice_turn()
+        if self._turn_waits >= TURN_WAITS and not account.full:
+            account.full = True
+            self._yielding[account] = None
+            account.sink.pause("answers")
+
+    def _notice_turn(self) -> None:
+        if not self._turn_noticed:
             self._turn_noticed = True
             asyncio.get_running_loop().call_soon(self._next_turn)
 
@@ -275,7 +298,7 @@ class AnswerBudget:
     def forget(self, account: Account) -> None:
         """The connection has ended: drop what waits, and cancel what is under way."""
         account.gone = True
-        for accounts in (self._ring, self._late, self._over_share):
+        for accounts in (self._ring, self._late, self._over_share, self._yielding):
             accounts.pop(account, None)
         self.sent(account, 0)
         if account.waiting:
@@ -348,13 +371,18 @@ class AnswerBudget:
         self.requests_waiting += 1
         if account is not self._beginning and account not in self._over_share:
             self._line_up(account)
-        if not account.full and (
-            len(account.waiting) >= MAX_WAITING_REQUESTS
-            or self.requests_waiting >= MAX_WAITING_IN_ALL
-        ):
+        if not account.full and self._has_too_many(account):
             account.full = True
             account.sink.pause("answers")
+        if not first:
+            self.one_waits(account)
         self._soon()
+
+    def _has_too_many(self, account: Account) -> bool:
+        return bool(account.waiting) and (
+            len(account.waiting) >= MAX_WAITING_REQUESTS
+            or self.requests_waiting >= MAX_WAITING_IN_ALL
+        )
 
     def _line_up(self, account: Account) -> None:
         """Behind those that wait as it does; it keeps its place where it waits already."""
@@ -384,7 +412,14 @@ class AnswerBudget:
 
     def _next_turn(self) -> None:
         self._turn_noticed = False
-        self._turn_bytes = 0
+        self._turn_bytes = self._turn_waits = 0
+        for account in list(islice(self._yielding, RESUMED_AT_ONCE)):
+            del self._yielding[account]
+            if not self._has_too_many(account):
+                account.full = False
+                account.sink.resume("answers")
+        if self._yielding:
+            self._notice_turn()
         self._grant()
 
     def _soon(self) -> None:
@@ -438,7 +473,8 @@ class AnswerBudget:
             return
         if waiting:
             self._line_up(account)
-        if account.full and len(waiting) <= MAX_WAITING_REQUESTS // 2:
+        few = len(waiting) <= MAX_WAITING_REQUESTS // 2
+        if account.full and few and account not in self._yielding:
             account.full = False
             account.sink.resume("answers")
 

@@ -340,6 +340,7 @@ class Connection(asyncio.Protocol):
         self._prove()  # Whoever waits knows a ledger, and that is as good as an answer.
         polls = self.service.long_polls
         self.polls[request] = polls.wait(request.ledger_id, previous_lac, timeout_s, request)
+        self.service.answers.one_waits(self.account)
 
     def answer(self, request: Waiting) -> None:
         """What had to wait is answered, now or once the disk has what it wants."""
