@@ -28,6 +28,7 @@ from quire.codec.record import (
     encode_records,
 )
 from quire.codec.stream_control import CreationTime, FencingToken, ProducerMark, encode_control
+from quire.codec.stream_format import MAX_POSITION
 from quire.codec.stream_lock import LockMember
 from quire.codec.stream_segment import StreamSegment
 from quire.streams.namespace import Namespace
@@ -192,6 +193,44 @@ def test_several_in_progress(place: Place) -> None:
             got = place.side(reader).read(name, 7)
             assert pairs(got) == numbered(7)
             assert [record.sequence for record in got] == list(range(7))
+
+
+def test_a_lost_segment(place: Place) -> None:
+    """Its ledger was deleted while it was written. Java sees a completed segment, writes on behind
+    it, reads what is before and behind it, and can truncate it."""
+    name, quire, apache = new_name(), place.quire(txids="given"), place.apache()
+    quire.create(name)
+    quire.writer(name).write_all(numbered(3))
+    writer = quire.writer(name)  # completes the first segment
+    writer.write_all(numbered(3, 3))
+    writer.abandon()
+    lost = quire.segments(name)[-1]
+    run(quire.aio.client.delete_ledger(lost.ledger_id))
+    writer = quire.writer(name)
+    writer.write_all(numbered(3, 6))
+    writer.close()
+    by_java = apache.writer(name)
+    by_java.write_all(numbered(3, 9))
+    by_java.close()
+    kept = quire.segments(name)[lost.lssn - 1]
+    assert kept.lost
+    for side in SIDES:
+        by = place.side(side)
+        found = by.segments(name)
+        assert [segment.lssn for segment in found] == [1, 2, 3, 4]
+        assert found[1] == kept
+        reader = by.reader(name)
+        assert pairs(reader.take(3)) == numbered(3)
+        reader.close()
+        behind = by.read(name, 6, DLSN(3, 0, 0))
+        assert pairs(behind) == numbered(6, 6)
+        first = 3 + MAX_POSITION
+        assert [record.sequence for record in behind] == list(range(first, first + 6))
+    with pytest.raises(StreamError, match="StreamGapError"):
+        quire.read(name, 9)
+    apache.truncate(name, DLSN(3, 0, 0))
+    for side in SIDES:
+        assert pairs(place.side(side).read(name, 6)) == numbered(6, 6)
 
 
 @pytest.mark.parametrize("first", SIDES)
