@@ -126,7 +126,6 @@ class RecoveryAdds:
                 async with asyncio.timeout(limit):
                     await self._changed.wait()
             except TimeoutError:
-                self._pool.mark_failed(self._bookie)
                 self._pool.suspect(self._bookie)
                 error = BookieTimeoutError(
                     f"bookie {self._bookie} left adds of ledger {self._codec.ledger_id} "
