@@ -18,7 +18,8 @@ KEY = master_key(b"")
 
 
 async def went_back(directory: Path, store: MetadataStore, entries: int = 0) -> bool:
-    """Start the bookie, and stop it when it has stored so many entries of ledger 1."""
+    """Start the bookie, store this number of entries of ledger 1, and stop it. Return whether its
+    directory went back in time."""
     async with running_bookie(directory, metadata=store, bookie_id="b") as bookie:
         async with peer_of(bookie) as peer:
             for entry_id in range(entries):

@@ -36,9 +36,9 @@ ROLLBACKS = int(os.environ.get("QUIRE_ROLLBACKS", "20"))
 ROUNDS = 4
 """Restores of one seed."""
 PATIENT = replace(CONFIG, gc_interval_s=86_400.0, gc_over_replicated_interval_s=0.0)
-"""As the guide to restoring older metadata says: nothing is collected meanwhile."""
+"""Nothing is collected meanwhile, as the guide to restoring older metadata asks for."""
 REPORTED_S = PATIENT.log_position_interval_s + LOOK_S + 0.5
-"""After so long the store knows of what was written."""
+"""The seconds after which the store knows of what was written."""
 
 
 @dataclass

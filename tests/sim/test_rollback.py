@@ -329,7 +329,7 @@ async def crashes_while_it_starts(world: World) -> None:
 
 
 async def crashes_while_a_lost_one_starts(world: World) -> None:
-    """What was found once is not forgotten."""
+    """A loss that was found once is not forgotten."""
     await start_all(world)
     writer = await create(world, "writer")
     await write(writer, 10)

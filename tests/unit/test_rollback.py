@@ -69,7 +69,7 @@ async def forget(store: MetadataStore) -> None:
 
 
 def test_one_of_several_directories(place: Place) -> None:
-    """What an older copy has is served, and what is in the others; all else is unknown."""
+    """The older copy and the other directories are served; all else is unknown."""
     back_up(place, "two", "backup")
     assert place.codes("one", "two") == WHOLE
     assert check(place, "two") == (0, "")

@@ -242,6 +242,11 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
                     await forget_bookie(store, bookie)
             done = "would be removed" if dry_run else "is removed"
             say(f"the cluster's cookie of bookie {bookie} {done}")
+            if force:
+                say(
+                    "while ledgers name it, the next bookie of this id begins as one that has lost "
+                    "its data"
+                )
             return 0
 
     return run_async(work())

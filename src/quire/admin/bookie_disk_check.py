@@ -65,8 +65,8 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
 
 
 async def _asked(uri: str, place: RealDisk) -> tuple[str, Expected]:
-    """What the cluster holds against the directory, and how far its log should go. A disk can be
-    checked without its cluster."""
+    """Return what the cluster holds against the directory, and how far its log should go. A disk
+    can be checked without its cluster."""
     from quire.errors import MetadataError
     from quire.storage.incarnation import Expected
 

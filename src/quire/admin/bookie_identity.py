@@ -71,9 +71,8 @@ def errors_of(directory: str) -> Iterator[None]:
 
 
 async def old_directory(store: MetadataStore, disk: Disk) -> str:
-    """What the cluster knows against this directory: that another one is in its place, that it was
-    taken away, or that it is an older copy of itself; '' for nothing. The log is not read.
-    MetadataError."""
+    """Say what the cluster knows against this directory: another one is in its place, it was taken
+    away, or it is an older copy of itself. '' for nothing. The log is not read. MetadataError."""
     from quire.bookie.identity import check_current
     from quire.bookie.rollback import expected_in
     from quire.errors import CookieError
@@ -92,15 +91,15 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
 
 
 async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
-    """How far the log of this directory should go, as far as the cluster knows. MetadataError."""
+    """Return how far the log of this directory should go, as the cluster knows. MetadataError."""
     from quire.bookie.rollback import expected_in
 
     return expected_in(disk, (await _known_of(store, disk))[1])
 
 
 async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
-    """The bookie that this directory belongs to, and what the cluster knows of its directories: of
-    a directory that says nothing of its bookie, or is of another cluster, nothing."""
+    """Return the bookie that this directory belongs to, and what the cluster knows of its
+    directories. Nothing is known of a directory without a cookie, or of another cluster."""
     from quire.bookie.identity import stored_cookie, value_of
     from quire.errors import CookieError
     from quire.metadata.bookie_directories import BookieDirectories, read_directories
@@ -115,7 +114,7 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
 
 
 def behind(path: str, why: str) -> str:
-    """What to say of a directory that went back in time."""
+    """Return the message for a directory that went back in time."""
     return (
         f"{path} {why}. The bookie may be started with it: what the directory does not have counts "
         "as lost until autorecovery has brought it back. If the right directory still exists, put "

@@ -1,4 +1,4 @@
-"""Finds data directories that went back in time, and keeps what it takes to find them.
+"""Finding data directories that went back in time.
 
 A directory that was restored from an older copy, or whose newest files were deleted, has the right
 cookie and the right id. It would deny what its bookie acknowledged since. So the bookie keeps a
@@ -56,8 +56,8 @@ from quire.storage.seams import Disk
 from quire.storage.spares import may_pass
 
 LOOK_S = 1.0
-"""Seconds between two looks whether the log has begun a new segment. It bounds the reports of a log
-that fills many segments."""
+"""Seconds between two checks whether the log has begun a new segment. It bounds how often a log
+that fills many segments is reported."""
 REPORT_ATTEMPTS = 5
 """How often a report is written again where somebody else has changed the record meanwhile."""
 LAST_REPORT_S = 2.0
@@ -72,7 +72,7 @@ class Known:
     incarnation: int
     """The highest number of a start that the directory or the store names."""
     mark: LogMark | None = None
-    """What this start has written to the store."""
+    """The mark that this start has written to the store."""
 
 
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
@@ -140,20 +140,20 @@ class Rollbacks:
         self._interval_s = interval_s
         self._found: Versioned[BookieDirectories] | None = None
         self._known: dict[str, Known] = {}
-        """By path, of the directories that can be used."""
+        """The directories that can be used, by path."""
         self._disks: dict[str, Disk] = {}
         self._failing = False
         self._replaced = False
         """Another process has started a directory of this bookie: nothing is reported any more."""
         self.reported_s = 0.0
-        """When all that was written by then had been reported, by the monotonic clock."""
+        """The last moment, by the monotonic clock, up to which everything was reported."""
         self.found = 0
         """Directories that had gone back in time at this start."""
 
     async def check(self, disks: Sequence[Disk]) -> None:
-        """Before the log is read: tell the store how far the log of each of these directories
-        should go. A directory that cannot be read is put aside. `StorageError`: there is no other;
-        MetadataError."""
+        """Tell the store how far the log of each of these directories should go. Call this before
+        the log is read. A directory that cannot be read is put aside. `StorageError`: there is no
+        other; MetadataError."""
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         value = BookieDirectories() if found is None else found.value
         for disk in disks:
@@ -176,9 +176,9 @@ class Rollbacks:
         self._disks[disk.path] = disk
 
     async def begin(self, random_bytes: Callable[[int], bytes], went_back: Sequence[str]) -> None:
-        """After the log was read and before anything is served: a new incarnation of each directory
-        that was read. Durable in both places on return. `StorageError`; `CookieError`: another
-        process has changed the record meanwhile; MetadataError."""
+        """Give each directory that was read a new incarnation. Call this after the log was read and
+        before anything is served. Durable in both places on return. `StorageError`; `CookieError`:
+        another process has changed the record meanwhile; MetadataError."""
         for why in went_back:
             self._log(
                 "directory_went_back", bookie=self._bookie_id, why=why,
@@ -202,6 +202,9 @@ class Rollbacks:
                     continue
             if made is not None:
                 known.mark = _mark(made, position)
+        states = self._store.directories()
+        if all(one.state == "failed" for one in states):
+            raise StorageError(states[0].reason, remedy="Check the disk")
         try:
             await self._write(self._found)
         except (KeyExistsError, NoSuchKeyError, VersionConflictError):
@@ -233,7 +236,7 @@ class Rollbacks:
 
     @property
     def unreported_s(self) -> float:
-        """Seconds since the last report, while something was written since; 0: nothing was."""
+        """The seconds since the last report; 0: nothing was written since."""
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:
@@ -277,7 +280,7 @@ class Rollbacks:
             self._log("log_position_not_reported", bookie=self._bookie_id, error="no answer")
 
     async def report(self) -> bool:
-        """Report how far the log has got now; whether the store knows it. Cancel-safe."""
+        """Report how far the log has got, and return whether the store knows it. Cancel-safe."""
         began_s = self._monotonic()
         moved = self._moved()
         if not moved or self._replaced:

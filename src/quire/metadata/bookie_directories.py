@@ -39,7 +39,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class LogMark:
-    """What the bookie has reported of one directory."""
+    """The state of one directory as its bookie last reported it."""
 
     incarnation: int
     """The number of its last start."""
@@ -60,7 +60,8 @@ class BookieDirectories:
     given_up: tuple[GivenUp, ...] = ()
     """Oldest first."""
     marks: Mapping[str, LogMark] = field(default_factory=dict)
-    """By directory id. One that was only started by earlier versions has none."""
+    """The mark of each directory, by directory id. One that only earlier versions have started has
+    none."""
 
     def encode(self) -> bytes:
         value: dict[str, object] = {

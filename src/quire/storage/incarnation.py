@@ -65,7 +65,7 @@ class LogPosition:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the metadata store knows of a directory before its log is read."""
+    """The metadata store's knowledge of a directory whose log was not read yet."""
 
     position: LogPosition = LogPosition()
     """The log reaches this position, or something of it is lost."""
@@ -106,5 +106,5 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:
-    """Durable on return. `OSError`."""
+    """Replace the directory's incarnation, durably. `OSError`."""
     write_small_file(disk, INCARNATION_NAME, incarnation.encode())

@@ -64,8 +64,8 @@ class LedgerDirectories(StoreEvents):
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
-        """Ledgers that a directory which has lost something has still, and another one has, too:
-        they are dropped there when it starts."""
+        """The ledgers to drop from each directory at its start: it has lost their deletion, for
+        another directory has them as well."""
         for place in self._places:
             store = place.store
             store.on_failure = partial(self._failed_now, place)
@@ -86,7 +86,7 @@ class LedgerDirectories(StoreEvents):
                 self._put_aside(place, error)
 
     def expect(self, path: str, expected: Expected) -> None:
-        """Before `recover`: how far the log of this directory should go."""
+        """Say, before `recover`, how far the log of this directory should go."""
         for place in self._places:
             if place.store.path == path:
                 place.store.expect(path, expected)

@@ -81,7 +81,7 @@ DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
 """Of bookie-0: the first damages it."""
 ROLLBACK_KINDS = ("roll directory back",)
-"""Of bookie-0: a directory is restored from an older copy of itself."""
+"""Faults of bookie-0: a directory is restored from an older copy of itself."""
 RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
 """By operators, while the bookie is down."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")

@@ -142,9 +142,8 @@ class Replacements(DiskOperator):
     async def roll_back(
         self, name: str, disk: SimDisk, chance: random.Random, duration_s: float
     ) -> None:
-        """A backup of the directory is made while the bookie runs or is down. The bookie is started
-        at least once more and goes on for a while; then the directory is restored from the
-        backup."""
+        """Back up the directory while the bookie runs or is down. Let the bookie start at least
+        once more and go on for a while. Then restore the directory from the backup."""
         world, me = self._world, bookie_id(name)
         backup = disk.copy()
         backup.usual_slowness = backup.slowness = disk.usual_slowness
