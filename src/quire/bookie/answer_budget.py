@@ -481,9 +481,8 @@ class AnswerBudget:
     def _pump(self) -> None:
         """See what the sockets have taken meanwhile."""
         self._pumping = False
-        pressed = bool(self._ring or self._late)
         for account in list(self._unsent):
             self._look_at(account)
-        if pressed and self.held_bytes >= self.limit_bytes // 2:
-            self.cut_stalled(PRESSED_STALL_S, PRESSED_TAKING_BYTES)
         self._grant()
+        if (self._ring or self._late) and self._turn_bytes < TURN_BYTES:
+            self.cut_stalled(PRESSED_STALL_S, PRESSED_TAKING_BYTES)  # There is no room for them.
