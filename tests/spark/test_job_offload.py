@@ -279,6 +279,32 @@ def test_what_is_gone_is_told(
     assert history(*read, start="seq:400").count() == 100
 
 
+@pytest.mark.parametrize("when", ["completed", "in-progress"])
+def test_a_segment_without_its_ledger(
+    spark: SparkSession, cluster: LocalCluster, client: blocking.Client, streams: Namespace,
+    name: str, target: Path, run: Run, when: str,
+) -> None:  # fmt: skip
+    """Lost when it was completed, or while it was written: passed over only if asked."""
+    append(streams, name, numbered(0, 100))
+    writer = streams.open_writer(name)
+    writer.append_many(numbered(100, 200))
+    if when == "completed":
+        writer.close()
+    else:
+        writer.abandon()
+    client.delete_ledger(streams.segments(name)[1].ledger_id)
+    append(streams, name, numbered(200, 300))
+    gap = "records from 2:0:0 to before 3:0:0 are lost"
+    with pytest.raises(StreamGapError, match=gap):
+        run()
+    assert run(fail_on_data_loss=False).records == 200
+    assert [str(one) for one in manifest_of(target, name).gaps] == [gap]
+    read = (spark, ClusterOptions(cluster.uri), NAMESPACE, name, str(target))
+    with pytest.raises(StreamGapError, match=gap):
+        history(*read)
+    assert history(*read, fail_on_data_loss=False).count() == 200
+
+
 @pytest.mark.parametrize("harm", ["missing", "shorter"])
 def test_nothing_is_truncated_where_files_are_missing(
     streams: Namespace, name: str, target: Path, run: Run, harm: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +15,7 @@ from streams import append, batches, numbered, rows, stream_reader, values
 from quire.client import blocking
 from quire.errors import StreamGapError
 from quire.spark import stream_query
+from quire.spark.jobs import ClusterOptions, preview_offload
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
@@ -151,3 +153,12 @@ def test_before_the_next_writer_comes(
         assert "Open the stream for writing" in str(caught.value)
     finally:
         reader.stop()
+
+
+def test_offload(cluster: LocalCluster, lost: str, tmp_path: Path) -> None:
+    where = (ClusterOptions(cluster.uri), NAMESPACE, lost, str(tmp_path))
+    with pytest.raises(StreamGapError, match=f"stream {lost}: {LOST}") as caught:
+        preview_offload(*where)
+    assert "--skip-lost" in str(caught.value)
+    (found,) = preview_offload(*where, fail_on_data_loss=False)
+    assert (found.segments, found.start, found.behind) == (2, "1:0:0", "4:0:0")

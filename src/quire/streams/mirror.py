@@ -196,7 +196,9 @@ class Mirror:
                     misses += 1
                     if misses == LOOKS_MAX:
                         raise StreamGapError(
-                            f"a ledger of stream {self.name} of the source is lost: {error}"
+                            f"a ledger of stream {self.name} of the source is lost: {error}",
+                            remedy="Restore it. The copy may hold records of its segment: read "
+                            "them there before you truncate the source behind the segment",
                         ) from error
                     await asyncio.sleep(LOOK_DELAY_S)
                 await listed.look()

@@ -347,14 +347,22 @@ class _Run:
         start = manifest.behind if manifest else oldest_position(segments)
         check_same_stream(self.name, manifest, completed)
         sequence = manifest.sequence if manifest else None
-        stretches, gaps = lay_out(completed, start, None, sequence)
+        laid, gaps = lay_out(completed, start, None, sequence)
+        found = await each([stretch.segment for stretch in laid], self._size)
+        stretches = [stretch for stretch, size in zip(laid, found) if size is not None]
+        gaps += [
+            Gap("lost", stretch.start, stretch.segment.first_dlsn.next_segment())
+            for stretch, size in zip(laid, found)
+            if size is None
+        ]
+        gaps.sort(key=lambda gap: gap.first)
         if gaps and options.fail_on_data_loss:
             raise StreamGapError(
                 f"stream {self.name}: {'; '.join(map(str, gaps))}, and were not offloaded",
                 remedy="Go on behind them with --skip-lost (fail_on_data_loss=False)",
             )
         wanted = [stretch.segment for stretch in stretches]
-        sizes = await each(wanted, self._size)
+        sizes = [size for size in found if size is not None]
         by_age = options.larger_than is None or options.older_than_s > 0
         newest_ms = self.client.clock.now_ms() - round(options.older_than_s * 1_000)
         count = eligible(
@@ -367,14 +375,12 @@ class _Run:
         )  # fmt: skip
         return OffloadPlan(start, tuple(gaps), tuple(turns), sum(sizes[:count]))
 
-    async def _size(self, segment: StreamSegment) -> int:
+    async def _size(self, segment: StreamSegment) -> int | None:
+        """None: its ledger was deleted, so that its records are lost."""
         try:
             return max((await self.client.ledger_metadata(segment.ledger_id)).length, 0)
         except NoSuchLedgerError:
-            raise StreamGapError(
-                f"stream {self.name}: ledger {segment.ledger_id} of segment {segment.lssn} is lost",
-                remedy="Truncate the stream behind it and go on with --skip-lost, or restore it",
-            ) from None
+            return None
 
     # -- one turn -------------------------------------------------------------------------
 
