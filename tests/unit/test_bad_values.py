@@ -11,7 +11,7 @@ import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 import pytest
@@ -23,6 +23,8 @@ from quire.bookie.main import BookieOptions, run_bookie
 from quire.client import Client
 from quire.config import BookieConfig, ClientConfig, PlacementConfig, TlsClientConfig
 from quire.errors import TlsConfigError, UsageError
+from quire.http.cluster import ClusterRoutes
+from quire.http.ours import OurRoutes
 from quire.metadata.sqlite import SqliteStore
 from quire.streams import Namespace
 from quire.testing.cluster import LocalCluster
@@ -317,6 +319,34 @@ def test_a_namespace_is_not_made_with_what_cannot_be(path: str, settings: dict[s
             assert await client.metadata.tree.children("/") == []
 
     simulated(main)
+
+
+# -- the same over HTTP -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("handler", "body"),
+    [
+        ("recover", {"bookie_src": ["a/b"]}),
+        ("recover", {"bookie_src": ["a", "b"]}),
+        ("decommission", {"bookie_src": "readonly"}),
+        ("pause", {"kind": "recover", "target": "a/b"}),
+        ("pause", {"kind": "rebalance", "target": "b"}),
+        ("resume", {"kind": "decommission", "target": "a/b"}),
+    ],
+)
+async def test_a_job_is_not_begun_over_http_with_what_cannot_be(
+    handler: str, body: dict[str, Any]
+) -> None:
+    async def connect() -> NoReturn:
+        raise _Began
+
+    jobs: Any = None
+    ours = OurRoutes(connect, jobs, cast(Any, None), "x")
+    routes = [*ClusterRoutes(connect, jobs, "x").routes(), *ours.routes()]
+    [route] = [one for one in routes if one.handler.__name__ == handler and one.changes]
+    with pytest.raises(UsageError):
+        await route.handler(route.check({}, [], body))
 
 
 # -- the table is whole -----------------------------------------------------------------------

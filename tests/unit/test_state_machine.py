@@ -163,3 +163,21 @@ def test_a_caller_that_gives_up_changes_nothing_of_the_order() -> None:
             assert dict(d) == found
 
     run(scene)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [("n" * 600, {}), ("a//b", {}), ("", {}), ("a b", {}), ("d", {"snapshot_every": -1})],
+)
+def test_a_name_that_no_snapshot_could_have_is_refused_before_a_stream_is_made(
+    name: str, more: dict[str, int]
+) -> None:
+    async def scene(b: Bench) -> None:
+        with pytest.raises(UsageError):
+            await DurableDict.open(b.streams, name, **more)
+        if not more:
+            with pytest.raises(UsageError):
+                await follow(b.streams, name, Dictionary())
+        assert await b.streams.streams() == []
+
+    run(scene)

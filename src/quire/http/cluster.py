@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from quire.client import Client
+from quire.codec.registration import check_bookie_id
 from quire.errors import UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route
@@ -289,6 +290,7 @@ class ClusterRoutes:
         if len(call.body["bookie_src"]) != 1:
             raise UsageError("name one bookie in bookie_src", remedy="Ask once for each")
         (bookie,) = call.body["bookie_src"]
+        check_bookie_id(bookie)
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:
@@ -305,6 +307,7 @@ class ClusterRoutes:
 
     async def decommission(self, call: Call) -> Reply:
         bookie = call.body["bookie_src"]
+        check_bookie_id(bookie)
         client = await self._connect()
 
         async def work(job: Job) -> dict[str, Any]:

@@ -6,7 +6,8 @@ import random
 from dataclasses import asdict
 from typing import Any
 
-from quire.errors import NoSuchLedgerError
+from quire.codec.registration import check_bookie_id
+from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.bookie_list import bookie_facts
 from quire.http.cluster import RESULT_LEDGERS_MAX, Connect
@@ -209,7 +210,8 @@ class OurRoutes:
         return self._jobs.get(call.path["job_id"]).as_json()
 
     async def pause(self, call: Call) -> dict[str, bool]:
-        client, kind, target = await self._connect(), call.body["kind"], call.body["target"]
+        kind, target = _paused(call)
+        client = await self._connect()
         if kind != "rebalance":
             await check_known(client, target)
         one = Pause(kind, target, self._owner, client.clock.now_ms())
@@ -219,7 +221,8 @@ class OurRoutes:
         return {"paused": True, "changed": changed}
 
     async def resume(self, call: Call) -> dict[str, bool]:
-        client, kind, target = await self._connect(), call.body["kind"], call.body["target"]
+        kind, target = _paused(call)
+        client = await self._connect()
         changed = await Pauses(client.metadata).resume(kind, target)
         self._jobs.pausing(kind, target, None)
         return {"paused": False, "changed": changed}
@@ -255,3 +258,13 @@ def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:
     limit, after = call.query.get("limit", PAGE), call.query.get("after", "")
     rest = [name for name in names if name > after]
     return rest[:limit], rest[limit - 1] if len(rest) > limit else None
+
+
+def _paused(call: Call) -> tuple[str, str]:
+    """Return the kind and the target of the job that is to be paused or resumed. UsageError."""
+    kind, target = call.body["kind"], call.body["target"]
+    if kind != "rebalance":
+        check_bookie_id(target)
+    elif target != CLUSTER:
+        raise UsageError(f"rebalance is about the {CLUSTER}, not about {target!r}")
+    return kind, target

@@ -22,6 +22,7 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from quire.codec.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.stream_name import stream_name
 from quire.errors import (
     NoSuchObjectError,
     ObjectDamagedError,
@@ -35,7 +36,7 @@ from quire.errors import (
 )
 from quire.streams.drafts import Appended
 from quire.streams.namespace import Namespace
-from quire.streams.object_format import ObjectInfo
+from quire.streams.object_format import ObjectInfo, check_name
 from quire.streams.objects import Objects
 from quire.streams.records import RecordBatch
 from quire.streams.writer import StreamWriter
@@ -81,7 +82,8 @@ class _Replica(Generic[ResultT]):
         """Commands so far, those that a snapshot stands for included."""
         self._streams = streams
         self._snapshots = Objects(streams.client, BUCKET)
-        self._object = f"{streams.path.strip('/')}/{name}"
+        # The name of its snapshots: refused now, not at the first snapshot.
+        self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
 
@@ -158,6 +160,8 @@ class Leader(_Replica[ResultT]):
         snapshot_every: int = 0,
     ) -> None:
         super().__init__(streams, name, machine)
+        if snapshot_every < 0:
+            raise UsageError(f"snapshot_every is a number of commands, or 0, not {snapshot_every}")
         self._snapshot_every = snapshot_every
         self._snapshot_at = 0
         self._waiting: deque[tuple[Appended, bytes, asyncio.Future[ResultT | None]]] = deque()
