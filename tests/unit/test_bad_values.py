@@ -353,7 +353,7 @@ async def test_a_job_is_not_begun_over_http_with_what_cannot_be(
 
 ANY_TEXT = {
     "--config", "--group", "--hostname", "--instance-id", "--password", "prefix", "--after",
-    "--node", "--metadata", "--output", "-o", "path",
+    "--node", "--metadata", "--output", "-o", "path", "--why",
 }  # fmt: skip
 """Any text is good, or whether it is shows only where it is used."""
 OTHERS = ("stream", "pipeline", "shell", "completion")
