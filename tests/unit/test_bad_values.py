@@ -132,6 +132,7 @@ REFUSED: list[tuple[tuple[str, ...], str]] = [
     (("cluster", "pause", "recover"), "BOOKIE"),
     (("cluster", "pause", "recover", "a/b"), "'a/b'"),
     (("cluster", "pause", "rebalance", "b"), "whole cluster"),
+    (("cluster", "gc", "accept", "a/b"), "'a/b'"),
     (("cluster", "resume", "recover", "a/b"), "'a/b'"),
     # -- ledgers
     (("ledger", "write", "--custom", "=x"), "KEY=VALUE"),

@@ -157,6 +157,7 @@ def with_arguments(command: tuple[str, ...]) -> list[str]:
         *(["--dir", "x"] if command == ("bookie", "cookie", "generate") else []),
         *(["1"] if command == ("explain", "ledger") else []),
         *(["rebalance"] if command == ("cluster", "resume") else []),
+        *(["1"] if command == ("cluster", "skip-ids") else []),
         *(["x"] if "locations" in command and command[-1] in ("set", "remove") else []),
         *(["/a"] if command == ("cluster", "locations", "set") else []),
     ]

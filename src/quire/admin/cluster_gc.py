@@ -9,7 +9,14 @@ import click
 
 from quire.admin.bookie_identity import opened_metadata
 from quire.admin.groups import LazyGroup, say
-from quire.admin.options import dry_run_option, json_option, metadata_option, run_async
+from quire.admin.options import (
+    check_bookie,
+    checked,
+    dry_run_option,
+    json_option,
+    metadata_option,
+    run_async,
+)
 from quire.admin.output import print_json, time_text
 
 if TYPE_CHECKING:
@@ -123,7 +130,7 @@ async def _on(uri: str) -> bool:
 
 @click.command()
 @metadata_option
-@click.argument("bookies", nargs=-1, metavar="[BOOKIE]...")
+@click.argument("bookies", nargs=-1, metavar="[BOOKIE]...", callback=checked(check_bookie))
 @dry_run_option("Only say which bookies would go on.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @json_option("One JSON object a bookie that goes on: bookie, dry_run.")
