@@ -85,7 +85,7 @@ def the_last_entry_that_is_loaded_is_the_last(patch: pytest.MonkeyPatch) -> None
         "last_entry_id",
         ("raise NoLedger", "return self._store.early[0]._info(ledger_id).last_entry_id"),
     )
-    edit(patch, BookieService, "answer", (" or request.entry_id < 0", ""))
+    edit(patch, BookieService, "_answer", (" or request.entry_id < 0", ""))
 
 
 @mutant(
