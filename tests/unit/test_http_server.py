@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -436,17 +437,43 @@ async def test_requests_and_connections_are_bounded() -> None:
         busy = await ask(server, "GET", "/look")
         assert busy.status == 503
         assert busy.headers["Retry-After"] == "1"
-        _, idle = await asyncio.open_connection("127.0.0.1", server.port)
+        silent, idle = await asyncio.open_connection("127.0.0.1", server.port)
         while len(server.connections) < 2:
             await asyncio.sleep(0)
-        with pytest.raises((ConnectionError, IndexError)):
-            await ask(server, "GET", "/look")
+        # It gives its place to one with a request.
+        assert (await ask(server, "GET", "/look")).status == 503
+        assert await silent.read() == b""
+        assert (server.displaced, server.turned_away) == (1, 0)
+        idle.close()
         world.go.set()
         assert (await first).json == "waited"
-        idle.close()
         while server.connections:
             await asyncio.sleep(0)
         assert (await ask(server, "GET", "/look")).status == 200
+
+
+async def test_a_server_without_a_place_says_so() -> None:
+    async with serving(replace(OPTIONS, max_connections=1)) as (server, world):
+        first = asyncio.create_task(ask(server, "GET", "/wait"))
+        await world.begun.wait()
+        full = await ask(server, "GET", "/look")
+        assert full.status == 503
+        assert "limit of connections" in full.json["error"]["what"]
+        assert server.turned_away == 1
+        world.go.set()
+        assert (await first).json == "waited"
+
+
+async def test_answers_that_are_not_taken_have_a_bound() -> None:
+    async with serving(replace(OPTIONS, max_answer_bytes=1)) as (server, _):
+        assert (await ask(server, "GET", "/look")).status == 200  # one always passes
+        stuck = cast(Any, SimpleNamespace(unsent_bytes=10, abort=lambda: None))
+        transport = asyncio.Transport()
+        server.connections[transport] = stuck
+        answer = await ask(server, "GET", "/look")
+        assert answer.status == 503
+        assert "have not taken 10 bytes" in answer.json["error"]["what"]
+        del server.connections[transport]
 
 
 # -- errors -----------------------------------------------------------------------------------

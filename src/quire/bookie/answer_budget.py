@@ -32,7 +32,7 @@ TURN_BYTES = 1024 * 1024
 """Bytes of answers built in one iteration of the event loop, for all connections together. Adds
 wait for no more than this."""
 REQUEST_COST_BYTES = 1024
-"""The least that one request counts toward `TURN_BYTES`: looking for an entry takes time, too."""
+"""What each request counts toward `TURN_BYTES` besides: looking for an entry takes time, too."""
 TURN_NOTICED_BYTES = 64 * 1024
 """Fewer bytes in one iteration are not worth a callback at its end."""
 TURN_WAITS = 256
@@ -189,7 +189,7 @@ class AnswerBudget:
     def has_room(self, account: Account) -> bool:
         """Whether one more answer may be built at once: nobody is to be served before, and neither
         bound is reached. The answer may pass the bounds, by its own size."""
-        if self._ring or account.waiting or self._turn_bytes >= TURN_BYTES:
+        if self._ring or account.waiting or self._turn_bytes >= TURN_BYTES or account.gone:
             return False
         if self.held_bytes < self.limit_bytes and account.held_bytes < self.share_bytes:
             return True
@@ -201,9 +201,10 @@ class AnswerBudget:
         if account.gone:
             return
         account.unsent_bytes += size
-        self._unsent[account] = None
-        self._hold(size)
-        self._turn_bytes += max(size, REQUEST_COST_BYTES)
+        self.held_bytes = held = self.held_bytes + size
+        if held > self.peak_bytes:
+            self.peak_bytes = held
+        self._turn_bytes += size + REQUEST_COST_BYTES
         if self._turn_bytes >= TURN_NOTICED_BYTES:
             self._notice_turn()
 
@@ -239,9 +240,10 @@ class AnswerBudget:
         account.unsent_bytes = unsent_bytes
         if unsent_bytes:
             self._unsent[account] = None
-        else:
-            self._unsent.pop(account, None)
-        self._freed(account)
+        elif account in self._unsent:
+            del self._unsent[account]
+        if account.waiting:
+            self._freed(account)
 
     def run(self, account: Account, size: int, start: Start, *, first: bool = False) -> None:
         """Reserve `size` bytes and call `start`, now or when there is room; never if the connection
@@ -292,7 +294,8 @@ class AnswerBudget:
         """Give back what was reserved."""
         account.reserved_bytes -= size
         self.held_bytes -= size
-        self._freed(account)
+        if account.waiting:
+            self._freed(account)
         self._soon()
 
     def forget(self, account: Account) -> None:
@@ -379,9 +382,9 @@ class AnswerBudget:
         self._soon()
 
     def _has_too_many(self, account: Account) -> bool:
-        return bool(account.waiting) and (
-            len(account.waiting) >= MAX_WAITING_REQUESTS
-            or self.requests_waiting >= MAX_WAITING_IN_ALL
+        count = len(account.waiting or ())
+        return count >= MAX_WAITING_REQUESTS or (
+            count > 0 and self.requests_waiting >= MAX_WAITING_IN_ALL
         )
 
     def _line_up(self, account: Account) -> None:
@@ -394,9 +397,8 @@ class AnswerBudget:
             self._late[account] = None
 
     def _freed(self, account: Account) -> None:
-        """It holds less than before."""
-        if not account.waiting:
-            return
+        """It holds less than before, and requests of it wait."""
+        assert account.waiting
         if account in self._over_share and self._fits_share(account, account.waiting[0][0]):
             del self._over_share[account]
             self._line_up(account)

@@ -116,28 +116,26 @@ class Connection(asyncio.Protocol):
             return
         service = self.service
         service.received_s = self.heard_s = service.clock.monotonic()
-        completed = False
+        frames, completed = self._frames, False
         counters = service.counters
         reads, from_disk = counters.reads, counters.reads_from_disk
         bad = counters.reads_failed + counters.reads_missing
         try:
-            for buffer in self._frames.feed(data):
-                if self._stopped():
-                    self._unparsed += buffer
-                    continue
+            for buffer in frames.feed(data):
                 at = self._parse(buffer)
                 if self._securing is not None and at < len(buffer):
                     raise ProtocolError("bytes in clear text behind START_TLS")
-                if self._stopped():
-                    self._unparsed = bytes(memoryview(buffer)[at:])
+                if self.account.full:
+                    self._unparsed += bytes(memoryview(buffer)[at:])
                 else:
-                    self._frames.keep(buffer, at)
+                    frames.keep(buffer, at)
                 completed = completed or at > 0
                 if self._closing:
                     break
             self._submit()
             self._v2.end()
-            self._note_unfinished(completed)
+            if frames.held_bytes or self.partial_since_s or self._unparsed:
+                self._note_unfinished(completed)
         except ProtocolError as error:
             self._submit()
             self._close(str(error))
@@ -178,10 +176,6 @@ class Connection(asyncio.Protocol):
             self.data_received(rest)
         if not self._paused_for and self._transport is not None:
             self._transport.resume_reading()
-
-    def _stopped(self) -> bool:
-        """Whether so many requests wait that no more are looked at."""
-        return self.account.full
 
     def _note_unfinished(self, completed: bool) -> None:
         """After each chunk. `completed`: what is unfinished now began in this chunk."""

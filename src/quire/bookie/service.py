@@ -387,8 +387,6 @@ class BookieService:
         be so large that adds should not wait for all of it; or there is no room for it now. The
         requests of a connection that has ended have no answer at all."""
         account = request.connection.account
-        if account.gone:
-            return None
         if self.answers.has_room(account):
             return self._answer(request, self.received_s)
         self.answers.wait(account, partial(self._answer_late, request, self.received_s))
@@ -472,16 +470,15 @@ class BookieService:
 
     async def _answer_from_disk(self, request: PendingRead, received_s: float) -> None:
         times = self.times.reads
-        early = self.early
-        asked = request.ledger_id, request.entry_id, request.max_count, self._budget(request)
+        early, most = self.early, (request.max_count, self._budget(request))
         try:
+            asked = request.ledger_id, self._entry_id(request), *most
             if early is not None:
-                size = max(asked[3], self.config.max_frame_bytes) + ANSWER_HEAD_BYTES
+                size = max(most[1], self.config.max_frame_bytes) + ANSWER_HEAD_BYTES
                 room = partial(self.answers.room, request.connection.account, size)
                 entries = await early.read_blocking(*asked, room=room)
             else:
-                ledger_id, _, *most = asked
-                entries = await self.store.read_blocking(ledger_id, self._entry_id(request), *most)
+                entries = await self.store.read_blocking(*asked)
             self.counters.read_bytes += entry_bytes(entries)
             answer = request.parts(entries)
         except (NoLedger, NoEntry, StorageError) as error:

@@ -229,6 +229,14 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
     yield counter("quire_http_refused_total", "HTTP requests that were refused.", server.refused)
     yield counter("quire_http_failed_total", "HTTP requests that failed.", server.failed)
     yield gauge("quire_http_connections", "HTTP connections.", len(server.connections))
+    yield gauge("quire_http_unsent_bytes", "Bytes of HTTP answers that clients have not taken.",
+                server.unsent_bytes)  # fmt: skip
+    yield counter("quire_http_connections_displaced_total",
+                  "HTTP connections that were closed to admit another.",
+                  server.displaced)  # fmt: skip
+    yield counter("quire_http_connections_refused_total",
+                  "HTTP connections for which there was no place.",
+                  server.turned_away)  # fmt: skip
 
 
 _GAUGES = {

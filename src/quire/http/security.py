@@ -58,6 +58,11 @@ class HttpOptions:
     request_timeout_s: float = 30.0
     """From a whole request until its answer is known."""
     max_connections: int = 128
+    """At once. For another one the server closes a connection that never completed a request, or
+    one between two requests; where there is none the new one is answered by 503."""
+    max_answer_bytes: int = 64 * 1024 * 1024
+    """Answers that clients have not taken, of all connections together. Beyond it requests are
+    answered by 503."""
     max_requests: int = 32
     """Worked on at once."""
 

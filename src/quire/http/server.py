@@ -72,6 +72,10 @@ class HttpServer:
         self.requests = 0
         self.refused = 0
         self.failed = 0
+        self.displaced = 0
+        """Connections that were closed to admit another."""
+        self.turned_away = 0
+        """Connections for which there was no place."""
         self._log = log
         self._gate = Gate(options)
         self._busy = 0
@@ -132,6 +136,18 @@ class HttpServer:
         await self._runner.cleanup()
         for one in list(self.connections.values()):
             one.abort()
+
+    def make_room(self) -> bool:
+        """Close the connection that has waited longest for its first request, else the one that has
+        waited longest for another. False: all are at work."""
+        resting = [one for one in self.connections.values() if one.at_rest]
+        if not resting:
+            return False
+        victim = min(resting, key=lambda one: (one.proven, one.resting_since_s))
+        self.displaced += 1
+        # Its place is free at once.
+        victim.leave()
+        return True
 
     @property
     def url(self) -> str:
@@ -215,13 +231,21 @@ class HttpServer:
             self.failed += 1
             self._log("http_failed", path=request.path, error=f"{type(error).__name__}: {error}")
             return self._refuse(Refusal(500, "unexpected: see the server's log", "Report it"))
-        status = 200
-        if isinstance(value, Reply):
-            status, value = value.status, value.value
-        if isinstance(value, Text):
-            headers = {**_HEADERS, "Content-Type": value.content_type, **dict(value.headers)}
-            return web.Response(body=value.text.encode(), status=status, headers=headers)
-        return _json(value, status)
+        return self._within_bounds(_response_of(value))
+
+    @property
+    def unsent_bytes(self) -> int:
+        """The bytes of answers that clients have not taken."""
+        return sum(one.unsent_bytes for one in self.connections.values())
+
+    def _within_bounds(self, response: web.Response) -> web.Response:
+        size = len(response.body) if isinstance(response.body, bytes) else 0
+        unsent = self.unsent_bytes
+        if not unsent or unsent + size <= self.options.max_answer_bytes:
+            return response
+        again = (("Retry-After", "1"),)
+        why = f"clients have not taken {unsent} bytes of other answers"
+        return self._refuse(Refusal(503, why, "Try again", again))
 
     def _refuse(self, why: Refusal, *, outcome_known: bool = True) -> web.Response:
         if why.status != 504:
@@ -251,7 +275,18 @@ class HttpServer:
             return self._refuse(Refusal(error.status, what, remedy, headers))
         finally:
             if connection is not None:
+                connection.proven = True
                 connection.watch()
+
+
+def _response_of(value: Any) -> web.Response:
+    status = 200
+    if isinstance(value, Reply):
+        status, value = value.status, value.value
+    if isinstance(value, Text):
+        headers = {**_HEADERS, "Content-Type": value.content_type, **dict(value.headers)}
+        return web.Response(body=value.text.encode(), status=status, headers=headers)
+    return _json(value, status)
 
 
 _WORDS = {
@@ -259,6 +294,15 @@ _WORDS = {
     405: ("the route has no such method", f"GET {OPENAPI_PATH} lists them"),
     413: ("the body is too large", "Send less"),
 }
+
+
+_FULL_BODY = json.dumps(
+    error_body(Refusal(503, "the server is at its limit of connections", "Try again later"))
+).encode()
+_FULL = (
+    b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+    b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(_FULL_BODY), _FULL_BODY)
+)
 
 
 def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:
@@ -293,13 +337,27 @@ class _Connection(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._admitted = False
+        self.resting_since_s = 0.0
+        self.proven = False
+        """Whether a request was completed here."""
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether it waits for a request, or for its answer to leave."""
+        return self._timer is not None
+
+    @property
+    def unsent_bytes(self) -> int:
+        return 0 if self._transport is None else self._transport.get_write_buffer_size()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport) or hasattr(transport, "abort")
         self._transport = transport  # type: ignore[assignment]
         server = self._server
-        if len(server.connections) >= server.options.max_connections:
-            self.abort()
+        if len(server.connections) >= server.options.max_connections and not server.make_room():
+            server.turned_away += 1
+            self._transport.write(_FULL)  # type: ignore[union-attr]
+            self._transport.close()  # type: ignore[union-attr]
             return
         self._admitted = True
         server.connections[transport] = self
@@ -333,12 +391,18 @@ class _Connection(asyncio.Protocol):
         self.rest()
         if self._transport is not None:
             loop = asyncio.get_running_loop()
+            self.resting_since_s = loop.time()
             self._timer = loop.call_later(self._server.options.head_timeout_s, self.abort)
 
     def rest(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def leave(self) -> None:
+        """End, and give the place to another at once."""
+        self._server.connections.pop(self._transport, None)  # type: ignore[arg-type]
+        self.abort()
 
     def abort(self) -> None:
         if self._transport is not None:
