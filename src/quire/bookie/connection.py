@@ -39,6 +39,8 @@ OWN_REASONS = frozenset(("answers", "client"))
 """Reasons for not reading a connection that lie with its client: it asks for much, or takes little.
 """
 
+MAX_POLLS = 4_096
+"""Requests of one connection that wait for news: its share of `max_long_polls`."""
 JOINED_MAX_BYTES = 256 * 1024
 """Of answers that leave as one write; larger ones are not copied for it."""
 
@@ -328,6 +330,11 @@ class Connection(asyncio.Protocol):
         self._send_out()
 
     # -- requests that wait -------------------------------------------------------------------
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether one more of its requests may wait for news."""
+        return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
     def wait(self, request: Waiting, previous_lac: int, timeout_s: float) -> None:
         """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""
