@@ -4,10 +4,12 @@ fenced."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from quire.bookie.answer_budget import Account
 from quire.bookie.service import BookieService
 from quire.bookie.whole import is_whole
 from quire.codec.frames import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
@@ -53,19 +55,27 @@ def with_a_loss(box: StoreOnDisk) -> BookieService:
     return service
 
 
+class Said(int):
+    """An answer of one byte: its code."""
+
+    def __len__(self) -> int:
+        return 1
+
+
 class Asked:
     """For one entry."""
 
-    max_count, max_bytes, connection = 1, 0, None
+    max_count, max_bytes = 1, 0
+    connection = SimpleNamespace(account=Account(cast(Any, None)))
 
     def __init__(self, entry_id: int) -> None:
         self.ledger_id, self.entry_id = LEDGER, entry_id
 
-    def failed(self, code: int) -> int:
-        return code
+    def failed(self, code: int) -> Said:
+        return Said(code)
 
-    def found(self, found: object) -> int:
-        return int(Code.OK)
+    def found(self, found: object) -> Said:
+        return Said(Code.OK)
 
 
 @pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
