@@ -202,11 +202,11 @@ class AnswerBudget:
         if account.gone:
             return
         account.unsent_bytes += size
-        self.held_bytes = held = self.held_bytes + size
-        if held > self.peak_bytes:
-            self.peak_bytes = held
-        self._turn_bytes = turn = self._turn_bytes + size + REQUEST_COST_BYTES
-        if turn >= TURN_NOTICED_BYTES:
+        self.held_bytes += size
+        if self.held_bytes > self.peak_bytes:
+            self.peak_bytes = self.held_bytes
+        self._turn_bytes += size + REQUEST_COST_BYTES
+        if self._turn_bytes >= TURN_NOTICED_BYTES and not self._turn_noticed:
             self._notice_turn()
 
     def one_waits(self, account: Account) -> None:

@@ -236,7 +236,7 @@ class Connection(asyncio.Protocol):
     @property
     def interrupted(self) -> bool:
         """Whether what stands behind the last request must not be looked at (now)."""
-        return self._closing or self._securing is not None or self.account.full
+        return self.account.full or self._closing or self._securing is not None
 
     def _parse(self, buffer: Buffer) -> int:
         """Handle the whole frames of `buffer`; the offset of the first unfinished one. The last
@@ -245,7 +245,8 @@ class Connection(asyncio.Protocol):
         v2 = self._v2
         v2.begin(view)
         at, end = 0, len(view)
-        while at + 8 <= end and not self.interrupted:
+        account = self.account
+        while at + 8 <= end and not (account.full or self._closing or self._securing is not None):
             size = frame_size(view, at, self._max_frame_bytes)
             if at + size > end:
                 break
