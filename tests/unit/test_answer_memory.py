@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import answer_budget
+from quire.bookie import answer_budget, connection
 from quire.bookie.server import Bookie
 from quire.codec import frames, v3
 from quire.codec.digest import DigestType, master_key
@@ -253,6 +253,19 @@ async def test_a_slow_client_that_takes_its_answers_is_kept(tmp_path: Path) -> N
             await asyncio.sleep(0.02)
         assert loop.time() - began > 2 * config.unsent_timeout_s
         assert bookie.service.answers.counters.stalled == 0
+
+
+async def test_one_connection_has_a_share_of_the_long_polls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection, "MAX_POLLS", 3)
+    async with filled(tmp_path) as bookie, peer_of(bookie) as peer, peer_of(bookie) as other:
+        polls = [v3.long_poll_request(txn, LEDGER, COUNT, 60_000) for txn in range(1, 5)]
+        answer = v3.parse_response((await peer.ask(b"".join(polls)))[4:])
+        assert answer.header.txnId == 4
+        assert v3.status_of(answer, answer.readResponse.status) == Code.TOO_MANY_REQUESTS
+        other.send(polls[0])
+        await until(lambda: bookie.service.long_polls.count == 4)
 
 
 async def test_missing_entries_cost_no_room(tmp_path: Path) -> None:

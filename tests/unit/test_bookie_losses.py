@@ -4,11 +4,12 @@ fenced."""
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from quire.bookie.connection import Connection
+from quire.bookie.answer_budget import Account
 from quire.bookie.service import BookieService
 from quire.bookie.whole import is_whole
 from quire.codec.frames import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
@@ -54,20 +55,27 @@ def with_a_loss(box: StoreOnDisk) -> BookieService:
     return service
 
 
+class Said(int):
+    """An answer of one byte: its code."""
+
+    def __len__(self) -> int:
+        return 1
+
+
 class Asked:
     """For one entry."""
 
     max_count, max_bytes = 1, 0
+    connection = SimpleNamespace(account=Account(cast(Any, None)))
 
-    def __init__(self, entry_id: int, service: BookieService) -> None:
+    def __init__(self, entry_id: int) -> None:
         self.ledger_id, self.entry_id = LEDGER, entry_id
-        self.connection = Connection(service)
 
-    def failed(self, code: int) -> bytes:
-        return b"%d" % code
+    def failed(self, code: int) -> Said:
+        return Said(code)
 
-    def found(self, found: object) -> bytes:
-        return b"%d" % Code.OK
+    def found(self, found: object) -> Said:
+        return Said(Code.OK)
 
 
 @pytest.mark.parametrize("how", ["not known", "fenced by a recovery", "its fence is there"])
@@ -82,9 +90,9 @@ async def test_it_does_not_say_that_there_is_no_last_entry(how: str) -> None:
         box.idle()
         assert answers == [Code.OK]
     for entry_id in (0, LAST_ENTRY):
-        asked: Any = Asked(entry_id, service)
+        asked: Any = Asked(entry_id)
         answer: Any = service.answer(asked)
-        assert answer == b"%d" % Code.UNKNOWN_LEDGER_STATE
+        assert answer == Code.UNKNOWN_LEDGER_STATE
 
 
 async def test_no_writer_gets_past_a_fence_that_may_be_lost() -> None:

@@ -39,6 +39,8 @@ OWN_REASONS = frozenset(("answers", "client"))
 """Reasons for not reading a connection that lie with its client: it asks for much, or takes little.
 """
 
+MAX_POLLS = 4_096
+"""Requests of one connection that wait for news: its share of `max_long_polls`."""
 JOINED_MAX_BYTES = 256 * 1024
 """Of answers that leave as one write; larger ones are not copied for it."""
 
@@ -234,7 +236,7 @@ class Connection(asyncio.Protocol):
     @property
     def interrupted(self) -> bool:
         """Whether what stands behind the last request must not be looked at (now)."""
-        return self._closing or self._securing is not None or self.account.full
+        return self.account.full or self._closing or self._securing is not None
 
     def _parse(self, buffer: Buffer) -> int:
         """Handle the whole frames of `buffer`; the offset of the first unfinished one. The last
@@ -243,7 +245,8 @@ class Connection(asyncio.Protocol):
         v2 = self._v2
         v2.begin(view)
         at, end = 0, len(view)
-        while at + 8 <= end and not self.interrupted:
+        account = self.account
+        while at + 8 <= end and not (account.full or self._closing or self._securing is not None):
             size = frame_size(view, at, self._max_frame_bytes)
             if at + size > end:
                 break
@@ -328,6 +331,11 @@ class Connection(asyncio.Protocol):
         self._send_out()
 
     # -- requests that wait -------------------------------------------------------------------
+
+    @property
+    def may_wait(self) -> bool:
+        """Whether one more of its requests may wait for news."""
+        return not self.service.long_polls.full and len(self.polls) < MAX_POLLS
 
     def wait(self, request: Waiting, previous_lac: int, timeout_s: float) -> None:
         """`request.ready` once the ledger's LAC passes this, or in vain; not if the client goes."""

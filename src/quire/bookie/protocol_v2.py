@@ -308,7 +308,7 @@ class RequestsV2:
         that bring the next LAC, or in vain."""
         service, ledger = self._service, request.ledger_id
         info = service.store.ledgers.get(ledger)
-        if info is None or info.fenced or service.loading or service.long_polls.full:
+        if info is None or info.fenced or service.loading or not self._connection.may_wait:
             return False
         if request.entry_id <= service.store.last_entry_id(ledger):
             # Behind the adds that other connections have brought meanwhile: they bring the LAC.

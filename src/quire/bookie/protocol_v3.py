@@ -283,7 +283,7 @@ class RequestsV3:
             self._connection.out.append(asked.failed(service.code_of_missing(NoLedger(), ledger)))
         elif info.last_add_confirmed > previous or timeout_ms <= 0 or info.fenced:
             self._answer(asked)
-        elif service.long_polls.full:
+        elif not self._connection.may_wait:
             self._connection.out.append(asked.failed(Code.TOO_MANY_REQUESTS))
         else:
             service.counters.long_polls += 1

@@ -395,9 +395,8 @@ class BookieService:
     def _answer(self, request: PendingRead, received_s: float) -> bytes | None:
         self.counters.reads += 1
         account = request.connection.account
-        wanted_bytes = self._budget(request)
         first_bytes: int | None = None
-        small = request.max_count == 1 or wanted_bytes <= UNSHARED_BYTES
+        small = request.max_count == 1 or self._budget(request) <= UNSHARED_BYTES
         if (small and not self.loading) or request.entry_id < 0:
             try:
                 answer = self._look_up(request)
@@ -412,7 +411,7 @@ class BookieService:
             return None
         if first_bytes is None:
             first_bytes = self._entry_size(request)
-        size = max(wanted_bytes, first_bytes) + ANSWER_HEAD_BYTES
+        size = max(self._budget(request), first_bytes) + ANSWER_HEAD_BYTES
         read = partial(self._start_reading, request, received_s, size)
         self.answers.run(account, size, read, first=True)
         return None
