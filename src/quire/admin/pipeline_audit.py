@@ -61,7 +61,8 @@ def audit(
     Digests are checked, and replicas compared. Prints a line for each range of entries that is
     missing, short (an ack quorum has it, this bookie never got it), damaged, different, or on a
     bookie that does not answer. Exit status 1 if there is one; with --repair, if one could not be
-    repaired. Ledgers and streams whose metadata cannot be read are named, and make it 1 too.
+    repaired. Ledgers and streams whose metadata cannot be read are named; then the status is 1 as
+    well.
     """
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")
