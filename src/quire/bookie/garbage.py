@@ -1,13 +1,13 @@
-"""Finding ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30 and 45).
+"""Detection of ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30, 45).
 
 An empty, foreign, older or unreachable store never means "delete everything". A pass notes which
-ledgers are here before it lists any. Before and after it lists them, it matches the cluster's
-identity and asks the guard, which knows whether collection is switched off and whether the store
-went back in time (`collection_guard`). It requires a complete list without a gap, and asks once
-more for every ledger that is not in it. It aborts on any error, with nothing dropped. If most of a
-bookie's ledgers would be dropped at once, a pass one interval later must find the same. An operator
-who sees "garbage_waits" in the log has that long to stop the bookie, even if passes are requested
-meanwhile.
+ledgers are here before it lists any. Before and after it lists them, it compares the cluster's
+identity and asks the guard (`collection_guard`). The guard knows whether collection is switched off
+and whether the store went back in time. A pass requires a complete list without a gap, and asks
+once more for every ledger that is not in it. It aborts on any error, with nothing dropped. If most
+of a bookie's ledgers would be dropped at once, a pass one interval later must find the same. An
+operator who sees "garbage_waits" in the log has that long to stop the bookie, even if passes are
+requested meanwhile.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Which bookie of which cluster a data directory belongs to (metadata spec, 5.3; rule 31).
+"""The bookie and the cluster that a data directory belongs to (metadata spec, 5.3; rule 31).
 
 The cookie is stored in the directory and in the metadata store. Both or neither must be there: a
 bookie that comes back empty under an old id would deny entries that it has acknowledged. The id
 that a bookie was first started with is its id for good: it is read from the directory's cookie.
 
 An old disk may come back after `quire bookie disk replace`. It has the right cookie, but its
-entries, fences and deletions are out of date: it would deny entries that were copied back since,
+entries, fences and deletions are out of date. It would deny entries that were copied back since,
 and accept entries for a fenced ledger. So a directory must also have the id that is recorded for
 its bookie (`metadata.bookie_directories`). An older copy of a directory has the right id as well;
 `rollback` detects it.

@@ -11,8 +11,8 @@ keeps a mark of each directory in the metadata store (`metadata.bookie_directori
   start, within `LOOK_S` of a new segment, every `log_position_interval_s` while the log grows, and
   at a clean stop.
 
-A directory that is behind is treated as one that lost a segment: the log records the loss from this
-start on, the bookie answers "unknown" for entries that the log lacks, and autorecovery restores
+A directory that is behind is treated as one that lost a segment. The log records the loss from this
+start on. The bookie answers "unknown" for entries that the log lacks, and autorecovery restores
 them (`damage`, `whole`). A store that was itself restored from an older copy has marks that are
 behind, which proves nothing.
 

@@ -2,9 +2,10 @@
 
 A ledger may be closed while a member of its ensemble still writes entries that an ack quorum has.
 Such a replica merely lags, and has everything a moment later. So a single denial proves nothing. In
-the background, where no reader waits, the metadata is read again (the bookie may have been
-replaced) and the bookie is asked again, up to `CHECKS` times, each pause twice the one before. Only
-a replica that denies the entry each time is called missing, and reported for repair.
+the background, where no reader waits, the metadata is read again, because the bookie may have been
+replaced. Then the bookie is asked again, up to `CHECKS` times, with each pause twice as long as the
+one before. Only a replica that denies the entry each time is called missing, and reported for
+repair.
 """
 
 from __future__ import annotations

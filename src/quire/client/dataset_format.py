@@ -31,9 +31,9 @@ from quire.errors import MetadataError, UsageError
 
 FORMAT = 1
 VALUE_BYTES_MAX = 900_000
-"""The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes; the
-rest is kept for the ids of ledgers that are being deleted, so that a dataset whose head is full can
-still be swept, overwritten and dropped."""
+"""The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes. The
+rest is reserved for the ids of ledgers that are being deleted, so that a dataset with a full head
+can still be swept, overwritten and dropped."""
 SWEPT_BYTES_MAX = 1_000_000
 """The largest head, in bytes, while ledgers are being deleted."""
 INLINE_BYTES_MAX = 64 * 1024

@@ -114,7 +114,7 @@ raises BookieUnavailableError."""
 
 
 class LinkWatch:
-    """Watches all connections of one client to bookies."""
+    """The watch over all connections of one client to bookies."""
 
     def __init__(
         self, config: ClientConfig, connect: Connect, tasks: TaskSet, counters: ClientCounters

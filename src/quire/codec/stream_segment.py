@@ -1,5 +1,5 @@
-"""What the metadata store keeps of a segment: the node's name and its data
-(distributedlog spec, 2.4 and 2.5).
+"""The record of a segment in the metadata store: the node's name and its data (distributedlog spec,
+2.4 and 2.5).
 
 The data is text, decimal numbers joined by `;`. The first packs several fields into 64 bits:
 

@@ -1,4 +1,4 @@
-"""Which data directories a bookie has, by the id that each was formatted with.
+"""The data directories of a bookie, by the id that each was formatted with.
 
 A cookie names paths, so it cannot distinguish a lost disk that comes back from the disk that
 replaced it. Apache's programs refuse a cookie with an additional field. So the ids are stored in a
@@ -58,9 +58,10 @@ class LogMark:
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
     ids: Mapping[str, str] = field(default_factory=dict)
-    """By path, in hex. One that could not be read yet is not among them."""
+    """The id of each directory in hex, by path. A directory that could not be read yet is not
+    included."""
     given_up: tuple[GivenUp, ...] = ()
-    """Oldest first."""
+    """The directories that were given up, oldest first."""
     marks: Mapping[str, LogMark] = field(default_factory=dict)
     """The mark of each directory, by directory id. A directory that only earlier versions have
     started has none."""

@@ -1,4 +1,4 @@
-"""Tell a ledger from another one that was created under the same id.
+"""Distinguish a ledger from another one that was created with the same id.
 
 A ledger id may be used again: somebody deletes the ledger and creates one under its id. Versions
 then begin at 0 again, so a compare-and-swap on the version alone would change the new ledger by

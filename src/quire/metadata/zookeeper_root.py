@@ -107,8 +107,8 @@ class ZooKeeperRoot:
         """Check that the root is initialised, and still belongs to this cluster.
 
         Raises ClusterNotInitialisedError if the root or LAYOUT is missing. Raises MetadataError if
-        the ledger manager is unknown or differs from the URI, or if the root belongs to another
-        cluster than before: then a missing ledger proves nothing about ours.
+        the ledger manager is unknown or differs from the URI. Raises it also if the root belongs to
+        another cluster than before: then a missing ledger proves nothing about ours.
         """
         try:
             data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))

@@ -151,7 +151,8 @@ class AsyncioNetwork:
     """TCP through the running event loop."""
 
     def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
-        """`dead_peer_s`: see `end_when_peer_is_dead`. It holds for both sides."""
+        """Set the limits. `dead_peer_s` is that of `end_when_peer_is_dead`, and applies to both
+        sides."""
         self._dead_peer_s = dead_peer_s
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:

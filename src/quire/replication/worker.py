@@ -131,7 +131,7 @@ class Worker:
         self._news = asyncio.Event()
         self._writable: set[str] | None = None
         self._joined_ms = 0
-        """When a bookie joined last: failures of before count no more."""
+        """The time at which a bookie last joined: earlier failures no longer count."""
         self._registered: tuple[float, frozenset[str]] | None = None
         self._asked: dict[str, tuple[float, bool]] = {}
         """The time at which each bookie was last asked, and whether it did not answer."""

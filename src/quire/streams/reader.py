@@ -34,7 +34,7 @@ MISSING_DELAY_S = 0.2
 
 
 class StreamReader:
-    """Reads one stream from a position on. Made by `Namespace.open_reader`.
+    """A reader of one stream from a position on. Created by `Namespace.open_reader`.
 
     Iterate over it (`async for record in reader`), or over `batches()`, which is much cheaper.
     Every record is acknowledged, and each arrives once and in order. Without `follow` the reader

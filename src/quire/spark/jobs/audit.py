@@ -156,7 +156,8 @@ def _read_all(
     progress: Progress,
     unread: dict[int, str],
 ) -> list[Finding]:
-    """`unread`: takes the ledgers that could not be read, with the reasons."""
+    """Audit the wanted ledgers, and return the findings. `unread` receives the ledgers that could
+    not be read, with the reasons."""
 
     def run(pieces: Sequence[Piece], do: Work, what: str, told: Progress = progress) -> list[Piece]:
         if not pieces:
