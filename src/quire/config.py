@@ -110,18 +110,19 @@ class ClientConfig:
     connect_timeout_s: float = 5.0
     """For a connection to a bookie, its TLS handshake included."""
     silent_link_s: float = 2.5
-    """A connection to a bookie is probed when nothing has come over it for so long after a request,
-    and replaced if a new connection is answered and it is not. At most half of `read_timeout_s`
-    and of `add_timeout_s` is used. 0: never."""
+    """Seconds without any data after a request until the connection to a bookie is probed. If it
+    does not answer and a new connection does, the new one replaces it. At most half of
+    `read_timeout_s` and of `add_timeout_s` is used. 0: never."""
     idle_link_s: float = 10.0
-    """A connection over which nothing has come for so long is probed before it is used again.
-    0: never."""
+    """Seconds without any data until a connection to a bookie is probed before it is used again. 0:
+    never."""
     probe_timeout_s: float = 1.0
-    """How long a probe of a connection may take. At most a fifth of `read_timeout_s` and of
+    """Seconds that a probe of a connection may take. At most a fifth of `read_timeout_s` and of
     `add_timeout_s` is used."""
     dead_link_s: float = 30.0
-    """How long the system keeps a connection to a bookie whose machine acknowledges nothing any
-    more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
+    """Seconds until the operating system ends a connection to a bookie whose machine acknowledges
+    nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
+    hours."""
     add_timeout_s: float = 5.0
     """A bookie that leaves an add unanswered for so long is replaced."""
     read_timeout_s: float = 5.0
@@ -164,10 +165,10 @@ class ClientConfig:
     other bookie can take a place, the writer tries them again for so long before it fails; where
     `add_quorum_timeout_s` is set, for that. 0: it fails at once, as Apache's client."""
     watch_written_ledgers: bool = False
-    """A writer watches its ledger's metadata and stops when somebody else recovers, closes or
-    deletes the ledger, or creates another one under its id. Without the watch it learns that from
-    bookies, or at its next change of the metadata. Use it where bookies may come back empty under
-    their former ids, and where ledger ids are used again."""
+    """Whether a writer watches its ledger's metadata and stops when another client recovers, closes
+    or deletes the ledger, or creates another one with its id. Without the watch it learns that from
+    bookies, or at its next change of the metadata. Use it if bookies may come back empty under
+    their former ids, or if ledger ids are reused."""
     max_ensemble_changes: int = 1_000
     """Of one writer; behind it appends fail."""
     avoid_failed_bookie_s: float = 30.0
@@ -176,10 +177,10 @@ class ClientConfig:
     """A bookie that was overtaken by the answer to a speculative read is asked behind others for
     so long."""
     absence_recheck_s: float = 2.0
-    """Seconds until a bookie that denies an entry of a closed ledger, which another replica has, is
-    asked again: it may merely lag. Where acknowledgements of an ack quorum are enough it is asked
-    three times, each pause twice the one before, until its replica counts as missing. Readers do
-    not wait for that. 0: the first denial counts."""
+    """Seconds until a bookie is asked again after it denied an entry of a closed ledger that
+    another replica has, because it may merely lag. If the ack quorum is smaller than the write
+    quorum it is asked three times, each pause twice the one before, until its replica counts as
+    missing. Readers do not wait for that. 0: the first denial counts."""
     quarantine_errors: int = 0
     """So many errors of a bookie within `quarantine_window_s` put it into quarantine: it is chosen,
     and read from, only where nothing else is left. 0: errors never do (`avoid_failed_bookie_s`
@@ -218,31 +219,35 @@ class BookieConfig:
     max_queued_bytes: int = 64 * MIB
     """Received and not yet synced. Behind it the bookie stops reading from its sockets."""
     max_unsent_bytes: int = 16 * MIB
-    """Answers of one connection: those that are being read, and those that its client has not
-    taken. Further reads of the connection wait. One answer is always allowed, whatever its size."""
+    """The bytes of answers that one connection may have: those being read, and those that its
+    client has not taken. Further reads of the connection wait. One answer is always allowed,
+    whatever its size."""
     max_answer_bytes: int = 256 * MIB
-    """The same for all connections together. Reads beyond it wait, and the connections take
-    turns."""
+    """The bytes of answers that all connections together may have. Reads beyond it wait, and the
+    connections take turns."""
     unsent_timeout_s: float = 60.0
-    """A connection whose client takes none of its answers for this long is closed, and after 2 s
-    while reads wait because of `max_answer_bytes`. 0: only then."""
+    """Seconds until a connection is closed whose client takes none of its answers. While reads wait
+    because of `max_answer_bytes` it is closed after 2 s. 0: only then."""
     max_partial_bytes: int = 64 * MIB
-    """Requests that have not come to their end, of all connections together. Beyond it only the
-    oldest of them are read, and those older than a second end with their connection. Requests
-    smaller than 16 KiB are always read."""
+    """The bytes of incomplete requests that all connections together may have. Beyond it only the
+    oldest of these requests are read, and connections whose request is older than a second are
+    closed. Requests smaller than 16 KiB are always read."""
     partial_frame_timeout_s: float = 60.0
-    """A request must come to its end within this time; else its connection is closed. 0: never."""
+    """Seconds within which a request must arrive completely, or its connection is closed. 0:
+    never."""
     dead_client_s: float = 30.0
-    """How long the system keeps a connection to a client whose machine acknowledges nothing any
-    more (TCP keepalive and user time-out). 0: as long as the system does by itself, often hours."""
+    """Seconds until the operating system ends a connection to a client whose machine acknowledges
+    nothing any more (TCP keepalive and user time-out). 0: the default of the system, often
+    hours."""
     max_connections: int = 4_096
-    """At once. For another one the bookie closes a connection that never completed a request, then
-    one that has been silent for `idle_timeout_s`; where there is none the new one is refused."""
+    """The number of connections that a bookie keeps at once. To admit another one it closes a
+    connection that never completed a request, or else one that has been silent for
+    `idle_timeout_s`. If there is none, it refuses the new connection."""
     first_request_timeout_s: float = 60.0
-    """A connection that has not completed a request after this long is closed. 0: never."""
+    """Seconds until a connection is closed that has not completed a request. 0: never."""
     idle_timeout_s: float = 120.0
-    """A connection that has been silent for this long may be closed to make room for another, once
-    there are `max_connections`. 0: never."""
+    """Seconds of silence after which a connection may be closed to admit another, once there are
+    `max_connections`. 0: never."""
     max_long_polls: int = 65_536
     """Tailing readers that wait at once; behind it they are told that there are too many."""
     max_long_poll_ms: int = 60_000
@@ -256,22 +261,24 @@ class BookieConfig:
     """Read in large pieces from each data directory while it takes entries, for readers who are
     behind; twice what it takes, where that is more. 0: no bound, at the price of what adds take."""
     min_free_bytes: int = 256 * MIB
-    """The low-water mark: a bookie with less free space becomes read-only at once."""
+    """The low-water mark, in bytes: a bookie with less free space becomes read-only at once."""
     writable_free_bytes: int = 0
-    """The high-water mark: a bookie that became read-only for lack of space is writable again only
-    once this much is free. At least `min_free_bytes`. 0: `min_free_bytes` and a quarter more."""
+    """The high-water mark, in bytes: a bookie that became read-only for lack of space becomes
+    writable again only once this much is free. At least `min_free_bytes`. 0: `min_free_bytes` and a
+    quarter more."""
     read_only_dwell_s: float = 30.0
-    """The shortest time for which a bookie that became read-only for lack of space stays so. It
-    bounds how often a bookie whose free space is near a mark changes its state."""
+    """The shortest time, in seconds, for which a bookie that became read-only for lack of space
+    stays read-only. It bounds how often a bookie changes its state when its free space is near a
+    mark."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end of the log as synced."""
     gc_enabled: bool = True
     """Whether this bookie deletes ledgers and copies that the metadata store does not name. false:
-    never, whatever else is configured, and however full the disk is. For the whole cluster it is
-    `quire cluster gc off`."""
+    never, whatever else is configured, and however full the disk is. `quire cluster gc off` does
+    the same for the whole cluster."""
     metadata_mark_interval_s: float = 10.0
-    """Between two marks that the bookie raises in the metadata store. A store that went back to a
-    state before the newest mark is noticed, and nothing is deleted by it."""
+    """Seconds between two marks that the bookie raises in the metadata store. The bookie detects a
+    store that went back to a state before the newest mark, and then deletes nothing."""
     gc_interval_s: float = 600.0
     """Between two looks for ledgers that were deleted in the metadata store."""
     gc_full_interval_s: float = 30.0
@@ -303,8 +310,8 @@ class BookieConfig:
     replicas. 0: never."""
     log_position_interval_s: float = 10.0
     """Seconds between two reports to the metadata store of how far the log has got, while it grows.
-    What was written since the last report is missed by nobody where a data directory is restored
-    from a copy of that time. A new segment is reported within a second in any case. 0: only new
+    If a data directory is restored from an older copy, the loss of entries that were written after
+    the last report goes unnoticed. A new segment is always reported within a second. 0: only new
     segments, starts and clean stops are reported."""
     gc_over_replicated_interval_s: float = 3_600.0
     """Between two looks for copies of closed ledgers that do not name this bookie any more, at the

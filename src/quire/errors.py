@@ -72,8 +72,8 @@ class MetadataDeniedError(MetadataError):
 
 
 class UnreadableMetadataError(MetadataError):
-    """The metadata of one ledger, or one mark, is damaged or has a format that is not known here.
-    The store itself answers, and other ledgers are not affected."""
+    """The metadata of one ledger, or one mark, is damaged or has an unknown format. The store
+    itself answers, and other ledgers are not affected."""
 
     def __init__(
         self,
@@ -88,13 +88,13 @@ class UnreadableMetadataError(MetadataError):
         super().__init__(message, causes=causes, remedy=remedy)
         self.ledger_id = ledger_id
         self.reason = reason or message
-        """What is wrong with the value, without the ledger's id."""
+        """The reason why the value cannot be read, without the ledger's id."""
         self.version = version
         """The version of the value that cannot be read. Its replacement must name it."""
 
 
 class MetadataTooLargeError(MetadataError):
-    """A change of a ledger's metadata does not fit into the store. Nothing was written."""
+    """A ledger's metadata would become too large for the store. Nothing was written."""
 
     remedy = (
         "The ledger can still be recovered, closed, read and deleted. Close it and write to a new "
@@ -118,21 +118,21 @@ class ClusterNotInitialisedError(MetadataError):
 
 
 class MetadataWentBackError(MetadataError):
-    """The metadata store is older than it was: it lacks something that it has confirmed before. A
-    backup was restored, or a disk lost its newest writes. What it does not name may exist all the
-    same, so nothing is deleted by it."""
+    """The metadata store went back to an older state: it lacks something that it confirmed before.
+    A backup was restored, or a disk lost its newest writes. Ledgers that it does not name may still
+    exist, so nothing is deleted."""
 
     remedy = (
-        "`quire cluster gc status` names the bookies that refuse. Restore the newest backup there "
-        "is, look at what is missing (docs/disaster-recovery.md), and only then let the bookies go "
-        "on with `quire cluster gc accept`"
+        "`quire cluster gc status` names the bookies that refuse. Restore the newest "
+        "backup, find out what is missing (docs/disaster-recovery.md), and only then let the "
+        "bookies resume with `quire cluster gc accept`"
     )
 
 
 class CollectionOffError(QuireError):
     """Garbage collection is switched off. Nothing was deleted."""
 
-    remedy = "`quire cluster gc status` says by whom; `quire cluster gc on` switches it on again"
+    remedy = "`quire cluster gc status` shows by whom; `quire cluster gc on` switches it on again"
 
 
 class VersionConflictError(MetadataError):
@@ -208,17 +208,18 @@ class UnauthorizedError(LedgerError):
 
 
 class LedgerRecreatedError(LedgerError):
-    """The ledger was deleted, and another client created a new ledger under its id. The handle is
-    over: its ledger does not exist any more. An append that was in flight, or was acknowledged
-    after the deletion, may have reached bookies that now keep it as an entry of the new ledger."""
+    """The ledger was deleted, and another client created a new ledger with its id. The handle can
+    no longer be used, because its ledger does not exist. An append that was in flight, or was
+    acknowledged after the deletion, may have reached bookies that now keep it as an entry of the
+    new ledger."""
 
     code = -25
-    remedy = "Open the ledger anew to work with the new one"
+    remedy = "Open the ledger again to work with the new one"
 
 
 class LedgerOwnedError(LedgerError):
-    """Ledgers were not deleted because a stream, an object, a dataset or another application
-    needs them, or may need them. `owners`: by ledger id, in words."""
+    """Ledgers were not deleted because a stream, an object, a dataset or another application needs
+    them, or may need them. `owners` describes the owners of each ledger, by ledger id."""
 
     code = -14
     remedy = (
@@ -302,8 +303,8 @@ class BookieUnavailableError(BookieError):
 
 
 class SilentConnectionError(BookieUnavailableError):
-    """The connection to the bookie died without a sign: nothing came over it any more. The bookie
-    itself may be well, so ask it again over a new connection before you conclude anything."""
+    """The connection to the bookie died silently: nothing arrives over it any more. The bookie
+    itself may be healthy, so ask it again over a new connection before you conclude anything."""
 
 
 class TlsError(BookieUnavailableError):

@@ -43,11 +43,12 @@ def keep_heap(kept_bytes: int = KEPT_BYTES) -> bool:
 
 
 def trim_heap() -> bool:
-    """Give free memory of the whole heap back to the system; True where some was given back.
+    """Return free memory of the whole heap to the system, and return whether there was any.
 
-    The thresholds of `keep_heap` concern the ends of arenas only. Behind an answer that is still
-    in use, or in the arena of a reader thread, free pages stay with the process for good. It takes
-    some milliseconds for each 100 MB, and does not hold the interpreter's lock."""
+    The thresholds of `keep_heap` only concern the ends of arenas. Free pages that come after an
+    answer in use, or that are in the arena of a reader thread, would stay with the process for
+    good. This takes some milliseconds per 100 MB, and does not hold the interpreter's lock.
+    """
     if not sys.platform.startswith("linux"):
         return False
     try:

@@ -158,7 +158,8 @@ def _number(value: float) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Paths and ids may hold bytes that are no text; they are shown as Python shows them."""
+    """Escape a label value. Bytes of paths and ids that are not text are shown as Python escapes
+    them."""
     text = text.encode(errors="backslashreplace").decode()
     return text.replace("\\", "\\\\").replace("\n", "\\n")
 

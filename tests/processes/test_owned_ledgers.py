@@ -71,7 +71,7 @@ def test_the_command_line(
     assert f"warning: ledger {segment} belongs to stream" in forced.stderr
     shown = run(cluster, "stream", "show", "test_the_command_line", "--namespace", NAMESPACE)
     assert "lost       segment 1, 1 record from position" in shown.stdout
-    assert f"ledger {segment} does not exist any more" in shown.stdout
+    assert f"ledger {segment} no longer exists" in shown.stdout
     explained = run(cluster, "explain")
     assert "Stream test_the_command_line in namespace /streams names a ledger" in explained.stdout
     assert f"ledger {segment} (segment 1, 1 record" in explained.stdout
@@ -124,7 +124,7 @@ def test_an_object(cluster: LocalCluster, client: quire.blocking.Client, tmp_pat
     assert "belongs to object jobs/1 in bucket default (all of it, 100 bytes)" in refused.stderr
     assert run(cluster, "ledger", "delete", str(ledger_id), "--force").exit_code == 0
     assert json.loads(run(cluster, "object", "show", "jobs/1", "--json").stdout)["lost"] is True
-    assert "lost      the ledger does not exist any more" in (
+    assert "lost      the ledger no longer exists" in (
         run(cluster, "object", "show", "jobs/1").stdout
     )
     lost = json.loads(run(cluster, "explain", "cluster", "--json").stdout)["lost_ledgers"]

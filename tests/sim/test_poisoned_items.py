@@ -287,7 +287,7 @@ def marks_are_listed_and_counted(tmp_path: Path) -> None:
         await there.store.tree.make_path(f"{root}/ledgers/odd")
         whole = await overview(there.store)
         assert (whole.marked, whole.failing) == (4, 1)
-        assert whole.damaged == (f"{root}/ledgers/odd is among the marks, and is no mark",)
+        assert whole.damaged == (f"{root}/ledgers/odd is in the tree of marks, but is not a mark",)
         client = there.client
 
         async def connect() -> quire.Client:
@@ -560,7 +560,7 @@ def autorecovery_lists_go_on(tmp_path: Path) -> None:
     result = file.run("autorecovery", "list")
     assert result.exit_code == 0
     assert [line.split()[0] for line in result.stdout.splitlines()] == ["3", "4", "6"]
-    assert "ledgers/odd is among the marks" in result.stderr
+    assert "ledgers/odd is in the tree of marks" in result.stderr
     shell = file.run("shell", "listunderreplicated")
     assert shell.exit_code == 0
     assert "count: 3" in shell.stdout

@@ -190,7 +190,7 @@ def test_the_rest_of_the_smallest_disk_stays_free() -> None:
     nowhere = Machine(MACHINE.own_host, MACHINE.own_user, lambda path: None)
     assert outcomes(text, nowhere)["diskUsageThreshold"].verdict == "ignored"
     [problem] = configuration(HOST + "diskUsageThreshold=95").problems
-    assert "95 is no share of a disk" in problem
+    assert "95 is not a share of a disk" in problem
 
 
 def test_what_apache_does_without_being_told() -> None:

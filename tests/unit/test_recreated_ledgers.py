@@ -253,7 +253,7 @@ async def test_an_empty_ledger_of_format_1_is_not_closed_with_an_unknown_passwor
     async with running_bookie(tmp_path / "bookie", metadata=metadata) as bookie:
         await metadata.create_ledger(first_format(bookie.bookie_id), LEDGER)
         client = Client(metadata, config=ClientConfig())
-        with pytest.raises(UnauthorizedError, match="nobody can tell") as failed:
+        with pytest.raises(UnauthorizedError, match="cannot be checked") as failed:
             await client.open_ledger(LEDGER, password=b"wrong", recover=True)
         assert failed.value.outcome_known
         stored = await metadata.read_ledger(LEDGER)

@@ -173,7 +173,7 @@ def disk_threshold(key: str) -> Apply:
     def apply(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
         share = number(value)
         if not 0 < share < 1:
-            raise ValueError(f"{value} is no share of a disk")
+            raise ValueError(f"{value} is not a share of a disk")
         sizes = [machine.disk_bytes(one) for one in words(all.get("ledgerDirectories", ""))]
         known = [size for size in sizes if size is not None]
         if not known:
@@ -185,7 +185,8 @@ def disk_threshold(key: str) -> Apply:
 
 
 def low_water_threshold(value: str, all: Mapping[str, str], machine: Machine) -> Outcome:
-    """Apache takes it for the upper mark of free space; only below the other it has a meaning."""
+    """Return the rule of `diskUsageLwmThreshold`, which Apache uses as the upper mark of free
+    space. It has an effect only if it is below `diskUsageThreshold`."""
     limit = all.get("diskUsageThreshold")
     if limit is None or number(value) > number(limit):
         return ignored("it has a meaning only beside a `diskUsageThreshold` that is larger")

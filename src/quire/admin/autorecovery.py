@@ -135,8 +135,8 @@ async def _start(
 def beside(
     uri: str, settings: AutorecoverySettings, log: Callable[..., None], stats: AutorecoveryStats
 ) -> Callable[[str], Coroutine[Any, Any, None]]:
-    """Return what a bookie's process runs besides, given the bookie's id, which it is named by. It
-    counts in `stats`, also where it has to begin anew."""
+    """Return a function that starts autorecovery in a bookie's process, given the bookie's id as
+    its name. All its runs count in `stats`, including those after a restart."""
     config = client_config()
 
     async def run(bookie_id: str) -> None:
@@ -170,8 +170,8 @@ def status(uri: str, as_json: bool) -> None:
     )
     if found.unreadable is not None:
         click.echo(
-            f"skipped, for its metadata or mark cannot be read: {found.unreadable.sentence()}, as "
-            f"of {time_text(found.unreadable.at_ms)}"
+            f"skipped, because its metadata or mark cannot be read: {found.unreadable.sentence()}, "
+            f"as of {time_text(found.unreadable.at_ms)}"
         )
     for damaged in found.damaged:
         click.echo(f"damaged: {damaged}")
@@ -217,7 +217,7 @@ async def _list(uri: str, as_json: bool) -> None:
             else:
                 click.echo(_line(one))
     for path, why in malformed.items():
-        say(f"{path} is among the marks, and is no mark: {why}")
+        say(f"{path} is in the tree of marks, but is not a mark: {why}")
 
 
 def _line(one: WhyNot) -> str:

@@ -215,12 +215,13 @@ async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict
 @click.option("--dry-run", is_flag=True, help="Only say whether it would be removed.")
 @click.option("--yes", is_flag=True, help="Do not ask on a terminal.")
 def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
-    """Remove the cookie of BOOKIE from the cluster, which then knows it no more.
+    """Remove the cookie of BOOKIE from the cluster, which then no longer knows it.
 
-    Its directories are left as they are, and refused by then. What it holds is not copied: see
-    `quire bookie decommission`. With --force the cluster remembers that a bookie of this id held
-    data: the next one begins as one that has lost it, and answers "unknown" until autorecovery has
-    brought it back. Asks first where standard input is a terminal.
+    The bookie's directories are not changed, but a bookie can no longer be started on them. Its
+    entries are not copied: see `quire bookie decommission`. With --force the cluster remembers that
+    a bookie with this id held data. The next one with this id starts as a bookie that lost its
+    data: it answers "unknown" until autorecovery has restored the copies. The command asks for
+    confirmation if standard input is a terminal.
     """
 
     async def work() -> int:

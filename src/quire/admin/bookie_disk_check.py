@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 def check(uri: str | None, directory: str, as_json: bool) -> int:
     """Check that a data directory holds together: every block, every run, every index.
 
-    Reads all of it. Exit status 1 where something is missing or damaged, where the directory is an
-    old one, which the bookie has no more, or where it went back in time: it was restored from an
-    older copy, or its newest files were deleted. The bookie's next start treats such a directory as
-    lost, and autorecovery repairs it. Beside a bookie that runs segments may go meanwhile,
-    which is told and no error.
+    The command reads the whole directory. The exit status is 1 if something is missing or damaged,
+    or if the bookie no longer uses this directory. It is also 1 if the directory went back in time:
+    it was restored from an older copy, or its newest files were deleted. The bookie's next start
+    treats such a directory as lost, and autorecovery repairs it. While the bookie runs, it may
+    delete segments during the check; that is reported and is not an error.
     """
     from quire.storage.check import check_segments, survey
     from quire.storage.incarnation import Expected
@@ -47,7 +47,7 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
     counts = {"sealed": 0, "open": 0, "gone": 0}
     bad = 0
     with looked_at(directory) as place:
-        # The cluster first: beside a bookie that runs the log goes on meanwhile.
+        # Ask the cluster first: if the bookie runs, its log grows during the check.
         old, expected = run_async(_asked(uri, place)) if uri is not None else ("", Expected())
         found = survey(place)
         if not old and (why := expected.held_against(found.position)):
@@ -65,8 +65,9 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
 
 
 async def _asked(uri: str, place: RealDisk) -> tuple[str, Expected]:
-    """Return what the cluster holds against the directory, and how far its log should go. A disk
-    can be checked without its cluster."""
+    """Return why the cluster rejects the directory, and how far its log should go. If the cluster
+    does not answer, print that and return empty values: a disk can be checked without its
+    cluster."""
     from quire.errors import MetadataError
     from quire.storage.incarnation import Expected
 

@@ -47,7 +47,7 @@ class Loss:
     waiting: SomeLedgers = field(default_factory=SomeLedgers)
     """Of a segment that names the bookie no other member is registered."""
     unread: Unread = field(default_factory=Unread)
-    """Ledgers whose metadata cannot be read: they may name the bookie."""
+    """The ledgers whose metadata cannot be read. They may name the bookie."""
 
     def add(self, ledger_id: int, metadata: LedgerMetadata, bookie: str, known: Bookies) -> None:
         self.all.add(ledger_id)

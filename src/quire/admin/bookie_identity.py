@@ -71,8 +71,11 @@ def errors_of(directory: str) -> Iterator[None]:
 
 
 async def old_directory(store: MetadataStore, disk: Disk) -> str:
-    """Say what the cluster knows against this directory: another one is in its place, it was taken
-    away, or it is an older copy of itself. '' for nothing. The log is not read. MetadataError."""
+    """Return why the cluster rejects this directory, or '' if it does not.
+
+    A directory is rejected if another one replaced it, if it was removed from the bookie, or if it
+    is an older copy. The log is not read. Raises MetadataError.
+    """
     from quire.bookie.identity import check_current
     from quire.bookie.rollback import expected_in
     from quire.errors import CookieError
@@ -91,15 +94,16 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
 
 
 async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
-    """Return how far the log of this directory should go, as the cluster knows. MetadataError."""
+    """Return how far the log of this directory should go, according to the cluster. Raises
+    MetadataError."""
     from quire.bookie.rollback import expected_in
 
     return expected_in(disk, (await _known_of(store, disk))[1])
 
 
 async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
-    """Return the bookie that this directory belongs to, and what the cluster knows of its
-    directories. Nothing is known of a directory without a cookie, or of another cluster."""
+    """Return the bookie that this directory belongs to, and what the cluster knows about its
+    directories. The result is empty for a directory without a cookie or of another cluster."""
     from quire.bookie.identity import stored_cookie, value_of
     from quire.errors import CookieError
     from quire.metadata.bookie_directories import BookieDirectories, read_directories
@@ -107,7 +111,7 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
     try:
         cookie = stored_cookie(disk)
     except CookieError:
-        cookie = None  # nobody can tell whose it is
+        cookie = None  # the owner is unknown
     if cookie is None or (cookie.instance_id or "") != await store.instance_id():
         return "", BookieDirectories()
     return cookie.bookie_id, value_of(await read_directories(store, cookie.bookie_id))
@@ -116,9 +120,9 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
 def behind(path: str, why: str) -> str:
     """Return the message for a directory that went back in time."""
     return (
-        f"{path} {why}. The bookie may be started with it: what the directory does not have counts "
-        "as lost until autorecovery has brought it back. If the right directory still exists, put "
-        "it back instead"
+        f"{path} {why}. You may start the bookie with it: entries that the directory lacks "
+        "count as lost until autorecovery has copied them back. If the right directory still "
+        "exists, use that one instead"
     )
 
 
@@ -162,9 +166,9 @@ def pages_naming(
 async def ledgers_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> list[int]:
-    """Return some of the ledgers whose metadata names the bookie: the first page with any.
+    """Return some of the ledgers whose metadata names the bookie: the first page that has any.
 
-    Where there is none, all ledgers were looked at, and those that could not be read are in
+    If the result is empty, all ledgers were examined, and those that could not be read are in
     `unread`. Raises MetadataError.
     """
     async for page in pages_naming(store, bookie_id, progress, unread):
@@ -174,7 +178,7 @@ async def ledgers_naming(
 
 
 async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool) -> None:
-    """Raise UsageError where ledgers name the bookie, or may name it. `shown`: with progress.
+    """Raise UsageError if ledgers name the bookie, or may name it. `shown` reports progress.
 
     A ledger whose metadata cannot be read counts as one that may name it.
     """

@@ -1,4 +1,5 @@
-"""`quire cluster gc`: whether bookies delete what the metadata store does not name."""
+"""Commands of `quire cluster gc`, which control whether bookies delete ledgers that the metadata
+store does not name."""
 
 from __future__ import annotations
 
@@ -23,8 +24,8 @@ if TYPE_CHECKING:
     from quire.metadata.collection import Refusal, Switch
 
 _COMMANDS = {
-    "status": ("quire.admin.cluster_gc:status", "Whether garbage is collected, and why not."),
-    "off": ("quire.admin.cluster_gc:off", "Let no bookie of the cluster delete anything."),
+    "status": ("quire.admin.cluster_gc:status", "Show whether garbage is collected."),
+    "off": ("quire.admin.cluster_gc:off", "Stop all bookies from deleting anything."),
     "on": ("quire.admin.cluster_gc:on", "Let bookies delete deleted ledgers again."),
     "accept": (
         "quire.admin.cluster_gc:accept",
@@ -37,7 +38,7 @@ _COMMANDS = {
 def gc() -> None:
     """Garbage collection: bookies delete the ledgers that the metadata store does not name.
 
-    It stops by itself where the store went back in time, as after the restore of a backup.
+    It stops by itself if the store went back in time, for example after a backup was restored.
     """
 
 
@@ -47,8 +48,8 @@ def gc() -> None:
 def status(uri: str, as_json: bool) -> None:
     """Show whether garbage collection is switched off, and which bookies refuse it.
 
-    A bookie refuses when it has proof that the metadata store is older than it was. Its log names
-    ledgers that it holds and the store does not (the event garbage_unnamed).
+    A bookie refuses when it has proof that the metadata store went back to an older state. Its log
+    names the ledgers that it holds and the store lacks (event garbage_unnamed).
     """
     switch, refusing = run_async(_status(uri))
     if as_json:
@@ -87,12 +88,12 @@ async def _status(uri: str) -> tuple[Switch | None, dict[str, Refusal]]:
 
 @click.command()
 @metadata_option
-@click.option("--why", metavar="TEXT", default="", help="For those who read the status.")
+@click.option("--why", metavar="TEXT", default="", help="The reason, which the status shows.")
 def off(uri: str, why: str) -> None:
-    """Let no bookie delete ledgers or copies, until `quire cluster gc on`.
+    """Stop all bookies from deleting ledgers or copies, until `quire cluster gc on`.
 
-    Nothing overrides it: not a full disk, no interval of a bookie, and no pass that an operator
-    asks for. Compaction goes on with what was deleted before.
+    Nothing overrides the switch: not a full disk, not a bookie's interval, and not a pass that an
+    operator requests. Compaction still frees the space of ledgers that were deleted before.
     """
     changed = run_async(_off(uri, why))
     was = "" if changed else "was already "
@@ -112,9 +113,9 @@ async def _off(uri: str, why: str) -> bool:
 @click.command()
 @metadata_option
 def on(uri: str) -> None:
-    """Let bookies delete again what the metadata store does not name.
+    """Let bookies delete ledgers again that the metadata store does not name.
 
-    A bookie that refuses because the store went back goes on refusing (`accept`).
+    A bookie that refuses because the store went back in time still refuses: see `accept`.
     """
     changed = run_async(_on(uri))
     say("garbage collection is on" if changed else "garbage collection was on already")
@@ -131,14 +132,14 @@ async def _on(uri: str) -> bool:
 @click.command()
 @metadata_option
 @click.argument("bookies", nargs=-1, metavar="[BOOKIE]...", callback=checked(check_bookie))
-@dry_run_option("Only say which bookies would go on.")
+@dry_run_option("Only print which bookies would resume.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
-@json_option("One JSON object a bookie that goes on: bookie, dry_run.")
+@json_option("One JSON object per bookie that resumes: bookie, dry_run.")
 def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json: bool) -> None:
-    """Let bookies that refuse to collect garbage go on with this metadata store. [default: all]
+    """Let bookies that refuse to collect garbage resume with this metadata store. [default: all]
 
-    They delete the ledgers that they hold and the store does not name. Look first which these are,
-    and restore what is missing: afterwards they cannot be brought back.
+    They delete the ledgers that they hold and the store does not name. First find out which ledgers
+    these are, and restore the missing metadata: deleted ledgers cannot be recovered.
     """
     _, refusing = run_async(_status(uri))
     for name in bookies:
@@ -155,14 +156,14 @@ def accept(uri: str, bookies: tuple[str, ...], dry_run: bool, yes: bool, as_json
         if done and as_json:
             print_json({"bookie": name, "dry_run": dry_run})
         elif done:
-            say(f"{name} {'would go' if dry_run else 'goes'} on with this metadata store")
+            say(f"{name} {'would resume' if dry_run else 'resumes'} with this metadata store")
 
 
 def _agreed(wanted: list[str], refusing: dict[str, Refusal]) -> bool:
     if not sys.stdin.isatty():
         raise click.UsageError(
-            "bookies then delete what this store does not name: give --yes where nobody can be "
-            "asked"
+            "nothing was changed: there is no terminal to ask for confirmation, and bookies would "
+            "delete ledgers that this store does not name. Confirm with --yes"
         )
     for name in wanted:
         say(_line(name, refusing[name]))

@@ -26,12 +26,14 @@ def init(uri: str, ledger_manager: str | None, as_json: bool) -> None:
 
 
 def _check_manager(uri: str, ledger_manager: str | None) -> None:
-    """Refuse it where there are none, before the store is made."""
+    """Refuse --ledger-manager for a store that has no ledger managers, before the store is
+    created."""
     from quire.metadata.uri import Driver, parse_uri
 
     if ledger_manager is not None and parse_uri(uri).driver is not Driver.ZOOKEEPER:
         raise click.UsageError(
-            f"--ledger-manager {ledger_manager} has a meaning in ZooKeeper only, not at {uri}"
+            f"--ledger-manager {ledger_manager} only applies to ZooKeeper, not to {uri}: "
+            "leave it out"
         )
 
 

@@ -1,4 +1,4 @@
-"""`quire cluster skip-ids`."""
+"""The command `quire cluster skip-ids`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from quire.admin.options import metadata_option, run_async
 def skip_ids(uri: str, last: int) -> None:
     """Give no new ledger an id up to ID.
 
-    For a metadata store that was restored from an older backup. Ledgers that were created since
-    have ids that it would give out again, and bookies still hold their entries.
+    Use this after restoring the metadata store from an older backup. The store would otherwise
+    reuse the ids of ledgers that were created after the backup, and bookies still hold their
+    entries.
     """
 
     async def work() -> None:

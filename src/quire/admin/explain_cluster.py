@@ -82,8 +82,8 @@ def _lines(view: View) -> list[str]:
     if view.lost is None or not view.lost.whole:
         looked_at = 0 if view.lost is None else view.lost.records
         lines.append(
-            "note: not all streams, objects and datasets were looked at for ledgers that are gone "
-            f"({looked_at} so far)"
+            "note: the search for missing ledgers has not covered all streams, objects and "
+            f"datasets yet ({looked_at} so far)"
         )
     lines += [f"runs: {one.sentence()}" for one in view.running]
     return lines

@@ -133,26 +133,34 @@ def given_options() -> HttpOptions | None:
 
 
 def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
-    """Return host and port of HOST:PORT. `click.UsageError`; with `loopback` also for an address
-    that other machines could reach."""
+    """Return the host and the port of HOST:PORT.
+
+    Raises `click.UsageError`; with `loopback` also for an address that other machines could
+    reach.
+    """
     context = click.get_current_context()
     found = _ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > 65535:
-        raise click.UsageError(f"{address!r} is no HOST:PORT", context)
+        raise click.UsageError(f"{address!r} is not HOST:PORT", context)
     host = (found[1] or "127.0.0.1").strip("[]")
     if loopback:
         from quire.http.security import is_loopback
 
         if not is_loopback(host):
-            raise click.UsageError(f"{address!r} is no address of loopback", context)
+            raise click.UsageError(
+                f"{address!r} is not a loopback address: use 127.0.0.1, for example", context
+            )
     return host, int(found[2])
 
 
 def around_bookie(
     uri: str, log: Callable[..., None], autorecovery: AutorecoveryStats | None
 ) -> Callable[[Bookie], AbstractAsyncContextManager[Any]] | None:
-    """Return the value of `BookieOptions.around`. `autorecovery`: the counters of the autorecovery
-    that the bookie's process runs, which become metrics."""
+    """Return the value of `BookieOptions.around`.
+
+    `autorecovery` holds the counters of the autorecovery in the bookie's process, which are
+    exported as metrics.
+    """
     options = given_options()
     if options is None:
         return None

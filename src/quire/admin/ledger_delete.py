@@ -27,16 +27,17 @@ if TYPE_CHECKING:
 @click.option(
     "--force",
     is_flag=True,
-    help="Delete also ledgers that a stream, an object, a dataset or another application needs, "
+    help="Also delete ledgers that a stream, an object, a dataset or another application needs, "
     "which loses their data.",
 )
 @dry_run_option("Only say what would be deleted.")
 def delete(uri: str, ledger_ids: tuple[int, ...], yes: bool, force: bool, dry_run: bool) -> int:
     """Delete ledgers; bookies free their space at their next garbage collection.
 
-    Asks first, once for all, where standard input is a terminal. None is deleted where one of them
-    does not exist. Without --force none is deleted where one of them belongs to a stream, an
-    object, a dataset or another application, or where that cannot be told.
+    The command asks for confirmation once for all ledgers if standard input is a terminal. If one
+    of the ledgers does not exist, none is deleted. Without --force none is deleted if one of them
+    belongs to a stream, an object, a dataset or another application, or if its owner cannot be
+    determined.
     """
     ask = not yes and sys.stdin.isatty()
     return run_async(_delete(uri, list(dict.fromkeys(ledger_ids)), ask, force, dry_run))
@@ -64,7 +65,8 @@ async def _delete(uri: str, ledger_ids: list[int], ask: bool, force: bool, dry_r
 
 
 async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
-    """Raise LedgerOwnedError if somebody needs one of these ledgers. With `force`, say who."""
+    """Raise LedgerOwnedError if one of these ledgers has an owner. With `force`, print the owners
+    instead."""
     from quire.streams.owners import find_claims, refuse_owned
 
     if force:

@@ -29,8 +29,8 @@ from quire.units import counted
 @click.option(
     "--unverified-password",
     is_flag=True,
-    help="Recover also where nobody can check the password: an empty ledger whose metadata stores "
-    "none (format 1).",
+    help="Also recover a ledger whose password cannot be checked: an empty ledger whose metadata "
+    "stores none (format 1).",
 )
 @json_option("Print what `show --json` says of the closed ledger.")
 def recover(

@@ -133,9 +133,9 @@ _CLUSTER = {
     "resume": ("quire.admin.cluster_pause:resume", "Let a paused job go on."),
     "skip-ids": (
         "quire.admin.cluster_skip_ids:skip_ids",
-        "Give no new ledger an id up to this one, after a restore.",
+        "After a restore, give no new ledger an id up to this one.",
     ),
-    "gc": ("quire.admin.cluster_gc:gc", "Switch garbage collection off and on; its state."),
+    "gc": ("quire.admin.cluster_gc:gc", "Show garbage collection, and switch it off and on."),
 }
 
 _CONFIG = {

@@ -154,7 +154,8 @@ def say_what_is_left(result: RecoverResult) -> None:
 
 
 def say_what_was_skipped(named: Sequence[Left], count: int) -> None:
-    """Print a line for each ledger that could not be read, some of them at most."""
+    """Print a line for each of the first ledgers that could not be read, and the number of the
+    others."""
     for one in named:
         say(f"ledger {one.ledger} was skipped: {one.why}")
     if count > len(named):
@@ -197,5 +198,5 @@ def done_text(result: RecoverResult) -> str:
         if ledgers:
             text += f"; {len(ledgers)} {what}"
     if result.unreadable_count:
-        text += f"; {result.unreadable_count} skipped, for their metadata cannot be read"
+        text += f"; {result.unreadable_count} skipped, because their metadata cannot be read"
     return text

@@ -69,7 +69,7 @@ def get(uri: str, bucket: str, name: str, output: str, wanted: tuple[int, int | 
 
 
 def _check_output(path: str) -> None:
-    """Refuse a file that cannot be made, before anything is read."""
+    """Raise UsageError for a file that cannot be created, before anything is read."""
     if path == STANDARD_OUTPUT:
         return
     if os.path.isdir(path):

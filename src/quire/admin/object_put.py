@@ -99,7 +99,8 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
 
 
 def _check(name: str, bucket: str, metadata: dict[str, str]) -> None:
-    """Raise UsageError for what would be refused once all of the object is stored."""
+    """Raise UsageError for names and metadata that would otherwise be refused only after the whole
+    object is stored."""
     from quire.streams.object_format import check_metadata, check_name
 
     check_name(name)

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @name_argument
 @json_option("One JSON object.")
 def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
-    """Show what is known of an object: size, SHA-256, ledger, metadata. Nothing of it is read.
+    """Show the size, SHA-256, ledger and metadata of an object, without reading its data.
 
-    An object whose ledger does not exist any more is told as lost.
+    An object whose ledger no longer exists is reported as lost.
     """
     info, lost = run_async(_info(uri, bucket, name))
     described = object_as_json(bucket, info)
@@ -35,7 +35,7 @@ def show(uri: str, bucket: str, name: str, as_json: bool) -> None:
 
 
 async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
-    """Return what is known of the object, and whether its ledger is gone."""
+    """Return the object's description, and whether its ledger is gone."""
     import quire
     from quire.errors import NoSuchLedgerError
     from quire.streams.objects import Objects
@@ -46,7 +46,7 @@ async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
         try:
             await client.ledger_metadata(info.ledger_id)
         except NoSuchLedgerError:
-            # It may have been replaced in between: then the new head says so.
+            # The object may have been replaced in between: read its head again.
             now = await objects.info(name)
             return now, now.ledger_id == info.ledger_id
         return info, False
@@ -61,7 +61,7 @@ def _lines(described: dict[str, Any]) -> list[str]:
         f"created   {described['ctime'] or 'not known'}",
         f"ledger    {described['ledger_id']}",
         *(
-            ["lost      the ledger does not exist any more: the bytes of the object are gone"]
+            ["lost      the ledger no longer exists: the bytes of the object are gone"]
             if described.get("lost")
             else []
         ),

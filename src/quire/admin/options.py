@@ -57,8 +57,10 @@ def _configured_uri() -> str:
 def checked(
     check: Callable[[str], object],
 ) -> Callable[[click.Context, click.Parameter, Any], Any]:
-    """Return a callback that refuses a text, or one of several, that `check` raises UsageError for,
-    before the command does anything."""
+    """Return an option callback that runs `check` on the value, or on each of several values.
+
+    A UsageError from `check` ends the command before it does anything.
+    """
 
     def callback(context: click.Context, parameter: click.Parameter, value: Any) -> Any:
         from quire.errors import UsageError
@@ -93,7 +95,7 @@ def check_bookie(bookie_id: str) -> None:
 
 
 def bookie_argument(*, required: bool = True) -> Callable[[Command], Command]:
-    """The argument BOOKIE. Where it may be left out its value is '' then."""
+    """Return the argument BOOKIE. If it is optional and left out, its value is ''."""
 
     def callback(context: click.Context, parameter: click.Parameter, value: str | None) -> str:
         if value is None:

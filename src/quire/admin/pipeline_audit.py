@@ -58,10 +58,11 @@ def audit(
 ) -> int:
     """Read every replica of every entry from the bookie that should have it.
 
-    Digests are checked, and replicas compared. Prints a line for each range of entries that is
-    missing, short (an ack quorum has it, this bookie never got it), damaged, different, or on a
-    bookie that does not answer. Exit status 1 if there is one; with --repair, if one could not be
-    repaired. Ledgers and streams whose metadata cannot be read are named, and make it 1 too.
+    Digests are checked, and replicas are compared. The command prints a line for each range of
+    entries that is missing, short, damaged, different, or on a bookie that does not answer. Short
+    means that an ack quorum has the range and this bookie never got it. The exit status is 1 if
+    there is such a range; with --repair, if one could not be repaired. Ledgers and streams whose
+    metadata cannot be read are named; then the status is 1 as well.
     """
     if ledgers and streams is not None:
         raise click.UsageError("--ledger and --streams exclude each other")

@@ -30,7 +30,7 @@ from quire.units import counted
 @click.option("--to", metavar="DIR", help="The table: a directory, or a URI of a store.")
 @click.option(
     "--to-stream", metavar="NAME", callback=stream_callback,
-    help="The stream that gets what has changed.",
+    help="The stream that receives the changes.",
 )  # fmt: skip
 @click.option("--full", is_flag=True, help="Read all of the stream, not only what is new.")
 @click.option("--skip-keyless", is_flag=True, help="Leave out records without key.")

@@ -56,7 +56,7 @@ _SOURCE = (
 )
 _TARGET = (
     click.option(
-        "--stream", metavar="NAME", callback=stream_callback, help="The stream that is written."
+        "--stream", metavar="NAME", callback=stream_callback, help="The stream to write."
     ),
     click.option(
         "--stream-column", metavar="COLUMN", help="The column that says which stream a row is for."
@@ -102,7 +102,7 @@ _FOLLOW = (
         "--writer-id",
         metavar="NAME",
         callback=checked(_writer_name),
-        help="Names this writer for its streams.",
+        help="The name under which the streams know this writer.",
     ),
     click.option("--takeover", is_flag=True, help="The writer begins with a new checkpoint."),
     click.option(

@@ -219,7 +219,7 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
                 except NoSuchLedgerError:
                     return False
                 except UNREADABLE:
-                    pass  # the cluster has it, whatever it says
+                    pass  # the cluster has this ledger, even if its metadata cannot be read
                 return True
 
             ledger_ids = sorted(held)

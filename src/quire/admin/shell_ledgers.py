@@ -73,9 +73,9 @@ def metadata_text(metadata: LedgerMetadata) -> str:
 async def each_metadata(
     client: Client, unread: Unread
 ) -> AsyncIterator[tuple[int, LedgerMetadata]]:
-    """Yield all ledgers with their metadata, ascending; those deleted meanwhile are left out.
+    """Yield all ledgers with their metadata in ascending order, without those deleted meanwhile.
 
-    Ledgers whose metadata cannot be read are recorded in `unread`. Raises MetadataError where the
+    Ledgers whose metadata cannot be read are recorded in `unread`. Raises MetadataError if the
     store does not answer.
     """
     from quire.metadata.unreadable import read_or_skip
@@ -101,7 +101,7 @@ async def each_metadata(
 def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
     """List all ledgers.
 
-    With -meta or -bookieid, exit status 1 says that the metadata of some cannot be read.
+    With -meta or -bookieid, the exit status is 1 if the metadata of a ledger cannot be read.
     """
     from quire.metadata.unreadable import Unread
 
@@ -124,7 +124,7 @@ def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
 
 
 def say_unread(unread: Unread) -> int:
-    """Print which ledgers a command has skipped, if any, and return its exit status."""
+    """Print the ledgers that a command skipped, if any, and return the command's exit status."""
     if not unread:
         return 0
     say(f"{unread} skipped, because the metadata cannot be read: {unread.why}")
@@ -217,14 +217,14 @@ async def _restore(
 
 @click.command("deleteledger")
 @_ledger_id
-@flag("force", "f", "force", help="Do not ask, and delete also what a stream or another needs.")
+@flag("force", "f", "force", help="Do not ask, and also delete ledgers that an application needs.")
 @dry_run
 @pass_shell
 def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> int:
-    """Delete a ledger. One that is not there is success.
+    """Delete a ledger. The command succeeds if the ledger does not exist.
 
-    Without -force a ledger that belongs to a stream, an object, a dataset or another application is
-    not deleted, nor one of which that cannot be told.
+    Without -force it does not delete a ledger that belongs to a stream, an object, a dataset or
+    another application, or whose owner cannot be determined.
     """
     uri, name = shell.cluster(), shell.ledger(ledger_id)
 

@@ -367,7 +367,7 @@ def _recovering(
 
 
 def _query(shell: Shell, uri: str, names: list[str]) -> int:
-    """Print which segments of which ledgers name them, and how often."""
+    """Print which segments of which ledgers name these bookies, and how often."""
     from quire.metadata.unreadable import Unread
 
     unread = Unread()

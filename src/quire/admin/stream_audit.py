@@ -41,11 +41,11 @@ OLDER_THAN_S = 24 * 3600
 )
 @json_option("One JSON object a line: ledger_id, stream, ctime, bytes, deleted.")
 def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
-    """Find ledgers that were made for streams and that no stream of the cluster names any more.
+    """Find ledgers that were created for streams and that no stream of the cluster names any more.
 
-    Prints the id of each and the stream it was made for. Ledgers and streams that cannot be read
-    are named on standard error, and nothing is deleted that they may own. Exit status 1 if there
-    are some, or if some ledgers could not be deleted.
+    The command prints the id of each ledger and the stream it was created for. Ledgers and streams
+    that cannot be read are named on standard error, and no ledger is deleted that they may own. The
+    exit status is 1 if a ledger or stream cannot be read, or if a ledger could not be deleted.
     """
     return run_async(_audit(uri, delete, older_than_s, first, as_json))
 

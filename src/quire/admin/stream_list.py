@@ -43,7 +43,7 @@ def list_streams(
 ) -> int:
     """List the streams of a namespace whose names begin with PREFIX, one a line.
 
-    With --long, streams that cannot be read are named on standard error, and the exit status is 1.
+    With --long, streams that cannot be read are named on standard error; then the exit status is 1.
     """
     return run_async(_list(uri, path, prefix, long, password, as_json))
 

@@ -84,7 +84,7 @@ def _lines(described: Values) -> list[str]:
         f"last       {text(described['last'])}  {text(described['last_time'])}",
         f"ended      {'yes' if described['ended'] else 'no'}",
         *(
-            f"lost       {one['what']}: ledger {one['ledger_id']} does not exist any more"
+            f"lost       {one['what']}: ledger {one['ledger_id']} no longer exists"
             for one in described["lost"]
         ),
         "settings",

@@ -1,6 +1,7 @@
-"""Whether a bookie may delete what the metadata store does not name.
+"""The guard that decides whether a bookie may delete what the metadata store does not name.
 
-Three things forbid it, and nothing overrides them: not a full disk, and not an operator's pass.
+Three things forbid it. Nothing overrides them, neither a full disk nor a pass that an operator
+requests:
 
 - The bookie's own configuration: `gc_enabled = false`.
 - The switch of the cluster: `quire cluster gc off`.
@@ -8,10 +9,10 @@ Three things forbid it, and nothing overrides them: not a full disk, and not an 
   `metadata_mark_interval_s`, and remembers the newest one in its directories
   (`metadata.collection`). A store that does not hold the remembered mark was restored from an older
   backup, so the ledgers that it does not name may exist. The bookie refuses until an operator has
-  looked and accepts this store.
+  examined this store and accepts it.
 
 The mark is raised in the store first and remembered second. A bookie that dies in between remembers
-an older mark than the store holds, which is no reason for doubt.
+an older mark than the store holds, which is harmless.
 
 A mark proves that the store has everything that was created before the mark was raised. It proves
 nothing about younger ledgers: if the store goes back to a state that is newer than the last mark,
@@ -74,12 +75,12 @@ def decode_mark(data: bytes) -> Mark:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What the directories of a bookie remember of the store."""
+    """The newest mark of the store that a bookie's directories hold."""
 
     mark: Mark | None = None
-    """The newest mark; None: no directory has one, as of a bookie that is new."""
+    """The newest mark, or None if no directory has one, for example in a new bookie."""
     damaged: str = ""
-    """The file that cannot be read, where no directory has a mark that can be."""
+    """The file that cannot be read, if no directory has a readable mark."""
 
 
 def read_remembered(disks: Sequence[Disk]) -> Remembered:
@@ -98,7 +99,10 @@ def read_remembered(disks: Sequence[Disk]) -> Remembered:
 
 
 def write_remembered(disks: Sequence[Disk], data: bytes) -> None:
-    """Write the mark to each directory. Durable on return. Blocks. `StorageError`: none took it."""
+    """Write the mark to each directory. It is durable on return.
+
+    Blocks. Raises StorageError if no directory took it.
+    """
     failed = ""
     written = 0
     for disk in disks:
@@ -142,22 +146,24 @@ class CollectionGuard:
         self.switched_off = False
         """The cluster's switch, as last read."""
         self.went_back = False
-        """The store is behind this bookie's mark, and no operator has accepted that."""
+        """Whether the store is behind this bookie's mark, and no operator has accepted that."""
         self.raised_s: float | None = None
-        """The monotonic time of the newest mark that the store confirmed; None: none yet."""
+        """The monotonic time of the newest mark that the store confirmed, or None before the first
+        one."""
         self.not_raised = ""
-        """Why the newest mark could not be raised or remembered; '' if it was."""
+        """The reason why the newest mark could not be raised or remembered; '' if it was."""
 
     @property
     def may_collect(self) -> bool:
-        """Whether the last look found nothing against collecting garbage."""
+        """Whether the last check found no reason against collecting garbage."""
         return self.enabled and not self.switched_off and not self.went_back
 
     async def check(self) -> None:
-        """Raise unless what this store does not name may be deleted.
+        """Raise an error unless the bookie may delete what this store does not name.
 
-        `CollectionOffError`: an operator has switched collection off, here or for the cluster.
-        `MetadataWentBackError`: the store is older than it was. MetadataError: it does not answer.
+        Raises CollectionOffError if an operator has switched collection off, here or for the
+        cluster. Raises MetadataWentBackError if the store went back to an older state, and
+        MetadataError if it does not answer.
         """
         if not self.enabled:
             raise CollectionOffError(
@@ -168,7 +174,7 @@ class CollectionGuard:
         await self.check_store()
 
     async def check_store(self) -> None:
-        """As `check`, without this bookie's configuration."""
+        """Do the same as `check`, but ignore this bookie's configuration."""
         switch = await read_switch(self._metadata)
         self.switched_off = switch is not None
         if switch is not None:
@@ -195,11 +201,11 @@ class CollectionGuard:
             await self._keep(encode_mark(made))
 
     async def raise_in_turn(self) -> None:
-        """Raise the mark. An error is logged when it is new, and the next turn tries again."""
+        """Raise the mark. Log an error when it is new; the next round tries again."""
         try:
             await self.raise_mark()
         except MetadataWentBackError as error:
-            self.not_raised = str(error)  # `_refuse` has told it
+            self.not_raised = str(error)  # `_refuse` has logged it
         except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
             self.not_raised = str(error)  # an operator accepts, or an earlier try was done
         except QuireError as error:
@@ -212,8 +218,8 @@ class CollectionGuard:
     # -- inside: hold `_changing` -------------------------------------------------------------
 
     async def _look(self) -> Versioned[BookieMark] | None:
-        """Return the mark node, if the store holds the remembered mark or an operator accepts it as
-        it is. `MetadataWentBackError`."""
+        """Return the mark node, if the store holds the remembered mark or an operator accepts the
+        store as it is. Raises MetadataWentBackError otherwise."""
         found = await read_mark(self._metadata, self._bookie_id)
         remembered = self._remembered
         if not self._damaged:
@@ -233,7 +239,7 @@ class CollectionGuard:
         raise MetadataWentBackError(self._why(found))
 
     async def _refuse(self, found: Versioned[BookieMark] | None, remembered: Mark) -> None:
-        """Tell the log once, and the cluster in the mark node."""
+        """Record the refusal: once in the log, and for the cluster in the mark node."""
         if not self.went_back:
             self.went_back = True
             self._log("metadata_went_back", bookie=self._bookie_id, error=self._why(found))
@@ -246,7 +252,7 @@ class CollectionGuard:
         try:
             await write_mark(self._metadata, self._bookie_id, made, version)
         except (KeyExistsError, NoSuchKeyError, VersionConflictError):
-            pass  # the next look tells it
+            pass  # the next check records it
 
     def _why(self, found: Versioned[BookieMark] | None) -> str:
         if self._damaged:

@@ -159,8 +159,11 @@ class DamageReports:
         self.wanting = self._wanting
 
     async def _check_complete(self) -> None:
-        """Raise unless the store names every ledger of the cluster: from here on this bookie says
-        "no such entry" about everything that was not in the list."""
+        """Raise an error unless the store names every ledger of the cluster.
+
+        From then on this bookie answers "no such entry" for every ledger that was not in the
+        list.
+        """
         await self._guard.check_store()
         async for _ in self._metadata.list_ledgers(complete=True):
             pass

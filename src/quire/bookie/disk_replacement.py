@@ -138,11 +138,12 @@ class Removal:
     async def check_not_needed(
         self, metadata: MetadataStore, looked_at: Callable[[int], object] = lambda count: None
     ) -> None:
-        """Raise UsageError where the directory is still needed.
+        """Raise UsageError if the directory is still needed.
 
-        It is needed while a ledger names the bookie and is in none of the others. A ledger whose
-        metadata cannot be read counts as one of these. All ledgers of the cluster are looked at;
-        `looked_at(count)` is called meanwhile. Raises MetadataError where the store fails.
+        It is needed while a ledger names the bookie and is in none of its other directories. A
+        ledger whose metadata cannot be read counts as such a ledger. All ledgers of the cluster are
+        examined, and `looked_at(count)` is called meanwhile. Raises MetadataError if the store
+        fails.
         """
         bookie, lacking, unread = self.holder.bookie_id, SomeLedgers(), Unread()
         async for page in pages_naming(metadata, bookie, looked_at, unread):

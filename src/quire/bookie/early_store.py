@@ -27,7 +27,7 @@ POLL_S = 0.1
 """How often they look."""
 
 Room = Callable[[], AbstractAsyncContextManager[None]]
-"""Reserves the memory of an answer."""
+"""A context manager that reserves the memory of an answer."""
 
 
 class EarlyStore:
@@ -59,7 +59,8 @@ class EarlyStore:
         room: Room = nullcontext,
     ) -> Entries:
         """See `LedgerStore.read_blocking`. It waits for what is not loaded yet, and gives up by
-        `NoLedger`. `room`: entered for each attempt, and not while it waits for the next one."""
+        `NoLedger`. `room` is entered for each attempt, and left while the call waits for the next
+        one."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + WAIT_S
         asked = ledger_id, first, max_count, max_bytes, overhead_bytes

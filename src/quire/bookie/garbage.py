@@ -1,12 +1,13 @@
-"""Finding ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30 and 45).
+"""Detection of ledgers that were deleted in the metadata store (metadata spec, 3.2; rules 30, 45).
 
 An empty, foreign, older or unreachable store never means "delete everything". A pass notes which
-ledgers are here before it lists any. Before and after it lists them, it matches the cluster's
-identity and asks the guard, which knows whether collection is switched off and whether the store
-went back in time (`collection_guard`). It wants a complete list without a gap, and asks once more
-for every ledger that lacks in it. It aborts on any error, with nothing dropped. Where most of a
-bookie is to go at once, a pass one interval later must find the same: an operator who sees
-"garbage_waits" in the log has that long to stop the bookie, whoever asks for passes meanwhile.
+ledgers are here before it lists any. Before and after it lists them, it compares the cluster's
+identity and asks the guard (`collection_guard`). The guard knows whether collection is switched off
+and whether the store went back in time. A pass requires a complete list without a gap, and asks
+once more for every ledger that is not in it. It aborts on any error, with nothing dropped. If most
+of a bookie's ledgers would be dropped at once, a pass one interval later must find the same. An
+operator who sees "garbage_waits" in the log has that long to stop the bookie, even if passes are
+requested meanwhile.
 """
 
 from __future__ import annotations
@@ -67,9 +68,10 @@ async def collect_garbage(
 ) -> list[int]:
     """Make one pass and return the ledgers that were dropped.
 
-    Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
-    when the store cannot be trusted; nothing is dropped then. With `doubts`, kept from pass to
-    pass, many at once are dropped by the second only; one pass at a time. Cancel-safe.
+    Raises CollectionOffError while collection is switched off, and MetadataError or CookieError if
+    the store cannot be trusted; then nothing is dropped. `doubts` is kept from pass to pass: with
+    it, only the second of two passes drops many ledgers at once. Run one pass at a time.
+    Cancel-safe.
     """
     await guard.check()
     local = store.ledger_ids()
@@ -92,8 +94,8 @@ async def collect_garbage(
 async def unnamed_ledgers(store: Store, metadata: MetadataStore, instance_id: str) -> list[int]:
     """Return the ledgers that are here and that the metadata store does not name, ascending.
 
-    Whether they may be dropped is another question. Raises MetadataError, and CookieError where the
-    store is another cluster's.
+    This does not decide whether they may be dropped. Raises MetadataError, and CookieError if the
+    store belongs to another cluster.
     """
     # Before looking at the metadata: a ledger created after this is not in the list.
     local = sorted(store.ledger_ids())
@@ -131,5 +133,5 @@ async def _is_gone(metadata: MetadataStore, ledger_id: int) -> bool:
     except NoSuchLedgerError:
         return True
     except UNREADABLE:
-        pass  # It is there, whatever it says.
+        pass  # The ledger exists, even if its metadata cannot be read.
     return False

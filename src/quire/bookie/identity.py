@@ -1,17 +1,17 @@
-"""Which bookie of which cluster a data directory belongs to (metadata spec, 5.3; rule 31).
+"""The bookie and the cluster that a data directory belongs to (metadata spec, 5.3; rule 31).
 
 The cookie is stored in the directory and in the metadata store. Both or neither must be there: a
 bookie that comes back empty under an old id would deny entries that it has acknowledged. The id
 that a bookie was first started with is its id for good: it is read from the directory's cookie.
 
-The old disk that comes back behind `quire bookie disk replace` has the right cookie, and its
-entries, fences and deletions are of that day: it would deny what was brought back since, and take
-entries for a ledger that is fenced. So a directory must also have the id that is known for its
-bookie (`metadata.bookie_directories`). A copy of a directory from some earlier day has that id,
-too: `rollback` finds it.
+An old disk may come back after `quire bookie disk replace`. It has the right cookie, but its
+entries, fences and deletions are out of date. It would deny entries that were copied back since,
+and accept entries for a fenced ledger. So a directory must also have the id that is recorded for
+its bookie (`metadata.bookie_directories`). An older copy of a directory has the right id as well;
+`rollback` detects it.
 
-A cookie that was removed does not make the bookie a new one. An empty directory that begins under
-an id that a bookie had before, or that a ledger names, begins as one that has lost everything.
+Removing the cookie does not make the bookie a new one. If a bookie had this id before, or a ledger
+names it, an empty directory starts as one that has lost everything.
 """
 
 from __future__ import annotations
@@ -288,9 +288,10 @@ def check_local(wanted: Cookie, stored: Cookie, path: str, uri: str) -> None:
     if "instance id" in found and stored.instance_id:
         raise CookieError(
             f"{path} belongs to another cluster than the one at {uri}: {told}",
-            remedy="Use the metadata URI of its cluster. If that store is lost or was made anew, "
-            "restore it from a backup first (docs/disaster-recovery.md): this directory may have "
-            "the only copies of its entries. A new bookie of this cluster needs an empty directory",
+            remedy="Use the metadata URI of its cluster. If that store is lost or was created "
+            "again, restore it from a backup first (docs/disaster-recovery.md): this directory may "
+            "have the only copies of its entries. A new bookie of this cluster needs an empty "
+            "directory",
         )
     if "bookie id" in found:
         raise CookieError(
@@ -364,16 +365,19 @@ async def _tie(
 async def make_known(
     metadata: MetadataStore, cookie: Cookie, ids: Mapping[str, str], now_ms: int
 ) -> None:
-    """Make known a bookie that has no cookie in the cluster, with these empty directories, whose
-    cookies are written. They are marked as lost where a bookie of this id may have acknowledged
-    something before. `CookieError` where another one was faster."""
+    """Register a bookie that has no cookie in the cluster, with these empty directories, whose
+    cookies are already written.
+
+    The directories are marked as lost if a bookie with this id may have acknowledged entries
+    before. Raises CookieError if another bookie registered first.
+    """
     bookie_id = cookie.bookie_id
     found = await read_directories(metadata, bookie_id)
     made = value_of(found)
     earlier = {path: one for path, one in made.ids.items() if one not in ids.values()}
     had_others = bool(earlier or made.given_up)
-    # Without a record this is nearly always a new bookie, which ledgers that nobody can read must
-    # not keep from taking entries.
+    # Without a record this is nearly always a new bookie. Ledgers that cannot be read must
+    # not keep it from taking entries.
     doubtful = had_others or found is None
     lost = doubtful and await is_named(metadata, bookie_id, unreadable=had_others)
     for path in earlier:
@@ -381,7 +385,7 @@ async def make_known(
     made = made.having(ids)
     if lost:
         made = made.with_lost(ids.values(), f"is empty, but ledgers name bookie {bookie_id}")
-    # Before the cookie: a bookie that has one, and no mark, would count as a new one.
+    # Write the mark before the cookie: a bookie with a cookie and no mark would count as new.
     try:
         version = None if found is None else found.version
         await write_directories(metadata, bookie_id, made, version)
@@ -409,10 +413,10 @@ def _shown(value: str | None) -> str:
 
 
 def give_up(path: str) -> str:
-    """Return how to see whose a directory is, and only then how to give up what it holds."""
+    """Return advice: first how to see whose a directory is, and then how to give up its data."""
     return (
-        f"To see whose {path} is: {repair('cookie', 'show', '--dir', path)}. Only where nobody "
-        f"needs what it holds, give that up: {repair('format', '--dir', path)}"
+        f"To see whose {path} is: {repair('cookie', 'show', '--dir', path)}. Only if nobody "
+        f"needs its data, give it up: {repair('format', '--dir', path)}"
     )
 
 

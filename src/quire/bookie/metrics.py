@@ -131,7 +131,7 @@ def _limits(bookie: Bookie) -> Iterator[Metric]:
         ("waiting_requests", "Requests that wait for room for their answers",
          answers.requests_waiting),
         ("waiting_connections", "Connections with such requests", answers.accounts_waiting),
-        ("partial_bytes", "Bytes of requests that have not come to their end: bounded by "
+        ("partial_bytes", "Bytes of requests that have not arrived completely: bounded by "
          "max_partial_bytes", limits.partial_bytes),
         ("connections_without_request", "Connections that have not completed a request yet",
          len(limits.newcomers)),
@@ -140,7 +140,8 @@ def _limits(bookie: Bookie) -> Iterator[Metric]:
     for name, text, value in (
         ("requests_waited", "Requests that had to wait for room for their answers",
          answers.counters.waited),
-        ("requests_dropped", "Of these, those whose connection ended first",
+        ("requests_dropped", "Requests that waited for room and were dropped because their "
+         "connection ended",
          answers.counters.dropped),
         ("connections_stalled", "Connections that were closed because the client did not take its "
          "answers", answers.counters.stalled),
@@ -158,7 +159,8 @@ def _limits(bookie: Bookie) -> Iterator[Metric]:
 
 def _damage(bookie: Bookie) -> Iterator[Metric]:
     yield gauge("quire_bookie_ledgers_unreadable",
-                "Ledgers here whose metadata the last pass for superfluous copies could not read. "
+                "Ledgers on this bookie whose metadata could not be read by the last pass for "
+                "superfluous copies. "
                 "Their entries are kept.", bookie.ledgers_unreadable)  # fmt: skip
     reports = bookie.damage_reports
     if reports is None:
@@ -185,8 +187,8 @@ def _rollbacks(bookie: Bookie) -> Iterator[Metric]:
                 "Data directories that had gone back in time at the last start.",
                 rollbacks.found)  # fmt: skip
     yield gauge("quire_bookie_log_position_unreported_seconds",
-                "Seconds since the store was last told how far the log has got; 0: it knows "
-                "all of it.", rollbacks.unreported_s)  # fmt: skip
+                "Seconds since the position of the log was last reported to the store; 0 if it "
+                "is up to date.", rollbacks.unreported_s)  # fmt: skip
 
 
 def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
@@ -199,10 +201,11 @@ def _collection(bookie: Bookie, now_s: float) -> Iterator[Metric]:
         ("metadata_went_back", float(guard.went_back)),
     ]
     yield labelled("quire_bookie_garbage_collection_off", "gauge",
-                   "1: this bookie deletes nothing, for this reason, as last looked at.",
+                   "1: this bookie deletes nothing, for this reason, according to the last check.",
                    "reason", reasons)  # fmt: skip
     yield gauge("quire_bookie_metadata_mark_age_seconds",
-                "Since the metadata store took this bookie's newest mark; NaN: it took none yet.",
+                "Seconds since the metadata store took this bookie's newest mark; NaN before the "
+                "first one.",
                 math.nan if guard.raised_s is None
                 else max(now_s - guard.raised_s, 0.0))  # fmt: skip
 
@@ -264,16 +267,19 @@ def _storage_as_apache(bookie: Bookie) -> Iterator[Metric]:
 
 
 def _directory_usage(spaces: Sequence[tuple[str, int, int]]) -> Iterator[Metric]:
-    """Return Apache's metric of each (path, total bytes, free bytes). Apache makes its name of the
-    path, and several paths can give one name: the label tells them apart."""
+    """Return Apache's metric of each (path, total bytes, free bytes).
+
+    Apache makes the metric's name from the path, and several paths can give the same name: the
+    label distinguishes them.
+    """
     families: dict[str, list[Sample]] = {}
     for path, total, free in spaces:
         name = f"bookie_ledger_dir_{re.sub('[^a-zA-Z0-9_]', '_', path)}_usage"
         usage = 100 * (1 - free / total) if total else math.nan
         families.setdefault(name, []).append(Sample(usage, {"directory": path}))
     text = (
-        "Per cent of the file system of a data directory that are used. Apache makes the name "
-        "of the path: the label tells directories apart whose paths give one name."
+        "The used share of the file system of a data directory, in per cent. Apache makes the name "
+        "from the path: the label distinguishes directories whose paths give the same name."
     )
     for name, samples in families.items():
         yield Metric(name, "gauge", text, tuple(samples))

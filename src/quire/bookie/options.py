@@ -1,6 +1,7 @@
-"""What of a bookie's options can be told to be wrong before anything is opened.
+"""Checks of a bookie's options that need no I/O.
 
-Whoever starts a bookie calls `check_bookie`: it touches no disk, no network and no metadata store.
+Call `check_bookie` before starting a bookie: it touches no disk, no network and no metadata store.
+
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from quire.config import BookieConfig
 from quire.errors import UsageError
 
 BOOKIE_ID_BYTES_MAX = 255
-"""The longest id of a new bookie: it is in the metadata of each of its ledgers once for each
-ensemble."""
+"""The longest id of a new bookie, in bytes. A ledger's metadata repeats the id in each ensemble
+that has the bookie."""
 ANY_ADDRESS = ("0.0.0.0", "::")
 SEPARATORS = "\t\n\r\0"
-"""Characters that a cookie cannot hold within the path of a directory."""
+"""The characters that the path of a directory in a cookie cannot contain."""
 
 
 def check_bookie(
@@ -31,10 +32,10 @@ def check_bookie(
     bookie_id: str = "",
     config: BookieConfig | None = None,
 ) -> None:
-    """Check what `run_bookie` is given.
+    """Check the arguments of `run_bookie`.
 
     Raises:
-        UsageError: Something cannot be, or two options contradict each other.
+        UsageError: A value is impossible, or two options contradict each other.
     """
     check_directories(directories)
     if not 0 <= port <= 65535:
@@ -49,7 +50,7 @@ def check_bookie(
 
 
 def check_directories(directories: Sequence[str]) -> None:
-    """Raise UsageError for paths that are empty, repeated, or cannot be in a cookie."""
+    """Raise UsageError for paths that are empty, repeated, or impossible to store in a cookie."""
     if not directories:
         raise UsageError("a bookie needs a data directory")
     seen: dict[str, str] = {}
@@ -59,7 +60,7 @@ def check_directories(directories: Sequence[str]) -> None:
         if any(character in path for character in SEPARATORS):
             raise UsageError(
                 f"{path!r} cannot be a data directory: a tab, the end of a line or a NUL cannot be "
-                "in a cookie"
+                "stored in a cookie. Use another path"
             )
         real = os.path.normpath(os.path.abspath(path))
         if real in seen:
@@ -71,16 +72,16 @@ def check_directories(directories: Sequence[str]) -> None:
 
 
 def check_host(host: str) -> None:
-    """Raise UsageError for what is no host name and no address."""
+    """Raise UsageError for a text that is neither a host name nor an address."""
     if not host or not host.isprintable() or any(character in host for character in " /[]@,;"):
         raise UsageError(
-            f"{host!r} is no host name and no address",
+            f"{host!r} is neither a host name nor an address",
             remedy="Give a name or an address alone: no port, no brackets, no spaces",
         )
     if host.count(":") == 1:
         raise UsageError(
-            f"{host!r} is no host name and no address",
-            remedy="Leave the port out: --port has it",
+            f"{host!r} is neither a host name nor an address",
+            remedy="Leave the port out, and give it with --port",
         )
 
 
@@ -89,7 +90,7 @@ def check_advertised(host: str) -> None:
     check_host(host)
     if host in ANY_ADDRESS:
         raise UsageError(
-            f"clients cannot connect to {host}, which stands for all addresses of a machine",
+            f"clients cannot connect to {host}, which means all addresses of a machine",
             remedy="Advertise a name or an address of this machine, and give --bind " + host,
         )
 
@@ -105,7 +106,7 @@ def check_new_id(bookie_id: str) -> None:
 
 
 def check_config(config: BookieConfig) -> None:
-    """Raise UsageError for numbers that cannot be, and for limits that contradict each other."""
+    """Raise UsageError for impossible numbers, and for limits that contradict each other."""
     for field in fields(config):
         value = getattr(config, field.name)
         number = isinstance(value, int | float) and not isinstance(value, bool)

@@ -76,13 +76,16 @@ class OverReplicated:
         self.waiting = 0
         """That the last pass found, and left to the next."""
         self.unread = Unread()
-        """Ledgers that the last pass skipped: their metadata cannot be read."""
+        """The number of ledgers that the last pass skipped because their metadata cannot be
+        read."""
 
     async def collect(self, log: EventLog) -> list[int]:
-        """One pass; the ledgers that were dropped. Passes must be an interval apart. Raises
-        CollectionOffError while collection is switched off, and MetadataError or CookieError where
-        the store cannot be trusted or does not answer; what was dropped by then is listed in the
-        log. Cancel-safe."""
+        """Make one pass and return the ledgers that were dropped. Passes must be an interval apart.
+
+        Raises CollectionOffError while collection is switched off, and MetadataError or CookieError
+        if the store cannot be trusted or does not answer. The log lists the ledgers that were
+        dropped before the error. Cancel-safe.
+        """
         async with self._passing:
             return await self._collect(log)
 
@@ -105,7 +108,7 @@ class OverReplicated:
             for at in range(0, len(local), READS_MAX):
                 candidates = await self._candidates(local[at : at + READS_MAX])
                 if candidates:
-                    # An older state of the store names bookies that have given their copies up.
+                    # An older store still names bookies that have dropped their copies.
                     await self._guard.check()
                 for ledger_id, now in candidates:
                     if self._seen.get(ledger_id) == now and await self._drop(ledger_id, now):
@@ -165,8 +168,11 @@ class OverReplicated:
             await self._give_back(lock)
 
     async def _renew(self, ledger_id: int, version: int) -> bool:
-        """Write the metadata as it is. False where it is not what had this version any more, or is
-        of another program and larger than may be written."""
+        """Write the metadata unchanged, to raise its version.
+
+        Return False if the store has another version by now, or if another program made the
+        metadata larger than this client may write.
+        """
         try:
             stored = await self._metadata.read_ledger(ledger_id)
             if stored.version != version:

@@ -81,8 +81,8 @@ class RequestsV2:
         self._view = view
 
     def end(self) -> None:
-        """Let the buffer go: it may be large, and the next one may be long in coming. What was
-        accepted was submitted."""
+        """Release the buffer: it may be large, and the next request may come much later. All
+        accepted requests have been submitted."""
         self._view = NOTHING
 
     # -- adds ---------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Finding data directories that went back in time.
+"""Detection of data directories that went back in time.
 
 A directory that was restored from an older copy, or whose newest files were deleted, has the right
-cookie and the right id. It would deny what its bookie acknowledged since. So the bookie keeps a
-mark of each directory in the metadata store (`metadata.bookie_directories.LogMark`):
+cookie and the right id. It would deny entries that its bookie acknowledged since. So the bookie
+keeps a mark of each directory in the metadata store (`metadata.bookie_directories.LogMark`):
 
 - the *incarnation*: a number that rises at each start, and a random value. The directory has the
   same in `current/INCARNATION`. The directory is written first, then the store, and only then the
@@ -11,11 +11,12 @@ mark of each directory in the metadata store (`metadata.bookie_directories.LogMa
   start, within `LOOK_S` of a new segment, every `log_position_interval_s` while the log grows, and
   at a clean stop.
 
-A directory that is behind is treated as one that lost a segment: the log says so from this start
-on, what is not in it is unknown, and autorecovery brings it back (`damage`, `whole`). A store that
-was itself restored from an older copy has marks that are behind, which proves nothing.
+A directory that is behind is treated as one that lost a segment. The log records the loss from this
+start on. The bookie answers "unknown" for entries that the log lacks, and autorecovery restores
+them (`damage`, `whole`). A store that was itself restored from an older copy has marks that are
+behind, which proves nothing.
 
-What a crash can undo unnoticed is what was written after the last report.
+A rollback goes unnoticed if it only undoes what was written after the last report.
 """
 
 from __future__ import annotations
@@ -56,17 +57,17 @@ from quire.storage.seams import Disk
 from quire.storage.spares import may_pass
 
 LOOK_S = 1.0
-"""Seconds between two checks whether the log has begun a new segment. It bounds how often a log
-that fills many segments is reported."""
+"""Seconds between two checks for a new segment of the log. This bounds how often the position of a
+busy log is reported."""
 REPORT_ATTEMPTS = 5
-"""How often a report is written again where somebody else has changed the record meanwhile."""
+"""The number of times that a report is retried when another process has changed the record."""
 LAST_REPORT_S = 2.0
-"""Seconds that a clean stop waits for its last report."""
+"""Seconds that a clean stop waits for its last report to be stored."""
 
 
 @dataclass(slots=True)
 class Known:
-    """One directory, and what was known of it when it was checked."""
+    """One directory, and what the store knew about it when it was checked."""
 
     directory_id: str
     incarnation: int
@@ -76,8 +77,11 @@ class Known:
 
 
 def why_behind(mark: LogMark, here: Incarnation | None) -> str:
-    """Say why a directory of this incarnation went back in time, as far as that can be told without
-    its log: a sentence that goes on after the path. "": it did not."""
+    """Return why a directory with this incarnation went back in time, as far as that is visible
+    without reading its log.
+
+    The result is the rest of a sentence that begins with the path, or "" if it did not go back.
+    """
     if mark.lost:
         return mark.lost
     if here is None:
@@ -107,8 +111,10 @@ def expected_of(mark: LogMark | None, here: Incarnation | None) -> Expected:
 
 
 def expected_in(disk: Disk, known: BookieDirectories) -> Expected:
-    """Return what the log in this directory should hold, whether a bookie runs on it or not.
-    `StorageError` where it is no directory of ours; `OSError`."""
+    """Return what the log in this directory should hold, whether or not a bookie runs on it.
+
+    Raises StorageError if it is not a directory of Quire, and OSError.
+    """
     identity = read_identity(disk)
     mark = None if identity is None else known.marks.get(identity.name)
     if mark is None:
@@ -144,16 +150,18 @@ class Rollbacks:
         self._disks: dict[str, Disk] = {}
         self._failing = False
         self._replaced = False
-        """Another process has started a directory of this bookie: nothing is reported any more."""
+        """Whether another process has started a directory of this bookie. Then reports end."""
         self.reported_s = 0.0
-        """The last moment, by the monotonic clock, up to which everything was reported."""
+        """The last monotonic time up to which everything was reported."""
         self.found = 0
-        """Directories that had gone back in time at this start."""
+        """The number of directories that had gone back in time at this start."""
 
     async def check(self, disks: Sequence[Disk]) -> None:
-        """Tell the store how far the log of each of these directories should go. Call this before
-        the log is read. A directory that cannot be read is put aside. `StorageError`: there is no
-        other; MetadataError."""
+        """Tell the `LedgerStore` how far the log of each of these directories should go.
+
+        Call this before the log is read. A directory that cannot be read is put aside. Raises
+        StorageError if no directory is left, and MetadataError.
+        """
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         value = BookieDirectories() if found is None else found.value
         for disk in disks:
@@ -176,13 +184,16 @@ class Rollbacks:
         self._disks[disk.path] = disk
 
     async def begin(self, random_bytes: Callable[[int], bytes], went_back: Sequence[str]) -> None:
-        """Give each directory that was read a new incarnation. Call this after the log was read and
-        before anything is served. Durable in both places on return. `StorageError`; `CookieError`:
-        another process has changed the record meanwhile; MetadataError."""
+        """Give each directory that was read a new incarnation.
+
+        Call this after the log was read and before anything is served. The incarnation is durable
+        in the directory and in the metadata store on return. Raises CookieError if another process
+        has changed the record meanwhile, StorageError, and MetadataError.
+        """
         for why in went_back:
             self._log(
                 "directory_went_back", bookie=self._bookie_id, why=why,
-                what="what it does not have counts as lost until autorecovery has brought it back",
+                what="entries that it lacks count as lost until autorecovery has copied them back",
             )  # fmt: skip
         self.found = len(went_back)
         for path, position in self._store.positions().items():
@@ -216,8 +227,8 @@ class Rollbacks:
         self.reported_s = self._monotonic()
 
     def _unchanged(self, path: str) -> Incarnation | None:
-        """Return the incarnation that the directory keeps; None where it is behind the store's,
-        which then stays as it is."""
+        """Return the incarnation that the directory keeps, or None if it is behind the store's,
+        which then stays unchanged."""
         disk, known = self._disks[path], self._known[path]
         mark = None if self._found is None else self._found.value.marks.get(known.directory_id)
         try:
@@ -236,7 +247,7 @@ class Rollbacks:
 
     @property
     def unreported_s(self) -> float:
-        """The seconds since the last report; 0: nothing was written since."""
+        """The seconds since the last report; 0 if nothing was written since."""
         return self._monotonic() - self.reported_s if self._moved() else 0.0
 
     def _moved(self) -> dict[str, LogMark]:
@@ -261,8 +272,8 @@ class Rollbacks:
         return False
 
     async def run(self) -> None:
-        """Report how far the log has got, until cancelled. A store that cannot be reached is asked
-        again at the next look."""
+        """Report how far the log has got, until cancelled. If the store cannot be reached, the next
+        round tries again."""
         while not self._replaced:
             await asyncio.sleep(LOOK_S)
             moved = self._moved()
@@ -298,7 +309,7 @@ class Rollbacks:
                 else:
                     break
             else:
-                raise MetadataError("its record was changed again and again")
+                raise MetadataError("other processes kept changing the record of its directories")
         except QuireError as error:
             for path, old in before.items():
                 self._known[path].mark = old
@@ -316,7 +327,7 @@ class Rollbacks:
         return True
 
     async def _reload(self, before: Mapping[str, LogMark | None]) -> bool:
-        """Read the record again. False: it is not this process's any more."""
+        """Read the record again. Return False if it no longer belongs to this process."""
         self._found = found = await read_directories(self._metadata, self._bookie_id)
         for path, mark in before.items():
             known = self._known[path]

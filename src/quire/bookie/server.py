@@ -63,7 +63,7 @@ SERVE_EARLY_AFTER_S = 1.0
 whole cluster that there is one bookie more to read from, and then that it takes adds, too."""
 
 UNNAMED_TOLD = 100
-"""Ledgers that one line of the log names where a pass may not drop them."""
+"""The number of ledgers that one log line names if a pass may not drop them."""
 
 LoadingBar = Callable[[], AbstractContextManager[Callable[[int], None]]]
 """Shown while the log is loaded: it is told the per cent."""
@@ -129,7 +129,7 @@ class Bookie:
         self._early: EarlyStore | None = None
         self._recovered = False
         self._begun = False
-        """Whether the cluster knows of this start."""
+        """Whether this start is recorded in the cluster."""
         self._serving = False
         self.held_readonly = False
         self.others: tuple[Endpoint, ...] = ()
@@ -138,11 +138,11 @@ class Bookie:
         self._doubts = Doubts(config.gc_interval_s, clock.monotonic)
         self._collecting = asyncio.Lock()
         self._collection_off = False
-        """Whether the log was told that nothing is collected."""
+        """Whether the log already says that garbage collection is off."""
         self._orders: Orders | None = None
         self._over_replicated: OverReplicated | None = None
         self.collection: CollectionGuard | None = None
-        """Whether garbage may be collected; None before the directories were checked."""
+        """The guard of garbage collection; None before the directories were checked."""
         self.damage_reports: DamageReports | None = None
         self.rollbacks: Rollbacks | None = None
         self._tasks = TaskSet()
@@ -283,7 +283,8 @@ class Bookie:
         self._log("serving", bookie=self.bookie_id, metadata=self.metadata.uri)
 
     def _guard(self, disks: Sequence[Disk]) -> CollectionGuard:
-        """With these directories, which are this bookie's own."""
+        """Return the guard of garbage collection for these directories, which belong to this
+        bookie."""
         return CollectionGuard(
             self.metadata,
             self.bookie_id,
@@ -296,7 +297,7 @@ class Bookie:
         )
 
     async def _keep_mark(self, data: bytes) -> None:
-        """Write it into every directory that serves, on a thread where there is one."""
+        """Write the data into every directory in use, on a thread if there is one."""
         serving = {one.path for one in self.store.directories() if one.state != "failed"}
         disks = [disk for disk in self._disks if disk.path in serving]
         if self._reader is None:
@@ -418,7 +419,8 @@ class Bookie:
             self._log("stopped", bookie=self.bookie_id)
 
     async def collect_garbage(self) -> str:
-        """Make one pass now. Return '' or why nothing was deleted, which the log has as well."""
+        """Make one pass now. Return '', or the reason why nothing was deleted, which is also
+        logged."""
         assert self.collection is not None
         try:
             async with self._collecting:
@@ -446,11 +448,12 @@ class Bookie:
 
     @property
     def ledgers_unreadable(self) -> int:
-        """The ledgers here whose metadata the last pass for superfluous copies could not read."""
+        """The number of ledgers on this bookie whose metadata the last pass for superfluous copies
+        could not read."""
         return 0 if self._over_replicated is None else len(self._over_replicated.unread)
 
     async def _tell_unnamed(self) -> None:
-        """Name in the log what an operator has to look at before the store is accepted."""
+        """Log the ledgers that an operator has to examine before accepting the store."""
         try:
             found = await unnamed_ledgers(self.store, self.metadata, self._instance_id)
         except QuireError as error:

@@ -1,10 +1,11 @@
-"""Replicas that deny an entry which another replica has: asked again before anything follows.
+"""Checks of replicas that deny an entry which another replica has.
 
-A ledger may be closed while a member of its ensemble still writes what an ack quorum has: such a
-replica merely lags, and has everything a moment later. So a denial concludes nothing by itself. In
-the background, where no reader waits, the metadata is read again (the bookie may have been
-replaced) and the bookie is asked again, up to `CHECKS` times, each pause twice the one before. Only
-a replica that denies the entry each time is called missing, and reported for repair.
+A ledger may be closed while a member of its ensemble still writes entries that an ack quorum has.
+Such a replica merely lags, and has everything a moment later. So a single denial proves nothing. In
+the background, where no reader waits, the metadata is read again, because the bookie may have been
+replaced. Then the bookie is asked again, up to `CHECKS` times, with each pause twice as long as the
+one before. Only a replica that denies the entry each time is called missing, and reported for
+repair.
 """
 
 from __future__ import annotations
@@ -20,22 +21,25 @@ from quire.tasks import TaskSet
 CHECKS = 3
 """The number of times that a bookie is asked again before its replica counts as missing."""
 PENDING_MAX = 1_000
-"""Replicas that wait to be asked again. A denial by more of them concludes nothing for now; the
-next read that meets one begins anew."""
+"""The number of replicas that may wait to be asked again. Denials beyond it are ignored for now;
+the next read that meets one starts over."""
 CONFIRMED_MAX = 100_000
-"""Replicas that are known to be missing; then it begins anew."""
+"""The number of missing replicas to remember. When it is reached, all of them are forgotten."""
 COUNTED_MAX = 10_000
-"""Bookies whose lagging replicas are counted one by one."""
+"""The number of bookies whose lagging replicas are counted separately."""
 
 Replica = tuple[int, str]
-"""A ledger, and a bookie that should have its entries."""
+"""A ledger and a bookie that should have its entries."""
 AskAgain = Callable[[], Awaitable[bool | None]]
-"""True: it still denies the entry, and should have it. False: it has the entry, or need not have
-it any more. None: that could not be found out."""
+"""A function that asks a replica again.
+
+It returns True if the replica still denies the entry and should have it. It returns False if the
+replica has the entry, or need not have it any more, and None if the check failed.
+"""
 
 
 class Absences:
-    """What one client knows of replicas that deny entries."""
+    """The replicas that have denied entries to one client."""
 
     def __init__(self, config: ClientConfig, tasks: TaskSet) -> None:
         self._pause_s = config.absence_recheck_s
@@ -44,7 +48,7 @@ class Absences:
         self._confirmed: set[Replica] = set()
         self._lags: dict[str, int] = {}
         self.lagged = 0
-        """Replicas that denied an entry and had it when they were asked again."""
+        """The number of replicas that denied an entry and had it when they were asked again."""
 
     def denied(
         self,
@@ -55,8 +59,11 @@ class Absences:
         confirmed: Callable[[], None],
         checks: int = CHECKS,
     ) -> None:
-        """Note a denial. `confirmed` is called once it was repeated `checks` times, or at once
-        where the replica is known to be missing. Does not wait."""
+        """Record a denial, without waiting.
+
+        `confirmed` is called when the denial was repeated `checks` times, or immediately if the
+        replica is known to be missing.
+        """
         replica = (ledger_id, bookie)
         if replica in self._confirmed or not self._pause_s:
             confirmed()

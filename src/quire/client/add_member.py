@@ -105,7 +105,7 @@ class Member:
         session = self.session
         session.lose_route()
         if not self.gone:
-            # One that is closed while nothing is outstanding says little about the bookie: it, or
-            # something in between, may end connections that are idle.
+            # A connection that closes while nothing is outstanding says little about the bookie:
+            # the bookie, or something in between, may close idle connections.
             idle = session.pipeline.outstanding_since(self.index) is None
             session.on_failure(self, error, may_return=idle)

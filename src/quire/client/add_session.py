@@ -131,7 +131,8 @@ class AddSession:
         self.met = False
         """Some member was connected to: those that cannot be had now may come back."""
         self.no_room: MetadataTooLargeError | None = None
-        """An ensemble change did not fit into the ledger's metadata: there will be no other one."""
+        """Whether an ensemble change did not fit into the ledger's metadata. Then no other is
+        tried."""
         self.spans = pool.tracing.of_session(self.ledger_id)
         self._stopped = False
         self.causes: dict[str, BaseException | str] = {}
@@ -341,8 +342,11 @@ class AddSession:
     # -- failures -----------------------------------------------------------------------------
 
     def on_failure(self, member: Member, error: QuireError, *, may_return: bool = False) -> None:
-        """`may_return`: only the connection is lost, as far as is known; the same bookie is tried
-        over a new one before it is replaced."""
+        """Handle a failed member.
+
+        `may_return` says that only the connection is known to be lost: the same bookie is tried
+        over a new connection before it is replaced.
+        """
         if self.failure is not None or member.gone:
             return
         self.causes[member.bookie_id] = error

@@ -1,19 +1,18 @@
-"""Members of an ensemble that cannot be had: what an `AddSession` does without them, and how they
-come back.
+"""Rejoining of ensemble members that became unreachable, and writing without them.
 
-While every write set has its ack quorum the session goes on with fewer. Where it has not, and no
-other bookie can take a place, nothing is acknowledged, and the members are tried again for a while:
-connections to several bookies that break at one moment mostly do so for what is between (a switch
-that restarts), and the bookies live. Apache's client gives the ledger up there (replication spec,
-4.2).
+While every write set has its ack quorum the session continues with fewer members. If one has not,
+and no other bookie can replace a member, nothing is acknowledged, and the members are tried again
+for a while. Connections to several bookies that break at the same moment usually break because of
+the network between (a switch restarts), and the bookies are alive. Apache's client gives up the
+ledger in this case (replication spec, 4.2).
 
-A ledger whose metadata has no room to name another ensemble is treated alike (`no_room`): its
-members are tried again, and other bookies are left alone.
+A ledger whose metadata has no room to name another ensemble is treated in the same way (`no_room`):
+its members are tried again, and no other bookie is used.
 
-Nothing is changed in the metadata by that, and nothing is taken on trust. What a member had
-acknowledged is on its disk, and counts; with deferred sync it may be gone, and counts for nothing
-(`DeferredPipeline.park`). A member that is back, restarted or not, is sent everything behind the
-last confirmed entry; and it refuses it if somebody fenced the ledger meanwhile.
+This changes nothing in the metadata, and relies on no assumption about the members. Entries that a
+member had acknowledged are on its disk, and count. With deferred sync they may be gone, and do not
+count (`DeferredPipeline.park`). A member that returns, restarted or not, is sent everything after
+the last confirmed entry. It refuses these entries if the ledger was fenced meanwhile.
 """
 
 from __future__ import annotations

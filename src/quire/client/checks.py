@@ -1,5 +1,4 @@
-"""What of a client's configuration and of a new ledger can be told to be wrong before anything is
-opened, connected to or created."""
+"""Checks of a client's configuration and of a new ledger that need no I/O."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ def check_config(config: ClientConfig) -> None:
     """Check the configuration of a client.
 
     Raises:
-        UsageError: A number cannot be, or there is no such placement policy.
+        UsageError: A number is impossible, or the placement policy does not exist.
         TlsConfigError: A file cannot be used.
     """
     _check_numbers(config, "")
@@ -46,7 +45,7 @@ def check_format(version: int) -> None:
 def check_new_ledger(
     password: bytes, custom: Mapping[str, bytes] | None, ledger_id: int | None
 ) -> None:
-    """Raise UsageError for what the metadata of a ledger cannot hold."""
+    """Raise UsageError for values that the metadata of a ledger cannot hold."""
     if not isinstance(password, bytes):
         raise UsageError(
             f"a password is bytes, not {type(password).__name__}",
@@ -63,7 +62,7 @@ def check_new_ledger(
         try:
             key.encode()
         except UnicodeEncodeError:
-            raise UsageError(f"the key {key!r} of custom metadata is no Unicode text") from None
+            raise UsageError(f"the key {key!r} of custom metadata is not Unicode text") from None
 
 
 def _check_numbers(config: ClientConfig | PlacementConfig, table: str) -> None:

@@ -196,22 +196,25 @@ class Client:
         """Open a ledger for reading.
 
         With `recover` the writer is fenced, if there is one, and the ledger is closed at a place
-        that includes every acknowledged entry: use it to take over from a writer that died. Without
-        it a ledger that is still written is read up to what is known to be acknowledged now.
+        that includes every acknowledged entry. Use it to take over from a writer that died. Without
+        it a ledger that is still written is read up to the last entry that is known to be
+        acknowledged now.
 
-        `assume_liars` (default: that of the configuration) bookies of each ensemble may lie: deny
-        what they acknowledged, or make up entries and digests. Then nothing acknowledged is lost by
-        it, and nothing made up is read; more bookies have to answer, and agree.
+        `assume_liars` is the number of Byzantine bookies that each ensemble may have (default: that
+        of the configuration). They may deny entries that they acknowledged, or invent entries and
+        digests. The client then loses no acknowledged entry and reads no invented one, but more
+        bookies have to answer and agree.
 
-        `unverified_password`: recover also where nobody can check the password. That is so for an
-        empty ledger whose metadata stores no password (format 1): the bookies know the password of
-        a ledger from its entries. Recovery closes such a ledger as empty.
+        `unverified_password` also recovers a ledger whose password cannot be checked. That is an
+        empty ledger whose metadata stores no password (format 1), because bookies know the password
+        of a ledger from its entries. Recovery closes such a ledger as empty.
 
-        Raises NoSuchLedgerError, UnauthorizedError (wrong password, or one that nobody can check),
-        RecoveryError or ReadError (too few bookies answer; nothing is lost, open again),
-        LedgerRecreatedError (it was deleted meanwhile, and its id was used again), UsageError where
-        the ack quorum is too small for so many liars. Without `recover`, no bookie checks the
-        password of a ledger whose metadata stores none. Cancel-safe.
+        Raises NoSuchLedgerError, and UnauthorizedError if the password is wrong or cannot be
+        checked. Raises RecoveryError or ReadError if too few bookies answer: nothing is lost, open
+        the ledger again. Raises LedgerRecreatedError if the ledger was deleted meanwhile and its id
+        was used again, and UsageError if the ack quorum is too small for `assume_liars`. Without
+        `recover`, no bookie checks the password of a ledger whose metadata stores none.
+        Cancel-safe.
         """
         self._check_open()
         with self._pool.tracing.span("open_ledger", ledger_id=ledger_id, recover=recover) as span:
@@ -279,9 +282,9 @@ class Client:
         """Remove the ledger from the metadata; bookies free its space at their next garbage
         collection. A ledger that does not exist is success. Cancel-safe.
 
-        This is the primitive that streams, objects and datasets use themselves: it deletes also
-        what one of them needs, and asks for no password. `quire.streams.owners.refuse_owned` says
-        whether somebody needs a ledger; `quire ledger delete` and the HTTP API ask it first."""
+        Streams, objects and datasets use this method themselves, so it also deletes ledgers that
+        one of them needs, and it requires no password. `quire.streams.owners.refuse_owned` checks
+        whether a ledger has an owner; `quire ledger delete` and the HTTP API call it first."""
         self._check_open()
         with self._pool.tracing.span("delete_ledger", ledger_id=ledger_id):
             await self.metadata.delete_ledger(ledger_id)

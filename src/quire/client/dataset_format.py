@@ -31,9 +31,9 @@ from quire.errors import MetadataError, UsageError
 
 FORMAT = 1
 VALUE_BYTES_MAX = 900_000
-"""The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes; the
-rest is kept for the ids of ledgers that are being deleted, so that a dataset whose head is full can
-still be swept, overwritten and dropped."""
+"""The largest head, in bytes, that a publication may leave. Every store takes 1,000,000 bytes. The
+rest is reserved for the ids of ledgers that are being deleted, so that a dataset with a full head
+can still be swept, overwritten and dropped."""
 SWEPT_BYTES_MAX = 1_000_000
 """The largest head, in bytes, while ledgers are being deleted."""
 INLINE_BYTES_MAX = 64 * 1024
@@ -44,10 +44,11 @@ TRANSACTIONS_MAX = 1_000
 """Transaction keys remembered by a dataset; the oldest is forgotten first."""
 TRANSACTION_KEY_BYTES_MAX = 256
 TRANSACTION_KEY_STORED_BYTES_MAX = 320
-"""The largest size, in bytes, of a transaction key as it is stored, where a quote takes two bytes
+"""The largest size, in bytes, of a transaction key as it is stored. There a quote takes two bytes
 and a control character six."""
 NAME_BYTES_MAX = 4_096
-"""The limit of a dataset's name in UTF-8. The metadata of each ledger repeats the name."""
+"""The largest size, in bytes of UTF-8, of a dataset's name. The metadata of each ledger repeats
+it."""
 NO_HEAD = "new"
 CONDEMNED_MAX = 1_000
 """Ledgers that are being deleted at one time."""
@@ -116,7 +117,7 @@ class Head:
 
 
 def check_dataset_name(name: str) -> str:
-    """Return `name`. UsageError where no metadata store can hold a dataset of that name."""
+    """Return `name`. Raises UsageError if no metadata store can hold a dataset of that name."""
     if not name or name in (".", "..") or "/" in name or not name.isprintable():
         raise UsageError(
             f"{name!r} cannot be the name of a dataset",
@@ -130,7 +131,8 @@ def check_dataset_name(name: str) -> str:
 
 
 def check_transaction_key(txn: str) -> str:
-    """Return `txn`. UsageError unless `TRANSACTIONS_MAX` keys of this size fit into one head."""
+    """Return `txn`. Raises UsageError unless `TRANSACTIONS_MAX` keys of this size fit into one
+    head."""
     size, stored = len(txn.encode()), len(_dump(txn)) - len('""')
     if not txn or size > TRANSACTION_KEY_BYTES_MAX:
         raise UsageError(
@@ -148,7 +150,7 @@ def check_transaction_key(txn: str) -> str:
 
 
 def encode_head(name: str, head: Head, bytes_max: int = SWEPT_BYTES_MAX) -> bytes:
-    """Return the head's stored form. `UsageError` if it has more than `bytes_max` bytes."""
+    """Return the head's stored form. Raises UsageError if it has more than `bytes_max` bytes."""
     data = _dump(
         {
             "format": FORMAT,

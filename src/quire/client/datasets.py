@@ -63,7 +63,7 @@ JOB_KEY = "quire.job"
 """Custom metadata of a ledger: the one job that wrote it."""
 
 IDS_NAMED_MAX = 10
-"""Ledger ids that one message lists."""
+"""The number of ledger ids that one message lists."""
 
 logger = logging.getLogger("quire.datasets")
 
@@ -102,7 +102,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What a sweep did."""
+    """The result of a sweep."""
 
     deleted: list[int]
     """The ids of the deleted ledgers, ascending."""
@@ -147,8 +147,11 @@ class Datasets:
         return (await self._head(name))[0].transactions.get(txn)
 
     async def list_datasets(self) -> list[str]:
-        """The names of all datasets, sorted. Reads each head. One that cannot be read is listed
-        too, with a warning in the log: `read` says what is wrong with it. Cancel-safe."""
+        """Return the sorted names of all datasets. Reads each head.
+
+        A dataset that cannot be read is listed too, with a warning in the log: `read` reports what
+        is wrong with it. Cancel-safe.
+        """
         names = await self._store.list_values((HEADS,))
         skipped: list[Skipped] = []
 
@@ -259,8 +262,8 @@ class Datasets:
         keep: Iterable[int] = (),
         look_at_most: int | None = None,
     ) -> list[int]:
-        """Delete the ledgers that `sweep` deletes; their ids. A warning in the log names what was
-        skipped."""
+        """Delete the ledgers that `sweep` deletes, and return their ids. A warning in the log names
+        the skipped items."""
         swept = await self.sweep(
             older_than_s, name=name, job=job, first=first, keep=keep, look_at_most=look_at_most
         )
@@ -280,15 +283,16 @@ class Datasets:
         """Delete ledgers that were written for a dataset (custom metadata `quire.dataset`), are
         older than the limit and not published.
 
-        A ledger or a dataset that cannot be read is skipped, and the sweep goes on. The ledgers
+        A ledger or a dataset that cannot be read is skipped, and the sweep continues. The ledgers
         that were written for such a dataset are kept: it may hold them.
 
-        Ledgers of a job that still runs are unpublished as well: the limit must be longer than
-        the longest job. A job whose ledgers were swept fails to publish, it publishes no holes.
+        Ledgers of a job that still runs are unpublished as well, so the limit must be longer than
+        the longest job. A job whose ledgers were swept fails to publish: it never publishes gaps.
         Reads the metadata of every ledger from `first` on, of `look_at_most`. `name` and `job`
-        narrow the sweep. Ledgers that say nothing of a dataset, or have no creation time, are
-        never touched. CollectionOffError, MetadataWentBackError: nothing may be deleted by this
-        metadata store; a sweep of one `job`, which runs behind it, then deletes nothing.
+        narrow the sweep. Ledgers whose metadata names no dataset, or that have no creation time,
+        are never touched. Raises CollectionOffError or MetadataWentBackError if nothing may be
+        deleted according to this metadata store. A sweep of one `job`, which runs after the job,
+        then deletes nothing.
         """
         if name is not None:
             check_dataset_name(name)

@@ -49,7 +49,7 @@ READ_RETRY_DELAY_S = 0.1
 """Before the second attempt; it doubles."""
 
 FeedKey = tuple[int, tuple[int, int], DigestType, bytes, Doubt]
-"""Ledger, creation of it, digest, password, and how far bookies are believed."""
+"""The ledger, its creation, its digest and password, and the trust model for bookies."""
 
 
 class Feeds:

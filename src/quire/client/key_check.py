@@ -1,8 +1,8 @@
 """Check a password against the bookies, for a ledger whose metadata has none.
 
 Format 1 of the metadata stores no password. The bookies that hold an entry of the ledger know its
-master key. A bookie that knows nothing of the ledger takes the key of the first request that fences
-it: without this check, recovery with a wrong password would close an empty ledger, and leave the
+master key. A bookie that does not know the ledger accepts the key of the first request that fences
+it. Without this check, recovery with a wrong password would close an empty ledger and leave the
 wrong key on its bookies.
 """
 
@@ -43,7 +43,7 @@ async def check_key(
             if isinstance(error, UnauthorizedError):
                 raise error
     raise UnauthorizedError(
-        f"nobody can tell whether this is the password of ledger {ledger_id}: its metadata stores "
+        f"the password of ledger {ledger_id} cannot be checked: its metadata stores "
         "none, and no bookie that answered knows the ledger. Nothing was changed",
         ledger_id=ledger_id,
         causes=dict(failed),
@@ -68,7 +68,7 @@ async def _accepts(
             except NoLedgerAnswer:
                 return False
             except NoEntryAnswer:
-                pass  # it knows the ledger, for instance by an explicit LAC
+                pass  # it knows the ledger, for example from an explicit LAC
             try:
                 await channel.read(ledger_id, LAST_ENTRY, Flag.DO_FENCING, key)
             except NoEntryAnswer:

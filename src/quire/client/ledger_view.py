@@ -35,18 +35,19 @@ class LedgerView:
         return self._stored.value.closed
 
     async def refresh(self) -> bool:
-        """Read the metadata again. Whether the segments or the state changed. Raises
-        LedgerRecreatedError when another ledger has the id by now."""
+        """Read the metadata again, and return whether the segments or the state changed. Raises
+        LedgerRecreatedError if another ledger has the id by now."""
         return self.adopt(await self.store.read_ledger(self.ledger_id))
 
     @property
     def creation(self) -> tuple[int, int]:
-        """What tells the ledger from others that had, or get, its id."""
+        """The creation of this ledger. It differs from that of any other ledger with the same
+        id."""
         return self._stored.value.ctoken, self._stored.created
 
     def adopt(self, stored: Versioned[LedgerMetadata]) -> bool:
-        """Take over metadata, unless newer is known. Whether anything changed. Raises
-        LedgerRecreatedError for the metadata of another ledger with the same id."""
+        """Take over metadata unless newer metadata is known, and return whether anything changed.
+        Raises LedgerRecreatedError for the metadata of another ledger with the same id."""
         check_same_creation(self.ledger_id, self._stored, stored)
         if stored.version < self._stored.version:
             return False
@@ -70,9 +71,11 @@ class LedgerView:
             self.last_add_confirmed = lac
 
     def learn(self, other: LedgerView) -> bool:
-        """Take over what another view of this ledger knows, which rests on the same digests.
-        Whether anything changed: the LAC, the segments or the state. Raises LedgerRecreatedError
-        where that is the view of another ledger with the same id."""
+        """Take over what another view of this ledger knows, based on the same digests.
+
+        Return whether the LAC, the segments or the state changed. Raises LedgerRecreatedError if
+        the other view is of another ledger with the same id.
+        """
         if other._stored is not self._stored:
             check_same_creation(self.ledger_id, self._stored, other._stored)
         before = self.last_add_confirmed

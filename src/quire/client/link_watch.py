@@ -1,7 +1,8 @@
-"""Finding connections that died silently, and replacing them.
+"""Detection and replacement of connections that died silently.
 
-A firewall forgets a flow, a bookie comes back at another address, a machine loses its power: the
-connection stays open here, and nothing comes over it any more. TCP notices after many minutes.
+A firewall forgets a flow, a bookie comes back at another address, or a machine loses its power. The
+connection stays open here, but nothing comes over it any more. TCP notices that only after many
+minutes.
 
     nothing comes for `silent_link_s` after a request   the connection is examined
     nothing came for `idle_link_s`                      it is examined before it is used again
@@ -9,11 +10,11 @@ connection stays open here, and nothing comes over it any more. TCP notices afte
     the bookie registers at another address             it is given up at once
 
 An examination sends one cheap request (`Link.probe`). If nothing at all comes within
-`probe_timeout_s`, a second connection is made and probed. Only where that one answers is the old
-one given up: then the connection was at fault. Where neither answers the bookie is at fault, and
-the time-outs of the requests decide, as they do for a bookie that hangs. Where the system says that
-the probe arrived (TCP_INFO), the connection gets a second examination before it is given up: a
-bookie does not read from its connections while its disk keeps it waiting.
+`probe_timeout_s`, a second connection is made and probed. The old one is given up only if the new
+one answers: then the old connection was at fault. If neither answers, the bookie is at fault, and
+the time-outs of the requests decide, as for any bookie that hangs. If the system reports that the
+probe arrived (TCP_INFO), the connection gets a second examination before it is given up, because a
+bookie does not read from its connections while it waits for its disk.
 
 There is one timer for all connections of a client, and nothing is done per request.
 """
@@ -40,7 +41,7 @@ LOOKS = 5
 LOOK_MIN_S = 0.02
 """The shortest time between two looks, whatever the time-outs are."""
 SILENCE_PART, PROBE_PART = 0.5, 0.2
-"""The largest parts of a request's time-out that silence and a probe may take. Together they leave
+"""The largest shares of a request's time-out that silence and a probe may take. The rest leaves
 time to ask again over a new connection."""
 
 
@@ -57,7 +58,7 @@ class Links(Generic[L]):
         return self._find(bookie_id, adds_of, trusted=True)
 
     def find_doubtful(self, bookie_id: str, adds_of: int | None) -> L | None:
-        """A connection that is to be examined before it is used."""
+        """A connection that must be examined before it is used."""
         return self._find(bookie_id, adds_of, trusted=False)
 
     def _find(self, bookie_id: str, adds_of: int | None, *, trusted: bool) -> L | None:
@@ -85,7 +86,7 @@ class Links(Generic[L]):
         self._links.setdefault(link.bookie_id, []).append(link)
 
     def close(self) -> list[L]:
-        """Close all of them. The result may have something to send still."""
+        """Close all connections. Those that are returned may still have data to send."""
         closed = [link for links in self._links.values() for link in links]
         for link in closed:
             link.close()
@@ -95,25 +96,25 @@ class Links(Generic[L]):
 
 @dataclass(slots=True)
 class _Seen:
-    """What one connection had done at the last look."""
+    """The activity of one connection, as of the last check."""
 
     links: Links[Any]
     heard_at: float
     quiet_since: float | None
-    """When the silence began that an examination has to explain. None: nothing is to be expected,
-    as far as is known."""
+    """The time at which the silence began, or None if no answer is expected."""
     received_bytes: int = 0
     writes: int = 0
     slow: bool = False
-    """The last probe was not answered, although TCP carried it to the bookie's system."""
+    """Whether the last probe was not answered although TCP delivered it to the bookie's system."""
 
 
 Connect = Callable[[str, Callable[[str], Link]], Awaitable[Link]]
-"""Connects to a bookie with what the second argument makes. Raises BookieUnavailableError."""
+"""A function that connects to a bookie, with the protocol that its second argument creates. It
+raises BookieUnavailableError."""
 
 
 class LinkWatch:
-    """Watches all connections of one client to bookies."""
+    """The watch over all connections of one client to bookies."""
 
     def __init__(
         self, config: ClientConfig, connect: Connect, tasks: TaskSet, counters: ClientCounters
@@ -132,7 +133,7 @@ class LinkWatch:
         self._closed = False
 
     def add(self, link: L, links: Links[L]) -> None:
-        """Watch this connection from now on, and let `links` give it to those who ask."""
+        """Watch this connection from now on, and let `links` return it to callers."""
         links.add(link)
         if not self.silence_s:
             return
@@ -152,7 +153,7 @@ class LinkWatch:
         self._seen.clear()
 
     def suspect(self, link: Link) -> None:
-        """Examine this connection soon: there is a reason to believe that it died."""
+        """Examine this connection soon, because it has probably died."""
         if not self._closed and link in self._seen and link not in self._examined:
             link.trusted = False
             self._counters.links_examined += 1
@@ -201,17 +202,18 @@ class LinkWatch:
         if await self._answers(link):
             seen.slow = False
         elif link.flows and not seen.slow:
-            seen.slow = True  # a bookie whose disk hangs, most likely: the next one decides
+            # Most likely the disk of the bookie hangs: the next examination decides.
+            seen.slow = True
         elif (fresh := await self._fresh(link, seen)) is not None:
             if link.received_bytes != heard:
-                fresh.close()  # the old one was slow, and one is enough
+                fresh.close()  # the old connection was only slow, and one is enough
                 return
             self.add(fresh, seen.links)
             self._count_silent(link)
             link.give_up("nothing comes over it any more, while a new one is answered")
 
     def _conclude(self, link: Link, seen: _Seen, heard: int) -> None:
-        """The examination is over. Where nothing was heard the next one has time, too."""
+        """End the examination. If nothing was heard, the next one gets its full time as well."""
         del self._examined[link]
         link.trusted = True
         now = asyncio.get_running_loop().time()
@@ -224,7 +226,7 @@ class LinkWatch:
             log_event(logging.WARNING, "connection_silent", bookie=link.bookie_id)
 
     async def _answers(self, link: Link) -> bool:
-        """Whether anything comes over this connection within the time of a probe."""
+        """Return whether anything arrives over this connection within the time of a probe."""
         heard = link.received_bytes
         try:
             async with asyncio.timeout(self.probe_s):
@@ -234,7 +236,7 @@ class LinkWatch:
         return link.received_bytes != heard
 
     async def _fresh(self, link: Link, seen: _Seen) -> Link | None:
-        """A new connection to the same bookie that answers; None where there is none."""
+        """Return a new connection to the same bookie that answers a probe, or None."""
         try:
             fresh = await self._connect(link.bookie_id, seen.links.make)
         except QuireError:

@@ -228,7 +228,7 @@ class BookiePool:
     async def ask_many(
         self, bookie_id: str, ledger_id: int, entries: list[int], flags: int = 0, key: bytes = b""
     ) -> list[bytes | BaseException]:
-        """Single reads, as `BookieChannel.read_many`, repeated as `ask` does."""
+        """Read single entries as `BookieChannel.read_many` does, repeated as in `ask`."""
 
         async def read(channel: BookieChannel) -> list[bytes | BaseException]:
             answers = await channel.read_many(ledger_id, entries, flags, key)
@@ -242,21 +242,21 @@ class BookiePool:
     async def ask_control(
         self, bookie_id: str, call: Callable[[ControlChannel], Awaitable[T]]
     ) -> T:
-        """The same for protocol v3."""
+        """Make a protocol v3 request that may be repeated, as `ask` does."""
         try:
             return await call(await self.control(bookie_id))
         except SilentConnectionError:
             return await call(await self.control(bookie_id))
 
     def suspect(self, bookie_id: str) -> None:
-        """A request to this bookie was not answered in time: examine the connections to it."""
+        """Examine the connections to this bookie, because a request was not answered in time."""
         for links in (self._channels, self._controls):
             for link in links.of(bookie_id):
                 self._links_watch.suspect(link)
 
     async def answers_anew(self, bookie_id: str, timeout_s: float) -> bool:
-        """Whether the bookie accepts a new connection, and answers a probe on it, within this
-        time. Old connections are examined if it does. Cancel-safe."""
+        """Return whether the bookie accepts a new connection and answers a probe on it within this
+        time. If it does, old connections are examined. Cancel-safe."""
         link: BookieChannel | None = None
         try:
             async with asyncio.timeout(timeout_s):
@@ -315,8 +315,8 @@ class BookiePool:
         changed.set()
 
     def _leave_old_addresses(self, before: Bookies) -> None:
-        """Give up the connections to addresses where bookies are no longer, and examine those to
-        bookies that were away: a process that registers again may be another one."""
+        """Give up connections to former addresses of bookies, and examine those to bookies that
+        were away. A process that registers again may be another one."""
         for links in (self._channels, self._controls):
             for bookie_id in links.bookies():
                 now = self._bookies.find(bookie_id)

@@ -1,17 +1,17 @@
-"""What a client has seen of each bookie: who fails, who is slow, who says what is not so.
+"""A client's record of unhealthy bookies: failures, slow answers, and wrong answers.
 
-It decides in which order bookies are asked and chosen, and what is reported; never what is true. A
-bookie that everybody avoids is still asked where nobody else is left.
+It decides the order in which bookies are asked and chosen, and what is reported. It never decides
+whether data is valid. A bookie in quarantine is still asked if no other one is left.
 
     errors       `quarantine_errors` of them within `quarantine_window_s` (replication spec, 11.1)
     slow         overtaken by the answer to a speculative read (11.2)
     misbehaviour an answer that cannot be right, as its digest or the other replicas show
 
-What is seen of a replica that lacks an entry needs care. An entry of a closed ledger is on an ack
-quorum of its write set, not on all of it (rule 40): a member that was away when it was written says
-honestly that it never had it. Only where ack and write quorum are the same has every member
-acknowledged it; then the denial is a broken promise. Either way it is asked again first
-(`quire.client.absences`): a replica that merely lags is not missing.
+A replica that lacks an entry is not always at fault. An entry of a closed ledger is on an ack
+quorum of its write set, not on all of it (rule 40), so a member that was away when it was written
+truthfully denies it. Only if ack quorum and write quorum are equal has every member acknowledged
+the entry; then the denial is misbehaviour. Either way the bookie is asked again first
+(`quire.client.absences`), because a replica that merely lags is not missing.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ class Misbehaviour(enum.StrEnum):
     WRONG_ENTRY = "wrong-entry"
     """A valid entry that is not the one asked for, or that the other replicas out-vote."""
     MISSING = "missing"
-    """It denies an entry of a closed ledger that another replica has, again and again. It may never
-    have had it."""
+    """The bookie repeatedly denies an entry of a closed ledger that another replica has. It may
+    never have had the entry."""
     DROPPED = "dropped"
     """As `MISSING`, where every member has acknowledged the entry."""
     STALE_LAC = "stale-lac"
@@ -137,11 +137,11 @@ class BookieHealth:
         *,
         acknowledged: bool,
     ) -> None:
-        """Note that a bookie denies an entry of a closed ledger which another replica has.
+        """Record that a bookie denies an entry of a closed ledger which another replica has.
 
-        Nothing follows until it has denied the entry again, for it may merely lag (`absences`).
-        `acknowledged`: every member has acknowledged the entry, so that no member can lag, and
-        asking again only shows whether the bookie is a member still.
+        This has no effect until the bookie has denied the entry again, because it may merely lag
+        (`absences`). `acknowledged` says that every member has acknowledged the entry. Then no
+        member can lag, and asking again only shows whether the bookie is still a member.
         """
         kind = Misbehaviour.DROPPED if acknowledged else Misbehaviour.MISSING
         self._absences.denied(
@@ -155,7 +155,7 @@ class BookieHealth:
 
     @property
     def lagged(self) -> int:
-        """Replicas that denied an entry, and had it when they were asked again."""
+        """The number of replicas that denied an entry and had it when they were asked again."""
         return self._absences.lagged
 
     def lac(self, bookie: str, ledger_id: int, lac: int) -> None:

@@ -221,10 +221,10 @@ class ReadEngine:
                 health.error(bookie)
 
     async def _denies(self, bookie: str, entry_id: int) -> bool | None:
-        """Ask a bookie again for an entry that it denied. None where that tells nothing.
+        """Ask a bookie again for an entry that it denied, and return whether it still denies it.
 
-        False also where the metadata does not name the bookie for the entry any more: it was
-        replaced, and may drop what it had.
+        Returns None if the result is not known. Returns False also if the metadata no longer names
+        the bookie for the entry: it was replaced, and may drop its copy.
         """
         try:
             async with asyncio.timeout(self._config.read_timeout_s):

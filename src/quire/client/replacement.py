@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from quire.client.add_session import AddSession
 
 RETURN_REST_S = 30.0
-"""Seconds until a member may return over a new connection once more. One whose next connection is
-silent, too, is replaced."""
+"""Seconds until a member may return over a new connection once more. A member whose next connection
+dies silently within that time is replaced."""
 
 ChangeEnsemble = Callable[[dict[int, str], dict[int, str], int], Awaitable[tuple[str, ...]]]
 """(index -> failed bookie, index -> replacement, first entry of the new ensemble) -> the ensemble
@@ -36,12 +36,14 @@ class Replacement:
         self._may_return: set[int] = set()
         """The members that only lost their connections, as far as is known."""
         self._returned: dict[int, float] = {}
-        """When a member returned over a new connection, by its index (loop time)."""
+        """The loop time at which each member last returned over a new connection, by its index."""
         self._changes = 0
 
     def of(self, member: Member, *, may_return: bool = False) -> None:
-        """As soon as no other change of the ensemble is under way. `may_return`: try a new
-        connection to the same bookie first."""
+        """Replace a member as soon as no other change of the ensemble is in progress.
+
+        With `may_return`, try a new connection to the same bookie first.
+        """
         session = self._session
         self._failed[member.index] = member
         self._may_return.discard(member.index)
@@ -73,9 +75,12 @@ class Replacement:
             session.after_acks()
 
     async def _return(self, indexes: Collection[int]) -> list[int]:
-        """Begin again with those of these members that can be connected to at once. Nothing
-        changes in the metadata, and nothing is taken on trust: each is sent all that is not
-        confirmed, and refuses it if the ledger was fenced meanwhile."""
+        """Resume with those of these members that can be connected to at once, and return their
+        indexes.
+
+        The metadata does not change, and the members are not trusted: each is sent all entries that
+        are not confirmed, and refuses them if the ledger was fenced meanwhile.
+        """
         session = self._session
         now = asyncio.get_running_loop().time()
         rested = [
@@ -157,8 +162,8 @@ class Replacement:
         session.begin_again(changed | (set(failed) - unreplaced))
 
     def _no_room(self, error: MetadataTooLargeError, first: int) -> None:
-        """Keep the ensemble for the rest of the session: the metadata cannot name another one.
-        Members that fail are tried again, and entries go to those that are left."""
+        """Keep the ensemble for the rest of the session, because the metadata cannot name another
+        one. Members that fail are tried again, and entries go to the remaining ones."""
         session = self._session
         session.no_room = error
         session.pool.counters.ensemble_changes_without_room += 1

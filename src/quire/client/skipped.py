@@ -1,6 +1,6 @@
-"""What a pass over many items reports of those that it could not read.
+"""Reports of items that a pass over many of them could not read.
 
-A pass goes on without such an item, counts it, and names it at its end. It never deletes what the
+A pass skips such an item, counts it, and names it at its end. It never deletes anything that the
 item may own.
 """
 
@@ -16,7 +16,7 @@ NAMED_MAX = 10
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """One item that a pass left out."""
+    """One item that a pass skipped."""
 
     what: str
     """The kind and name of the item, for example "ledger 7" or "dataset 'flights'"."""
@@ -28,7 +28,7 @@ class Skipped:
 
 def log_skipped(logger: logging.Logger, doing: str, skipped: Sequence[Skipped]) -> None:
     """Log one warning (event `items_skipped`) that counts the skipped items and names the first of
-    them; nothing where there are none."""
+    them. Log nothing if there are none."""
     if not skipped:
         return
     named = "; ".join(map(str, skipped[:NAMED_MAX]))

@@ -99,7 +99,8 @@ class Tail:
         self.near: str | None = None
         """The bookie that proved the LAC: it is likely to have all up to there."""
         self.gone: Callable[[int], QuireError] | None = None
-        """The error for a ledger that was deleted, perhaps created anew by others."""
+        """Return the error for a ledger that was deleted and possibly created again under the same
+        id."""
         """The ledger is gone."""
         self.wanted = True
         """The entries are, and not only to know of them."""
@@ -235,8 +236,8 @@ class Tail:
             await asyncio.gather(*asked, return_exceptions=True)
 
     async def _ask(self, bookie: str, *, again: bool = False) -> bool:
-        """Whether this bookie proves that the next entry is acknowledged. Waits on it for that. It
-        is asked `again` over a new connection where the old one died silently."""
+        """Wait for this bookie to prove that the next entry is acknowledged, and return whether it
+        did. It is asked `again` over a new connection if the old one died silently."""
         if self._pool.closed:
             raise ClientClosedError("the client is closed")
         config = self._config

@@ -162,14 +162,15 @@ class WriteHandle:
     # -- the end ------------------------------------------------------------------------------
 
     async def close(self) -> int:
-        """Wait for what was handed over, then close the ledger; its last entry id (-1 if empty).
+        """Wait for outstanding appends, close the ledger, and return its last entry id (-1 if
+        empty).
 
-        When this returns the metadata store says CLOSED with that entry, and all entries are
-        durable: with deferred sync they are forced first. Raises what the outstanding appends
-        raise; then the ledger stays open for recovery. Raises LedgerRecreatedError when the ledger
-        was deleted and another one has its id: that one is not closed, and what was appended here
-        is gone with the deleted ledger. Safe to call again. If cancelled, the ledger
-        may or may not be closed: this handle is over, and who calls again is told so.
+        On return the metadata store records the ledger as CLOSED with that entry, and all entries
+        are durable: with deferred sync they are forced first. Raises the errors of outstanding
+        appends; then the ledger stays open for recovery. Raises LedgerRecreatedError if the ledger
+        was deleted and another one has its id: that one is not closed, and the entries appended
+        here are gone with the deleted ledger. Safe to call again. If cancelled, the ledger may or
+        may not be closed; the handle can no longer be used, and later calls report that.
         """
         if self._closing is not None:
             return await asyncio.shield(self._closing)

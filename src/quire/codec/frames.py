@@ -225,8 +225,11 @@ def read_response(
 
 
 CONNECTION_REFUSED = read_response(Code.TOO_MANY_REQUESTS, -1, -1)
-"""What a bookie says, unasked, before it closes a connection that it has no place for. Ids below 0
-belong to no request: a client that does not know it drops it."""
+"""The response that a bookie sends without a request before it closes a connection that it has no
+place for.
+
+No request has an id below 0, so a client that does not know this response ignores it.
+"""
 
 
 def batch_read_response(

@@ -155,8 +155,8 @@ def _legacy(bookie_id: str) -> BookieServiceInfo:
 
 
 def default_bookie_id(host: str, port: int | str) -> str:
-    """Return the id of a bookie that was given none. It is a name, not an address: an IPv6 address
-    stays without brackets, as in the ids of bookies that exist."""
+    """Return the default id of a bookie. The id is a name, not an address: an IPv6 address has no
+    brackets in it, as in the ids of existing bookies."""
     return f"{host}:{port}"
 
 

@@ -128,9 +128,10 @@ def _encode_producers(producers: Producers) -> bytes:
 
 
 def check_token(token: str) -> str:
-    """Return `token`. UsageError where it cannot be a fencing token; an empty one means none."""
+    """Return `token`. Raises UsageError if it is not a valid fencing token; an empty one means
+    none."""
     size = len(token.encode(errors="surrogatepass"))
-    if size > MAX_ID_BYTES:  # the token itself must not show
+    if size > MAX_ID_BYTES:  # do not reveal the token itself
         raise UsageError(f"a fencing token has at most {MAX_ID_BYTES} bytes, not {size}")
     return token
 

@@ -1,5 +1,5 @@
-"""What the metadata store keeps of a segment: the node's name and its data
-(distributedlog spec, 2.4 and 2.5).
+"""The record of a segment in the metadata store: the node's name and its data (distributedlog spec,
+2.4 and 2.5).
 
 The data is text, decimal numbers joined by `;`. The first packs several fields into 64 bits:
 
@@ -82,7 +82,8 @@ _COMPLETED = (
     ("start_sequence_id", 5),
 )
 LOST_LAST_ENTRY_ID = 2**62
-"""Stored as the last entry of a lost segment: no reader may take a position in it for its end."""
+"""The last entry id that is stored for a lost segment. No position in the segment can be taken for
+its end."""
 _NUMBER = re.compile(r"-?\d{1,19}", re.ASCII)
 _INT64_END = 2**63
 
@@ -210,12 +211,12 @@ class StreamSegment:
     @property
     def lost(self) -> bool:
         """Whether the ledger was gone when the segment was completed. Then the number of records is
-        an upper bound, which keeps their sequence ids from being given again."""
+        an upper bound, so that their sequence ids are not assigned again."""
         return bool(self.status & _LOST_BIT)
 
     @property
     def known_records(self) -> int:
-        """The number of records that can be expected; 0 for a lost segment."""
+        """The number of records that can be read; 0 for a lost segment."""
         return 0 if self.lost else self.record_count
 
     @property
@@ -290,8 +291,8 @@ class StreamSegment:
         completion_time_ms: int,
         start_sequence_id: int,
     ) -> StreamSegment:
-        """Return the segment as it is kept when its ledger is gone. Its number, and as many
-        sequence ids as it has at most records, are never given again.
+        """Return the lost segment that replaces this one when its ledger is gone. Its number and
+        the sequence ids of its records, at most as many as it can have, are never assigned again.
 
         Raises UsageError as `completed`."""
         completed = self.completed(

@@ -136,7 +136,8 @@ def delay_of(data: bytes) -> int:
 
 
 def is_group(name: str) -> bool:
-    """Return whether a node's name is four digits of a ledger's id, as those above a mark are."""
+    """Return whether a node's name is four digits of a ledger id, like the names of the nodes above
+    a mark."""
     return re.fullmatch("[0-9a-f]{4}", name) is not None
 
 

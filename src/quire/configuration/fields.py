@@ -161,7 +161,7 @@ LEAST: Mapping[str, float] = {
 """Of what nothing can be done with 0 of; all other numbers may be 0."""
 INTEGER_MAX = 2**63 - 1
 _MOST_OF = {"seconds": 1e9, "milliseconds": 1e12}
-"""By unit: about thirty years. Timers overflow where they are much longer."""
+"""The longest time in each unit: about thirty years. Much longer timers overflow."""
 OR_ZERO = frozenset({"bookie.segment_bytes"})
 """Of these 0 means something else, which their meaning says."""
 

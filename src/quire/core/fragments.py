@@ -105,7 +105,7 @@ def with_members(
 def replaced_in(
     metadata: LedgerMetadata, segment_first: int, changes: Mapping[int, tuple[str, str]]
 ) -> Segment | None:
-    """Return the segment once these members of it are replaced; None as `with_members` says it."""
+    """Return the segment with these members replaced, or None as in `with_members`."""
     there = metadata.segment_of(segment_first)
     if there.first_entry_id != segment_first:
         return None
@@ -123,7 +123,7 @@ def replaced_in(
 
 
 def with_segments(metadata: LedgerMetadata, changed: Iterable[Segment]) -> LedgerMetadata:
-    """Return the metadata with these segments in the place of those that begin where they do."""
+    """Return the metadata with these segments in place of those with the same first entries."""
     new = {one.first_entry_id: one for one in changed}
     segments = tuple(new.get(one.first_entry_id, one) for one in metadata.segments)
     return replace(metadata, segments=segments)

@@ -82,7 +82,7 @@ class BookieRoutes:
             Route("GET", f"{PREFIX}/gc", "Whether a collection that was asked for runs",
                   self.collecting, example={"is_in_force_gc": "false"}),
             Route("PUT", f"{PREFIX}/gc",
-                  "Look for deleted ledgers now; compact where due. 409: nothing may be deleted",
+                  "Collect deleted ledgers now, and compact if due. 409: nothing may be deleted",
                   self.collect, body=forced, example="Triggered GC on BookieServer: 10.0.0.1:3181"),
             Route("GET", f"{PREFIX}/gc_details", "What compaction has done", self.gc_details,
                   example=[{"majorCompactionCounter": 1, "minorCompactionCounter": 0}]),
@@ -182,7 +182,7 @@ class BookieRoutes:
             self._collecting = True
             self._tasks.start(self._collect(store))
         if self._bookie.collection is not None:
-            # Compaction goes on with the deletions that are known; nothing else is deleted.
+            # Compaction still frees what was deleted before; nothing else is deleted.
             await self._bookie.collection.check()
         return f"Triggered GC on BookieServer: {self._bookie.bookie_id}"
 

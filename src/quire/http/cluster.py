@@ -40,13 +40,13 @@ RESULT_LEDGERS_MAX = 1_000
 """In each list of a job's result; all of them are counted."""
 
 OWNERS_LIMIT_S = 20.0
-"""Seconds to look for the owner of a ledger that is to be deleted; then the deletion is refused."""
+"""Seconds to search for the owner of a ledger to delete. After that the deletion is refused."""
 
 LEDGER_ID = Field("ledger_id", "integer", "a ledger's id", required=True)
 FORCE = Field(
     "force",
     "boolean",
-    "delete it also where a stream, an object, a dataset or another application needs it",
+    "also delete a ledger that a stream, an object, a dataset or another application needs",
 )
 
 
@@ -75,7 +75,7 @@ class ClusterRoutes:
         )
         return [
             Route("DELETE", f"{prefix}/delete",
-                  "Delete a ledger; 409 where a stream, an object or another needs it",
+                  "Delete a ledger; 409 if a stream, an object or another application needs it",
                   self.delete, query=(LEDGER_ID, FORCE), example="Deleted ledger: 7"),
             Route("GET", f"{prefix}/list", "The ids of all ledgers", self.list, query=listed,
                   example={"7": None, "8": None}),

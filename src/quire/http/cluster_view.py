@@ -42,9 +42,9 @@ class View:
     running: list[RunningJob] = field(default_factory=list)
     """Jobs, in whichever process."""
     lost: LostLedgers | None = None
-    """None: nobody has looked yet."""
+    """The lost ledgers that were found; None before the first search."""
     collection: Collection = field(default_factory=Collection)
-    """Whether garbage is collected."""
+    """The state of garbage collection."""
 
     def count(self) -> dict[str, int]:
         """Bookies by state."""
@@ -159,11 +159,11 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
     kinds = dict.fromkeys(OWNER_KINDS, 0.0) | {k: float(n) for k, n in lost.counts.items()}
     yield labelled(
         "quire_cluster_ledgers_lost", "gauge",
-        "Ledgers that streams, objects and others name and that do not exist; counted so far.",
+        "Ledgers that streams, objects and datasets name and that do not exist; found so far.",
         "owner", kinds.items(),
     )  # fmt: skip
     yield gauge("quire_cluster_owners_unreadable",
-                "Streams, objects and datasets whose records cannot be read; counted so far.",
+                "Streams, objects and datasets whose records cannot be read; found so far.",
                 lost.unreadable_count)  # fmt: skip
     skipped = view.autorecovery.get("unreadable")
     yield gauge("quire_cluster_ledgers_skipped",

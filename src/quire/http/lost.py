@@ -1,5 +1,5 @@
-"""Ledgers that streams, objects and datasets name and that do not exist: looked for in the
-background, while somebody looks at a page."""
+"""A background search for ledgers that streams, objects and datasets name and that do not exist. It
+runs while a client requests pages."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from quire.http.background import LOOK_WAIT_S, Background
 from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
 
 LOOK_INTERVAL_S = 60.0
-"""Seconds between two looks at the records of all streams, objects and datasets."""
+"""Seconds between two searches of the records of all streams, objects and datasets."""
 LOOK_SHARE = 0.1
-"""The share of the time that looks may take: after a long one the next waits longer."""
+"""The share of the time that searches may take: after a long one the next waits longer."""
 RECORDS_AT_ONCE = 64
-"""Records after which whoever asks something else has a turn."""
+"""The number of records after which the search yields to other requests."""
 PAUSE_S = 0.005
 
 
@@ -24,10 +24,10 @@ class Lost(Background):
     def __init__(self, monotonic: Callable[[], float], wait_s: float = LOOK_WAIT_S) -> None:
         super().__init__(monotonic, LOOK_INTERVAL_S, wait_s)
         self.found: LostLedgers | None = None
-        """As far as the first look has come, then what the last whole look found."""
+        """The result of the first search so far, then that of the last complete search."""
 
     async def of(self, client: Client) -> LostLedgers | None:
-        """Return what was found; None: nothing was looked at yet."""
+        """Return what was found, or None if no search has begun."""
         await self.refresh(lambda: self._look(client))
         return self.found
 
@@ -40,6 +40,6 @@ class Lost(Background):
                 if found.records % RECORDS_AT_ONCE == 0:
                     await asyncio.sleep(PAUSE_S)
         except MetadataError:
-            pass  # pages say by themselves that the store does not answer
+            pass  # the pages themselves report that the store does not answer
         took_s = self._monotonic() - begun_s
         self.interval_s = max(LOOK_INTERVAL_S, took_s / LOOK_SHARE)

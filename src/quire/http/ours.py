@@ -261,10 +261,10 @@ def _page(names: list[str], call: Call) -> tuple[list[str], str | None]:
 
 
 def _paused(call: Call) -> tuple[str, str]:
-    """Return the kind and the target of the job that is to be paused or resumed. UsageError."""
+    """Return the kind and the target of the job to pause or resume. Raises UsageError."""
     kind, target = call.body["kind"], call.body["target"]
     if kind != "rebalance":
         check_bookie_id(target)
     elif target != CLUSTER:
-        raise UsageError(f"rebalance is about the {CLUSTER}, not about {target!r}")
+        raise UsageError(f"the target of rebalance is {CLUSTER!r}, not {target!r}")
     return kind, target

@@ -56,9 +56,12 @@ def problems(
     now_ms: int = 0,
     collection: Collection | None = None,
 ) -> list[Problem]:
-    """The worst first. `autorecovery`: as `Overview.as_json` gives it. `risk`: of the groups that
-    `lost_groups` tells; None: it was not counted. `lost`: None: nobody has looked. `now_ms`: by the
-    calendar."""
+    """Yield the problems of a cluster, the worst first.
+
+    `autorecovery` is the result of `Overview.as_json`. `risk` is the data at risk in the groups
+    that `lost_groups` returns, or None if it was not counted. `lost` is None before the first
+    search. `now_ms` is calendar time.
+    """
     found = [
         *_of_data(risk, autorecovery),
         *_of_owners(lost),
@@ -71,12 +74,12 @@ def problems(
 
 @dataclass(frozen=True, slots=True)
 class Collection:
-    """How garbage collection stands."""
+    """The state of garbage collection in the cluster."""
 
     off: str = ""
-    """Who has switched it off for the cluster, as a sentence; '': nobody."""
+    """A sentence that says who switched it off for the cluster; '' if nobody did."""
     refusing: tuple[str, ...] = ()
-    """Bookies that found the metadata store older than it was."""
+    """The bookies that found that the metadata store went back in time."""
 
     def as_json(self) -> dict[str, Any]:
         return {"off": self.off, "refusing": list(self.refusing)}
@@ -105,13 +108,13 @@ def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
 
 def _of_data(risk: AtRisk | None, autorecovery: Mapping[str, Any]) -> Iterator[Problem]:
     if risk is not None and risk.skipped and autorecovery.get("unreadable") is None:
-        # Where an auditor has told of them, that is told below.
+        # If an auditor has reported them, they are shown below.
         named = named_ledgers(dict(risk.skipped_first), risk.skipped)
         yield Problem(
             "bad",
             f"The metadata of {named} cannot be read: {risk.skipped_first[0][1]}",
             REMEDY,
-            "What is told of lost copies here leaves it out",
+            "The lost copies that are shown here leave it out",
         )
     if risk is not None and risk.unreadable:
         yield Problem(
@@ -134,7 +137,7 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
             "bad",
             f"{owner.kind[0].upper()}{str(owner)[1:]} names {named} not exist: {_named(told)}",
             _show(owner),
-            "What these ledgers held is gone for readers; the rest of it is there",
+            "Readers cannot get the data of these ledgers; the rest of it can be read",
             "Nothing can be: somebody deleted them, or the metadata was restored from before",
         )
     if len(owners) > NAMED_MAX:
@@ -153,8 +156,8 @@ def _of_owners(lost: LostLedgers | None) -> Iterator[Problem]:
             f"{counted(number, 'record')} of streams, objects or datasets cannot be read: "
             f"{_named(why)}",
             "Read them with quire stream show or quire object show, which say what is wrong",
-            "Whether they lack ledgers is not known. quire ledger delete refuses ledgers that they "
-            "may need",
+            "It is unknown whether they lack ledgers. quire ledger delete refuses ledgers that "
+            "they may need",
         )
 
 
@@ -171,10 +174,9 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
     if found.refusing:
         yield Problem(
             "bad",
-            f"The metadata store went back in time, as {_named(found.refusing)} found out: a "
+            f"The metadata store went back in time, as detected by {_named(found.refusing)}: a "
             "backup was restored, or its newest writes are lost",
-            "quire cluster gc status; docs/disaster-recovery.md says how to look at what is "
-            "missing",
+            "quire cluster gc status; docs/disaster-recovery.md says how to find what is missing",
             "Ledgers that were created or moved since that state are not named any more, and "
             "cannot be read",
             "These bookies delete nothing until an operator accepts the store "
@@ -185,7 +187,7 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
             "warn",
             f"{found.off[:1].upper()}{found.off[1:]}",
             "quire cluster gc on",
-            "Space of deleted ledgers does not come back",
+            "The space of deleted ledgers is not freed",
         )
 
 
@@ -377,15 +379,15 @@ def _of_what_cannot_be_read(found: Mapping[str, Any]) -> Iterator[Problem]:
             "bad",
             f"The metadata or the mark of {named} cannot be read: {why}",
             REMEDY,
-            "It cannot be opened, and what it lost is not brought back",
-            "The auditor skips it, and looks after all others. Bookies keep its entries",
+            "It cannot be opened, and its lost copies are not restored",
+            "The auditor skips it, and handles all others. Bookies keep its entries",
         )
     for damaged in found.get("damaged", ()):
         yield Problem(
             "warn",
             f"The tree of marks is damaged: {damaged}",
             "Find out which program wrote the node, and correct it there",
-            doing="Auditors and workers pass it over, and look after all other ledgers",
+            doing="Auditors and workers skip it, and handle all other ledgers",
         )
 
 

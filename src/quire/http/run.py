@@ -92,9 +92,12 @@ async def serve_bookie(
     *,
     autorecovery: AutorecoveryStats | None = None,
 ) -> AsyncIterator[HttpServer]:
-    """Everything, from before the bookie starts: until it serves it is not ready. Its registration
-    will name the port. `autorecovery`: what it counts is among the metrics. `StartError`,
-    `TlsConfigError`."""
+    """Start the whole HTTP server before the bookie starts; it reports "not ready" until the bookie
+    serves.
+
+    The bookie's registration will name the port. The counters of `autorecovery` are among the
+    metrics. Raises StartError and TlsConfigError.
+    """
     from quire.bookie.metrics import bookie_metrics
     from quire.http.bookie import BookieRoutes
 
@@ -235,7 +238,7 @@ def server_metrics(server: HttpServer) -> Iterable[Metric]:
                   "HTTP connections that were closed to admit another.",
                   server.displaced)  # fmt: skip
     yield counter("quire_http_connections_refused_total",
-                  "HTTP connections for which there was no place.",
+                  "HTTP connections that were refused because there was no place for them.",
                   server.turned_away)  # fmt: skip
 
 
@@ -263,7 +266,7 @@ AUTORECOVERY = {
     "store_errors": "Times the metadata store did not answer, or was not understood",
     "ledgers_unreadable": "Ledgers that the last pass skipped: their metadata or mark cannot be "
     "read",
-    "marks_malformed": "Nodes among the marks that are no marks, at the last look",
+    "marks_malformed": "Nodes in the tree of marks that are not marks, as of the last check",
     "audits": "Looks for lost bookies that came to their end",
     "bookies_waited_for": "Lost bookies that were waited for",
     "bookies_returned": "Those that came back meanwhile",

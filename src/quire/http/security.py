@@ -29,7 +29,7 @@ LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 ANY_ADDRESS = ("0.0.0.0", "::")
 
 _NAME = re.compile(r"[A-Za-z0-9._-]+|\[[0-9a-fA-F:.]+\]|[0-9a-fA-F:.]*:[0-9a-fA-F:.]*")
-"""A host name, or an address."""
+"""A host name or an address."""
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]+")
 _HOST = re.compile(r"(\[[0-9a-fA-F:.]+\]|[A-Za-z0-9._-]+)(?::[0-9]{1,5})?")
 
@@ -58,11 +58,12 @@ class HttpOptions:
     request_timeout_s: float = 30.0
     """From a whole request until its answer is known."""
     max_connections: int = 128
-    """At once. For another one the server closes a connection that never completed a request, or
-    one between two requests; where there is none the new one is answered by 503."""
+    """The number of connections that the server keeps at once. To admit another one it closes a
+    connection that never completed a request, or else one that is between two requests. If there is
+    none, it answers the new connection with status 503."""
     max_answer_bytes: int = 64 * 1024 * 1024
-    """Answers that clients have not taken, of all connections together. Beyond it requests are
-    answered by 503."""
+    """The bytes of answers of all connections that clients have not taken. Beyond it the server
+    answers requests with status 503."""
     max_requests: int = 32
     """Worked on at once."""
 
@@ -93,11 +94,13 @@ def is_loopback(host: str) -> bool:
 
 
 def check_options(options: HttpOptions) -> None:
-    """Raise UsageError for what cannot be, and StartError for what would let everybody in. No file
-    is read and nothing is bound."""
+    """Raise UsageError for impossible values, and StartError for settings that would give access to
+    everybody. No file is read and no port is bound."""
     for name in options.names:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"{name!r} is no host name", remedy="Leave out port and scheme")
+            raise UsageError(
+                f"{name!r} is not a host name", remedy="Leave out the port and the scheme"
+            )
     where = host_port(options.host, options.port)
     if options.loopback:
         return

@@ -53,9 +53,9 @@ async def described_or_error(
 ) -> dict[str, Any] | None:
     """Return one item of a list of ledgers, in a shape of this module.
 
-    A ledger that was deleted since it was listed is None. One whose metadata cannot be read comes
-    as `ledger_id` and `error`, so that it is in the list and does not end it; it is recorded in
-    `unread`, too. Raises MetadataError where the store does not answer.
+    The result is None for a ledger that was deleted since it was listed. A ledger whose metadata
+    cannot be read becomes an item with `ledger_id` and `error`, and is recorded in `unread`; it
+    does not end the list. Raises MetadataError if the store does not answer.
     """
     from quire.metadata.unreadable import Unread, read_or_skip
 

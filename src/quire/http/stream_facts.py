@@ -57,7 +57,7 @@ class StreamFacts:
         }
 
     def lost_as_json(self) -> list[dict[str, Any]]:
-        """Segments whose ledger does not exist any more, with their positions in words."""
+        """The segments whose ledger no longer exists, with a description of their positions."""
         return [
             {
                 "number": fact.segment.lssn,
@@ -100,9 +100,12 @@ LAGS_MAX = 100
 async def subscription_lags(
     opened: Namespace, facts: StreamFacts, password: bytes
 ) -> list[dict[str, Any]]:
-    """How far the first `LAGS_MAX` subscriptions have come: `position`, the first record that is
-    still to be read (None: nothing was ever committed), and how many there are from it on. One
-    that cannot be understood has `error` instead."""
+    """Return the progress of the first `LAGS_MAX` subscriptions.
+
+    Each has its `position`, which is the first record still to be read (None if nothing was ever
+    committed), and the number of records from there on. A subscription that cannot be decoded has
+    `error` instead.
+    """
 
     async def lag(name: str) -> dict[str, Any]:
         try:

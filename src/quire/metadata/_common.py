@@ -32,9 +32,9 @@ CREATE_ATTEMPTS_MAX = 1_000
 """New ids tried for one ledger before giving up; each was taken by a caller-chosen id."""
 
 NODE_BYTES_MAX = 1_000_000
-"""The largest size, in bytes, of one registration, cookie or value in any store: what ZooKeeper
-takes at its default settings, less room for the request around it. The metadata of a ledger has
-limits that depend on its state (`ledger_size`)."""
+"""The largest size, in bytes, of one registration, cookie or value in any store. It is what
+ZooKeeper accepts at its default settings, less room for the rest of the request. The metadata of a
+ledger has limits that depend on its state (`ledger_size`)."""
 
 logger = logging.getLogger("quire.metadata")
 

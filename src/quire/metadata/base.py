@@ -36,8 +36,8 @@ class Versioned(Generic[T]):
     value: T
     version: int
     created: int = field(default=UNKNOWN_CREATION, compare=False)
-    """The store's mark of the creation of a ledger: another number means another creation
-    (`quire.metadata.creation`). `UNKNOWN_CREATION` for anything but a ledger."""
+    """A number that identifies the creation of a ledger in this store: another number means another
+    creation (`quire.metadata.creation`). `UNKNOWN_CREATION` for values that are not ledgers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,12 +145,14 @@ class MetadataStore(Protocol):
         version: int,
         known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
-        """Compare-and-swap. `VersionConflictError`, `NoSuchLedgerError`. A conflict whose
-        `outcome_known` is False may hide that this write was done, and others after it: decide
-        again by the content (`update.update_ledger` does).
+        """Replace the metadata of a ledger if it still has this version (compare-and-swap).
 
-        `known` is what the caller has read of this ledger. `LedgerRecreatedError`, and nothing is
-        written, where the store has another creation of the ledger by now."""
+        Raises VersionConflictError and NoSuchLedgerError. After a conflict whose `outcome_known` is
+        False, this write may have been done, and others after it: decide again by the content, as
+        `update.update_ledger` does.
+
+        `known` is the value that the caller has read. If the store has another creation of the
+        ledger by now, LedgerRecreatedError is raised and nothing is written."""
         ...
 
     async def delete_ledger(self, ledger_id: int) -> None:
@@ -158,18 +160,23 @@ class MetadataStore(Protocol):
         ...
 
     def list_ledgers(self, first: int = 0, *, complete: bool = False) -> AsyncIterator[LedgerRange]:
-        """All ledgers from `first` on in ascending ranges that cover [first, 2**63-1] without a
-        gap. Any failure (root missing, layout missing, connection lost) raises: never an empty
-        list (metadata spec, 3.2).
+        """Yield all ledgers from `first` on in ascending ranges that cover [first, 2**63-1] without
+        a gap.
 
-        With `complete`, an id that is in no range is proof that the store has no such ledger: a
-        name in the ledger tree that cannot be understood raises, since it may be a ledger's.
-        Whoever deletes by the list asks for that."""
+        Any failure (root missing, layout missing, connection lost) raises an error: it never gives
+        an empty list (metadata spec, 3.2).
+
+        With `complete`, an id that is in no range proves that the store has no such ledger. A name
+        in the ledger tree that cannot be decoded then raises an error, because it may be a
+        ledger's. Callers that delete by the list must set it."""
         ...
 
     async def skip_ledger_ids(self, last: int) -> None:
-        """Make no id up to `last` for new ledgers from now on. Ids that callers choose are not
-        affected. May be repeated. Takes a while in ZooKeeper, which counts ids one by one."""
+        """Give new ledgers no id up to `last` from now on.
+
+        Ids that callers choose are not affected. The call may be repeated. It takes a while in
+        ZooKeeper, which counts ids one by one.
+        """
         ...
 
     def watch_ledger(

@@ -1,14 +1,15 @@
-"""Which data directories a bookie has, by the id that each was formatted with.
+"""The data directories of a bookie, by the id that each was formatted with.
 
-A cookie names paths. It fits the disk that was lost and comes back as well as the one that took its
-place, and Apache's programs refuse a cookie with a field more. So the ids are kept beside it, in a
-node that those do not look at, next to the orders (`bookie_orders`). A bookie that has none yet is
-given one by its next start.
+A cookie names paths, so it cannot distinguish a lost disk that comes back from the disk that
+replaced it. Apache's programs refuse a cookie with an additional field. So the ids are stored in a
+separate node that Apache's programs do not read, next to the orders (`bookie_orders`). A bookie
+without such a node creates it at its next start.
 
-Beside each id is a mark: how often the directory was started, and how far its log had got when the
-bookie last reported it. A directory that is behind its mark went back in time. The node survives
-the removal of the cookie: a bookie that starts on an empty directory under this id is not new, but
-one that has lost everything. Only a bookie that no ledger names is forgotten (`forget_bookie`).
+Each id has a mark: the number of times the directory was started, and how far its log had got when
+the bookie last reported it. A directory that is behind its mark went back in time. The node
+survives the removal of the cookie: a bookie that starts on an empty directory with this id is not
+new, but has lost everything. The node is only deleted for a bookie that no ledger names
+(`forget_bookie`).
 """
 
 from __future__ import annotations
@@ -44,24 +45,26 @@ class LogMark:
     incarnation: int
     """The number of its last start."""
     nonce: str = ""
-    """A random value of that start; "": no directory has it."""
+    """A random value of that start; "" if no directory has one."""
     newest_file: int = 0
     """The highest number of a segment file."""
     end_group: int = 0
     """The number of the group that follows the last synced one."""
     lost: str = ""
-    """Why the directory counts as lost, until it was started as such; "": it does not."""
+    """The reason why the directory counts as lost, until it was started as such; "" if it does
+    not."""
 
 
 @dataclass(frozen=True, slots=True)
 class BookieDirectories:
     ids: Mapping[str, str] = field(default_factory=dict)
-    """By path, in hex. One that could not be read yet is not among them."""
+    """The id of each directory in hex, by path. A directory that could not be read yet is not
+    included."""
     given_up: tuple[GivenUp, ...] = ()
-    """Oldest first."""
+    """The directories that were given up, oldest first."""
     marks: Mapping[str, LogMark] = field(default_factory=dict)
-    """The mark of each directory, by directory id. One that only earlier versions have started has
-    none."""
+    """The mark of each directory, by directory id. A directory that only earlier versions have
+    started has none."""
 
     def encode(self) -> bytes:
         value: dict[str, object] = {
@@ -112,8 +115,11 @@ class BookieDirectories:
         return directory_id if self.path_of(directory_id) is not None else ""
 
     def having(self, ids: Mapping[str, str]) -> BookieDirectories:
-        """With these directories and no others; none of them is given up any more. One that was
-        given up does not have what its bookie stored since: it comes back as a lost one."""
+        """Return the same with exactly these directories, none of which is given up any more.
+
+        A directory that was given up lacks the entries that its bookie stored since, so it is
+        marked as lost.
+        """
         kept = tuple(one for one in self.given_up if one.directory_id not in ids.values())
         named = {*ids.values(), *(one.directory_id for one in kept)}
         marks = {one: mark for one, mark in self.marks.items() if one in named}
@@ -156,14 +162,18 @@ async def read_directories(
 async def write_directories(
     store: MetadataStore, bookie_id: str, made: BookieDirectories, version: int | None
 ) -> int:
-    """Create them (version None: `KeyExistsError` where there are some), or replace those with this
-    version (`VersionConflictError`, `NoSuchKeyError`). The new version."""
+    """Create the record (version None), or replace the one with this version. Returns the new
+    version.
+
+    Raises KeyExistsError if there is a record already, VersionConflictError, and NoSuchKeyError.
+    """
     return await write_node(store, directories_path(store.uri, bookie_id), made.encode(), version)
 
 
 async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
-    """Free the id of a bookie that no ledger names and that has no cookie: the next bookie of this
-    id is a new one. Keeps the record where somebody else has begun such a bookie meanwhile."""
+    """Delete the record of a bookie that no ledger names and that has no cookie: the next bookie
+    with this id is a new one. Keeps the record if another process has started such a bookie
+    meanwhile."""
     found = await read_directories(store, bookie_id)
     ids = None if found is None else found.value.ids
     for _ in range(FORGET_ATTEMPTS):
@@ -172,5 +182,5 @@ async def forget_bookie(store: MetadataStore, bookie_id: str) -> None:
         try:
             await delete_node(store, directories_path(store.uri, bookie_id), found.version)
             return
-        except VersionConflictError:  # the bookie, which ends, has reported its log once more
+        except VersionConflictError:  # the ending bookie has reported its log once more
             found = await read_directories(store, bookie_id)

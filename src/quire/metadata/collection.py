@@ -1,4 +1,4 @@
-"""What the cluster keeps about garbage collection: an off switch, and a mark of each bookie.
+"""The cluster's records about garbage collection: an off switch, and a mark of each bookie.
 
 Both are nodes below the under-replication tree, where Apache's programs do not look.
 
@@ -33,7 +33,7 @@ from quire.metadata.uri import replication_root
 SWITCH_NODE = "quire-collection"
 MARKS_NODE = "quire-collection-marks"
 ATTEMPTS_MAX = 10
-"""Tries of one change of a mark that others change at the same time."""
+"""The number of attempts to change a mark that others change at the same time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Mark:
     """A point in the history of the store, as one bookie knows it."""
 
     count: int
-    """It rises by one with every write."""
+    """The number of this write. It rises by one with each write."""
     token: str
     """A random name of this write: two histories can reach the same count, but not the same
     token."""
@@ -52,13 +52,13 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A bookie found the store behind its own mark, and collects no garbage."""
+    """The refusal of a bookie that found the store behind its own mark: it collects no garbage."""
 
     remembered: Mark
     """The mark that the bookie remembers and the store does not hold."""
     since_ms: int
     accepted: bool = False
-    """An operator has looked, and lets the bookie go on with this store."""
+    """Whether an operator has examined the store and lets the bookie continue with it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,8 @@ class BookieMark:
         return cls(mark, Refusal(remembered, since_ms, accepted))
 
     def holds(self, remembered: Mark | None) -> bool:
-        """Return whether a store with this mark cannot have gone back behind `remembered`."""
+        """Return whether a store with this mark cannot have gone back to a state before
+        `remembered`."""
         if remembered is None or self.mark.count > remembered.count:
             return True
         return self.mark == remembered
@@ -135,7 +136,8 @@ def _switch_path(store: MetadataStore) -> str:
 
 
 async def read_switch(store: MetadataStore) -> Switch | None:
-    """Return None where garbage collection is not switched off. Raises MetadataError."""
+    """Return the off switch, or None if garbage collection is not switched off. Raises
+    MetadataError."""
     found = await read_node(store, _switch_path(store), Switch.decode)
     return None if found is None else found.value
 
@@ -176,15 +178,17 @@ async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMar
 async def write_mark(
     store: MetadataStore, bookie_id: str, made: BookieMark, version: int | None
 ) -> None:
-    """Create the node (version None: `KeyExistsError`), or replace the one of this version
-    (`VersionConflictError`, `NoSuchKeyError`)."""
+    """Create the node (version None), or replace the one with this version.
+
+    Raises KeyExistsError if there is a node already, VersionConflictError, and NoSuchKeyError.
+    """
     await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
 
 
 async def refusals(store: MetadataStore) -> dict[str, Refusal]:
     """Return the bookies that found the store behind their marks and wait for an operator.
 
-    Raises MetadataError, also where a mark cannot be understood: such a bookie collects no garbage.
+    Raises MetadataError, also if a mark cannot be decoded: such a bookie collects no garbage.
     """
     parent = f"{replication_root(store.uri)}/{MARKS_NODE}"
     try:
@@ -200,10 +204,10 @@ async def refusals(store: MetadataStore) -> dict[str, Refusal]:
 
 
 async def accept(store: MetadataStore, bookie_id: str) -> bool:
-    """Let a bookie that found the store behind its mark go on with this store.
+    """Let a bookie that found the store behind its mark continue with this store.
 
-    Return False if it does not wait for that. The answer counts for this one refusal: the bookie
-    refuses again if the store goes back once more.
+    Return False if the bookie does not wait for that. The permission covers this one refusal: the
+    bookie refuses again if the store goes back once more.
     """
     for _ in range(ATTEMPTS_MAX):
         found = await read_mark(store, bookie_id)
@@ -223,24 +227,25 @@ async def accept(store: MetadataStore, bookie_id: str) -> bool:
 
 
 async def check_not_back(store: MetadataStore) -> None:
-    """Raise `MetadataWentBackError` where a bookie has proof that the store is older than it was.
+    """Raise `MetadataWentBackError` if a bookie has proof that the store went back to an older
+    state.
 
-    For whoever concludes from the store that nothing names something any more.
+    Call this before you conclude from the store that nothing names an item any more.
     """
     waiting = await refusals(store)
     if waiting:
         names = ", ".join(sorted(waiting))
         raise MetadataWentBackError(
-            f"the metadata store at {store.uri} is older than it was, as {names} found out: what "
-            "it does not name may be needed. Nothing was deleted"
+            f"the metadata store at {store.uri} went back in time, as detected by {names}: "
+            "ledgers that it does not name may be needed. Nothing was deleted"
         )
 
 
 async def check_collectable(store: MetadataStore) -> None:
-    """Raise where nobody may delete what this store does not name.
+    """Raise an error if nothing may be deleted on the evidence of this store.
 
-    For sweeps that an operator asks for. `CollectionOffError`: collection is switched off.
-    `MetadataWentBackError`: see `check_not_back`.
+    Use this for sweeps that an operator requests. Raises CollectionOffError if collection is
+    switched off, and MetadataWentBackError as `check_not_back` does.
     """
     switch = await read_switch(store)
     if switch is not None:
@@ -249,8 +254,11 @@ async def check_collectable(store: MetadataStore) -> None:
 
 
 async def may_collect(store: MetadataStore) -> bool:
-    """Return whether `check_collectable` passes. For sweeps that run behind other work, which goes
-    on without them: a later sweep finds the same."""
+    """Return whether `check_collectable` passes.
+
+    Use this for sweeps that follow other work. That work continues without them, and a later sweep
+    finds the same.
+    """
     try:
         await check_collectable(store)
     except (CollectionOffError, MetadataWentBackError):

@@ -1,8 +1,8 @@
-"""Tell a ledger from another one that was created under the same id.
+"""Distinguish a ledger from another one that was created with the same id.
 
 A ledger id may be used again: somebody deletes the ledger and creates one under its id. Versions
-then begin at 0 again, so that a compare-and-swap on the version alone would change the new ledger
-in the name of the old one.
+then begin at 0 again, so a compare-and-swap on the version alone would change the new ledger by
+mistake.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ def same_creation(known: Versioned[LedgerMetadata], stored: Versioned[LedgerMeta
     """Return whether both values belong to one creation of the ledger.
 
     The creation token decides where both values have one. Java drops it when it rewrites the
-    metadata, and formats 1 and 2 have none. There the store's own mark of the creation decides: the
-    transaction that created the node (ZooKeeper), the time of creation (the other stores). Without
-    either, only a digest, a password, quorums or a creation time that differ tell them apart.
+    metadata, and formats 1 and 2 have none. Then the store's own identification of the creation
+    decides: the transaction that created the node (ZooKeeper), or the time of creation (the other
+    stores). Without either, the two ledgers can only be distinguished by their digest, password,
+    quorums or creation time.
     """
     one, other = known.value, stored.value
     if one.ctoken and other.ctoken:

@@ -1,4 +1,4 @@
-"""How large the metadata of a ledger may become.
+"""Limits on the size of the metadata of a ledger.
 
 A ledger whose metadata fills its node can be neither recovered nor closed, because both write more
 bytes. So the limit depends on the ledger's state, and each state leaves room for what must follow:

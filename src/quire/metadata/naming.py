@@ -37,9 +37,12 @@ class SomeLedgers:
 
 
 async def is_named(metadata: MetadataStore, bookie_id: str, *, unreadable: bool) -> bool:
-    """Return whether the metadata of any ledger names the bookie; `unreadable`: whether metadata
-    that cannot be read counts as naming it, so that only a complete list shows that none does.
-    Stops at the first that does, and else reads the metadata of every ledger. MetadataError."""
+    """Return whether the metadata of any ledger names the bookie.
+
+    With `unreadable`, metadata that cannot be read counts as naming it, and only a complete list
+    proves that none does. Stops at the first ledger that names it; otherwise reads the metadata of
+    every ledger. Raises MetadataError.
+    """
 
     async def names_it(ledger_id: int) -> bool:
         try:
@@ -63,7 +66,7 @@ async def pages_naming(
     looked_at: Callable[[int], object],
     unread: Unread,
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
-    """Yield the ledgers whose metadata names the bookie, `LEDGERS_PER_LOOK` looked at a page.
+    """Yield the ledgers whose metadata names the bookie, from pages of `LEDGERS_PER_LOOK` ledgers.
 
     Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
 
@@ -87,7 +90,7 @@ async def pages_naming(
         return (ledger_id, found.value) if named else None
 
     async def ids() -> AsyncIterator[int]:
-        # Whoever asks gives up copies, or the bookie's id, where nothing names it.
+        # If nothing names the bookie, the caller gives up its copies or its id.
         async for found in metadata.list_ledgers(complete=True):
             for ledger_id in found.ledger_ids:
                 yield ledger_id

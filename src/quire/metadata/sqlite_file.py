@@ -1,13 +1,14 @@
-"""One SQLite file, its worker thread, and its errors in our words.
+"""One SQLite file, its worker thread, and the translation of its errors.
 
-Every call blocks (the disk, or another process that holds the lock), so all of them run on one
-thread that this object owns, never on the event loop. Write-ahead logging with `synchronous=FULL`:
-a commit is one fsync, and readers do not wait for writers. Writes that come while the thread is
-busy share one commit.
+Every call may block (for the disk, or for another process that holds the lock). So all calls run on
+one thread that this object owns, never on the event loop. The file uses write-ahead logging with
+`synchronous=FULL`: a commit is one fsync, and readers do not wait for writers. Writes that arrive
+while the thread is busy share one commit.
 
-Each transaction makes sure that it is about this cluster: that the path still names the file that
-is open (`sqlite_presence`), that the file has the instance id with which it was opened, and that
-the counter of ledger ids has not gone back. What such a file does not hold is absent.
+Each transaction checks that the file still belongs to this cluster. The path must name the open
+file (`sqlite_presence`). The file must have the instance id with which it was opened, and the
+counter of ledger ids must not have gone back. Only then does a missing record mean that the record
+does not exist.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ SCHEMA_VERSION = 2
 """2 added the tree. A file of version 1 gets it when it is opened."""
 
 OPEN_ATTEMPTS_MAX = 3
-"""Times that a file is opened whose inode changes meanwhile."""
+"""The number of attempts to open a file whose inode changes meanwhile."""
 
 MISSING_REMEDY = (
     "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
@@ -144,9 +145,9 @@ class SqliteFile:
         self._connection: sqlite3.Connection | None = None
         self._presence = SqlitePresence(self.path)
         self._instance_id: str | None = None
-        """Known once the file is open."""
+        """The instance id of the cluster, once the file is open."""
         self._next_ledger_id = 0
-        """As last seen. It never falls."""
+        """The counter of ledger ids as last read. It never falls."""
         self._closed = False
 
     @classmethod
@@ -243,8 +244,11 @@ class SqliteFile:
     # -- on the thread ------------------------------------------------------------------------
 
     def _connect(self, instance_id: str | None) -> bool:
-        """Open the file, and return whether it was made now. An overlay file system may give it
-        another inode when it is first opened for writing: then it is opened once more."""
+        """Open the file, and return whether it was created now.
+
+        An overlay file system may give the file another inode when it is first opened for writing.
+        Then it is opened once more.
+        """
         for _ in range(OPEN_ATTEMPTS_MAX):
             created = self._open_once(instance_id)
             if created is not None:
@@ -256,7 +260,7 @@ class SqliteFile:
         )
 
     def _open_once(self, instance_id: str | None) -> bool | None:
-        """Return None if the path named another file before it was open than after."""
+        """Return None if the path named another file before the open than after it."""
         if not self.path.exists():
             if instance_id is None:
                 raise ClusterNotInitialisedError(
@@ -416,7 +420,8 @@ class SqliteFile:
         return writes
 
     def _check_committed(self, writes: list[_Write]) -> None:
-        """A file that lost its name during the commit may have taken the commit with it."""
+        """Set an error with an unknown outcome on the writes if the file lost its name during the
+        commit."""
         try:
             self._presence.check()
         except MetadataUnavailableError as error:

@@ -1,14 +1,12 @@
-"""Whether a SQLite file that is open is still the one that its path names.
+"""Checks that an open SQLite file is still the one that its path names.
 
-SQLite goes on reading and writing a file that was deleted or replaced, and says nothing. What is
-written then is in a file without a name, and vanishes with the last process that has it open. So
-the device and the inode of the file are compared before a write, after its commit, and after each
-read. The same holds for `-wal` and `-shm`, in which the newest commits are: while a connection is
-open, nobody may remove them.
+SQLite silently continues to read and write a file that was deleted or replaced. Such writes go to a
+file without a name, and vanish with the last process that has it open. So the device and the inode
+of the file are compared before a write, after its commit, and after each read. The same applies to
+`-wal` and `-shm`, which hold the newest commits: nobody may remove them while a connection is open.
 
-A file that was moved away and comes back to its path is the same file, and is used on. One that
-was replaced is never taken for it: this process has to be started again, and looks at everything
-anew then.
+A file that was moved away and comes back to its path is the same file, and is used again. A file
+that replaced it is never used: this process must be restarted to open it.
 """
 
 from __future__ import annotations
@@ -23,11 +21,12 @@ SIDE_FILES = ("-wal", "-shm")
 """SQLite's write-ahead log and its index, beside the file."""
 
 Inode = tuple[int, int]
-"""Device and number."""
+"""The device and the inode of a file."""
 
 
 class SqlitePresence:
-    """What the names of one open file refer to. All calls run on the file's thread."""
+    """The files that the names of one open database refer to. All calls run on the database's
+    thread."""
 
     def __init__(self, path: Path) -> None:
         self._path = str(path)
@@ -35,10 +34,10 @@ class SqlitePresence:
         self._told = False
 
     def opened(self, before: os.stat_result | None) -> bool:
-        """Take the file as the one that is open, after it was opened and read.
+        """Record the file as the open one, after it was opened and read.
 
-        `before`: what its path named before that; None: nothing, and the file was made. Return
-        False if the path names another file now, so that nobody knows which one is open.
+        `before` is the file that the path named before the open, or None if the file was created.
+        Return False if the path names another file now, so that it is unknown which one is open.
         """
         stat = os.stat(self._path)
         if before is not None and (before.st_dev, before.st_ino) != (stat.st_dev, stat.st_ino):
@@ -54,8 +53,8 @@ class SqlitePresence:
         return True
 
     def check(self) -> None:
-        """`MetadataUnavailableError`, with a known outcome, unless each name still refers to what
-        is open. Takes about 3 us."""
+        """Raise MetadataUnavailableError, with a known outcome, unless each name still refers to
+        the open file. Takes about 3 us."""
         for name in (self._path, *(self._path + side for side in SIDE_FILES)):
             known = self._known.get(name)
             try:

@@ -1,9 +1,9 @@
 """Ledgers that a pass over many of them cannot read.
 
 One ledger whose metadata is damaged must not stop a pass that looks at all ledgers. The pass
-records the ledger in an `Unread`, goes on, and says at its end which ledgers it does not know
-about. A pass that ends with a final step, such as removing a cookie, treats each of them as a
-ledger that may still need what the step would take away.
+records the ledger in an `Unread`, continues, and reports at its end which ledgers it could not
+read. A pass that ends with a final step, such as removing a cookie, treats each of them as a ledger
+that may still need what the step would take away.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Unread:
 
     @property
     def why(self) -> str:
-        """The reason of the first of them; '' where there is none."""
+        """The reason of the first of them; '' if there is none."""
         return next(iter(self.named.values()), "")
 
 

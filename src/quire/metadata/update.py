@@ -21,11 +21,11 @@ async def update_ledger(
 ) -> Versioned[LedgerMetadata]:
     """Apply `change` to the ledger's metadata (replication spec, 4.4).
 
-    `change` gets the newest value known and returns the new one, or None when nothing is to be
-    written; after a conflict it is asked again with what the store has. Returns what is stored,
-    the value that `change` declined included. Raises NoSuchLedgerError when the ledger was deleted,
-    and LedgerRecreatedError when another one has its id by now (nothing was written to that);
-    after a MetadataUnavailableError, or when cancelled, the outcome is unknown.
+    `change` receives the newest known value and returns the new one, or None if nothing is to be
+    written. After a conflict it is called again with the value in the store. Returns the stored
+    value, even if `change` declined to change it. Raises NoSuchLedgerError when the ledger was
+    deleted, and LedgerRecreatedError when another one has its id by now (nothing was written to
+    that). After a MetadataUnavailableError, or when cancelled, the outcome is unknown.
     """
     for _ in range(MAX_ATTEMPTS):
         wanted = change(current.value)

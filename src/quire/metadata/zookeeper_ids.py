@@ -30,7 +30,7 @@ HIGH_ORDER_KEPT = 3
 """Older `HOB-` nodes are cleared away."""
 
 COUNTED_MAX = 1_000_000
-"""Ids that are skipped one by one, at some thousands a second."""
+"""The number of ids that are skipped one by one, at some thousands a second."""
 
 _ATTEMPTS_MAX = 10
 """Of one id, while others clear away the node it was to be made below."""
@@ -59,11 +59,12 @@ class LedgerIds:
         return await self._next_long()
 
     def may_jump(self, made: int, last: int) -> bool:
-        """Return whether `last` is better skipped by long ids above it than one by one."""
+        """Return whether it is faster to switch to long ids above `last` than to skip ids one by
+        one."""
         return self._root.manager.long_ids and last - made > COUNTED_MAX
 
     async def jump(self, last: int) -> None:
-        """Make long ids above `last` from now on."""
+        """Create long ids above `last` from now on."""
         await self._make_high_order((last >> 32) + 1)
 
     async def _next_long(self) -> int:

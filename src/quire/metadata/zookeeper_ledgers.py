@@ -45,7 +45,7 @@ from quire.metadata.zookeeper_watch import ZooKeeperWatch
 from quire.tasks import TaskSet
 
 SKIPPED_AT_ONCE = 64
-"""Ids that are made at one time to skip them."""
+"""The number of ids that are created at once in order to skip them."""
 
 
 class _AmbiguousError(Exception):
@@ -76,7 +76,7 @@ class Ledgers:
         raise MetadataError(f"{CREATE_ATTEMPTS_MAX} new ledger ids in a row were taken already")
 
     async def skip_ids(self, last: int) -> None:
-        """Make no id up to `last` from now on."""
+        """Give new ledgers no id up to `last` from now on."""
         made = await self._root.do("make a ledger id", self._ids.next)
         if self._ids.may_jump(made, last):
             await self._root.do("skip ledger ids", lambda again: self._ids.jump(last))
@@ -145,10 +145,11 @@ class Ledgers:
         version: int,
         known: Versioned[LedgerMetadata] | None = None,
     ) -> Versioned[LedgerMetadata]:
-        """Compare-and-set, and with `known` only where its creation of the ledger is still there.
+        """Replace a ledger's metadata if it has this version, and with `known`, if the creation is
+        the same.
 
-        ZooKeeper compares versions alone, so that the creation is looked at just before. A deletion
-        and a creation between the two are noticed afterwards, by the node that was written.
+        ZooKeeper only compares versions, so the creation is read just before the write. A deletion
+        and a creation between the two are noticed afterwards, from the node that was written.
         """
 
         async def work(again: bool) -> Versioned[LedgerMetadata]:
@@ -231,8 +232,8 @@ def _versioned(ledger_id: int, data: bytes, stat: Stat) -> Versioned[LedgerMetad
 
 def _overwritten(ledger_id: int) -> LedgerRecreatedError:
     error = LedgerRecreatedError(
-        f"ledger {ledger_id} was deleted and created anew while its metadata was written: the "
-        "metadata of the new ledger now says what this change of the former one says",
+        f"ledger {ledger_id} was deleted and created again while its metadata was written: this "
+        "change of the former ledger has overwritten the metadata of the new one",
         ledger_id=ledger_id,
         remedy="Tell the owner of the new ledger, and compare `quire ledger show` with its bookies",
     )

@@ -1,13 +1,13 @@
-"""All ledgers of a ZooKeeper root, in ascending ranges without a gap (metadata spec, 3.2).
+"""Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap (spec 3.2).
 
-A bookie deletes what a range does not hold. So whatever is strange here is an error: a missing
-root, a missing LAYOUT, a ledger where the cluster's ledger manager has none, such as one with a
-small id in the tree of the long ids. A complete listing, the only one that anybody may delete by,
-also fails on each name in the ledger trees that is not understood. Other listings skip it.
+A bookie deletes ledgers that are in no range. So everything unexpected is an error: a missing root,
+a missing LAYOUT, or a ledger where the cluster's ledger manager puts none. An example is a small id
+in the tree of the long ids. A complete listing also fails on each unknown name in the ledger trees;
+only such a listing may be used for deletion. Other listings skip the name.
 
-A parent that vanished while it was looked for counts as empty, once LAYOUT is seen to be there
-still: ZooKeeper only removes a parent without children. A ledger that is made below it afterwards
-is younger than the listing.
+A parent that vanished during the listing counts as empty if LAYOUT still exists, because ZooKeeper
+only removes a parent without children. A ledger that is created below it afterwards is younger than
+the listing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from quire.metadata.zookeeper_root import ZooKeeperRoot
 
 _MIDDLE = re.compile(r"\d{4}", re.ASCII)
 _TOP_LIKE = re.compile(r"L?\d+", re.ASCII)
-"""Names right below the root that some ledger manager could have made."""
+"""The names directly below the root that a ledger manager could have created."""
 
 
 async def list_ledgers(
@@ -50,7 +50,7 @@ async def list_ledgers(
     for tree in manager.trees:
         tops = _tops(top, tree.top_digits)
         if tree.first > 0 and (complete or first < tree.first):
-            # No ledger of this manager is here, so the ranges below do not look here.
+            # This manager has no ledger here, so the ranges below skip this part.
             async for parent in walk.lowest_parents(tops, tree.digits, 0, tree.first):
                 await walk.ledgers_below(parent, tree)
         async for parent in walk.lowest_parents(tops, tree.digits, start):
@@ -154,10 +154,10 @@ class _Walk:
 
     def unknown(self, name: str) -> MetadataError:
         return MetadataError(
-            f"{self._root.at(name)} lies among the ledgers and is not understood: nobody knows "
-            "whether it is one, so the list of ledgers may not be complete",
+            f"{self._root.at(name)} is among the ledgers and has an unknown name. It may be a "
+            "ledger, so the list of ledgers may not be complete",
             remedy="Look at it with ZooKeeper's own client, and find out which program wrote it. "
-            "Until it lies elsewhere, bookies delete nothing",
+            "Until it is moved or removed, bookies delete nothing",
         )
 
 

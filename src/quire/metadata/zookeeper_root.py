@@ -46,7 +46,7 @@ class ZooKeeperRoot:
         self._layout_seen = False
         self._manager: LedgerManager | None = None
         self._instance_id = ""
-        """The cluster's, as first seen; '': it had none."""
+        """The instance id of the cluster, as first read; '' if it had none."""
 
     def __str__(self) -> str:
         return f"zk://{self.zk.servers}{self.path}"
@@ -99,14 +99,17 @@ class ZooKeeperRoot:
             ) from None
 
     async def know_layout(self) -> None:
-        """As `check_layout`, unless LAYOUT was seen before."""
+        """Do the same as `check_layout`, unless LAYOUT was seen before."""
         if not self._layout_seen:
             await self.check_layout()
 
     async def check_layout(self) -> None:
-        """`ClusterNotInitialisedError` without root or LAYOUT; `MetadataError` if ledgers are
-        arranged in a way that we do not know, or otherwise than the URI says, and if this is
-        another cluster than before: what that does not have says nothing of ours."""
+        """Check that the root is initialised, and still belongs to this cluster.
+
+        Raises ClusterNotInitialisedError if the root or LAYOUT is missing. Raises MetadataError if
+        the ledger manager is unknown or differs from the URI. Raises it also if the root belongs to
+        another cluster than before: then a missing ledger proves nothing about ours.
+        """
         try:
             data, _ = await self.zk.get_or_sync(self.at("LAYOUT"))
         except NoNodeError:
@@ -139,7 +142,7 @@ class ZooKeeperRoot:
             raise MetadataError(
                 f"{self} holds the cluster {found or 'without an instance id'}, and held "
                 f"{self._instance_id} before: this is another cluster now",
-                remedy="Find out who has made it anew, and restore the data of the earlier one "
+                remedy="Find out who created it, and restore the data of the earlier one "
                 "(docs/disaster-recovery.md); then start this process again",
             )
         self._instance_id = found

@@ -49,7 +49,7 @@ class FrameBuffer:
         return [frame, view[missing:]]
 
     def drop(self) -> None:
-        """Forget what is held."""
+        """Drop the buffered bytes."""
         self._pieces.clear()
         self._have = 0
 

@@ -28,14 +28,14 @@ CLOSE_DRAIN_S = 2.0
 
 
 DIED_SILENTLY = frozenset((errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH))
-"""Errors by which the system reports a connection whose other side stopped acknowledging."""
+"""The errors that the system reports if the other side of a connection stopped acknowledging."""
 
 PROBE_LEDGER = 2**63 - 1
 """The ledger that a probe asks for: the largest id, which no ledger gets."""
 
 
 def refusal(who: str) -> BookieUnavailableError:
-    """The error for a bookie that has no place for another connection."""
+    """Return the error for a bookie that has no place for another connection."""
     return BookieUnavailableError(
         f"{who} refuses the connection: it is at its limit of connections",
         remedy="Try again later, close unused clients, or raise bookie.max_connections there",
@@ -91,12 +91,12 @@ class Link(asyncio.Protocol):
         self.lost: BookieUnavailableError | None = None
         self.received_bytes = 0
         self.writes = 0
-        """The number of writes so far. It only serves to see that something was asked."""
+        """The number of writes so far. It only shows whether something was sent."""
         self.trusted = True
-        """Whether new requests may rely on this connection. `quire.client.link_watch` clears it
-        while it is not known whether anything still comes through."""
+        """Whether new requests may use this connection. `quire.client.link_watch` clears it while
+        it is unknown whether data still arrives."""
         self.address: tuple[str, int] | None = None
-        """The host and port that it was connected to."""
+        """The host and port of the other side."""
         self._transport: asyncio.Transport | None = None
         self._frames = FrameBuffer(max_frame_bytes)
         self._sinks: dict[int, AddSink] = {}
@@ -143,7 +143,7 @@ class Link(asyncio.Protocol):
             self.abort(f"protocol error: {error}")
 
     def _refused(self) -> None:
-        """The bookie said so before it closed the connection."""
+        """Handle the message that the bookie refuses the connection, before it closes it."""
         self._fail(refusal(f"bookie {self.bookie_id}"))
         if self._transport is not None:
             self._transport.abort()
@@ -218,21 +218,23 @@ class Link(asyncio.Protocol):
             self._transport.abort()
 
     def give_up(self, why: str) -> None:
-        """Abort a connection over which nothing comes any more. Everything outstanding fails with
-        SilentConnectionError: its outcome is unknown, and it may be asked again."""
+        """Abort a connection over which nothing arrives any more. All outstanding requests fail
+        with SilentConnectionError: their outcome is unknown, and they may be repeated."""
         self._fail(SilentConnectionError(f"connection to bookie {self.bookie_id}: {why}"))
         if self._transport is not None:
             self._transport.abort()
 
     @property
     def flows(self) -> bool:
-        """Whether the bookie's system has certainly acknowledged all that was sent. Then it is the
-        bookie, or a proxy before it, that does not answer."""
+        """Whether the bookie's system has certainly acknowledged everything that was sent. Then the
+        bookie itself, or a proxy before it, does not answer."""
         return self._transport is not None and not has_unacknowledged(self._transport)
 
     async def probe(self) -> None:
-        """Ask something harmless that a bookie answers at once, and wait for the answer, whatever
-        it is. Raises BookieError if none can come. Cancel-safe."""
+        """Send a harmless request that a bookie answers at once, and wait for any answer.
+
+        Raises BookieError if no answer can arrive. Cancel-safe.
+        """
         raise NotImplementedError
 
     # -- inside -------------------------------------------------------------------------------

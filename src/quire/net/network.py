@@ -15,9 +15,9 @@ TLS_SHUTDOWN_TIMEOUT_S = 2.0
 """How long a closing connection waits for the other side to agree that nothing was cut off."""
 
 DEAD_PEER_S = 30.0
-"""Seconds until a connection ends whose other side acknowledges nothing any more, by default."""
+"""The default number of seconds until a connection ends whose other side acknowledges nothing."""
 KEEPALIVE_PROBES = 3
-"""Probes that TCP sends to a silent peer, in the second half of that time."""
+"""The number of probes that TCP sends to a silent peer in the second half of that time."""
 
 TCP_INFO_BYTES, UNACKED_AT = 104, 24
 """The beginning of Linux' `struct tcp_info`, and where its `tcpi_unacked` is."""
@@ -72,10 +72,10 @@ class Network(Protocol):
 def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
     """Let the system end a connection whose peer has acknowledged nothing for `dead_peer_s`.
 
-    An idle connection is probed from half of that time on (SO_KEEPALIVE); what was sent and not
-    acknowledged, or not taken by the peer at all, ends it, too (TCP_USER_TIMEOUT). A listening
-    socket hands these options to the connections that it accepts. Options that the platform does
-    not have are left out. 0: nothing is changed.
+    An idle connection is probed from half of that time on (SO_KEEPALIVE). A connection also ends if
+    data that was sent is not acknowledged, or not taken by the peer at all (TCP_USER_TIMEOUT). A
+    listening socket passes these options on to the connections that it accepts. Options that the
+    platform does not have are left out. 0: nothing is changed.
     """
     if not dead_peer_s:
         return
@@ -96,9 +96,11 @@ def end_when_peer_is_dead(sock: socket.socket, dead_peer_s: float) -> None:
 
 
 def has_unacknowledged(transport: asyncio.Transport) -> bool:
-    """Whether the peer's system has not acknowledged all that was sent to it. If it has, the flow
-    is alive in both directions, whatever the peer's process does. True where the platform cannot
-    tell; Linux can (TCP_INFO)."""
+    """Return whether the peer's system has not acknowledged everything that was sent to it.
+
+    If it has, the connection is alive in both directions, whatever the peer's process does. The
+    result is True if the platform does not provide this; Linux does (TCP_INFO).
+    """
     sock = transport.get_extra_info("socket")
     option = getattr(socket, "TCP_INFO", None)
     if sock is None or option is None or sys.platform != "linux":
@@ -149,7 +151,8 @@ class AsyncioNetwork:
     """TCP through the running event loop."""
 
     def __init__(self, dead_peer_s: float = DEAD_PEER_S) -> None:
-        """`dead_peer_s`: see `end_when_peer_is_dead`. It holds for both sides."""
+        """Set the limits. `dead_peer_s` is that of `end_when_peer_is_dead`, and applies to both
+        sides."""
         self._dead_peer_s = dead_peer_s
 
     async def connect(self, host: str, port: int, factory: ProtocolFactory) -> asyncio.Protocol:

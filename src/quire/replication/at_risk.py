@@ -34,9 +34,9 @@ class AtRisk:
     by_group: Mapping[str, int] | None = None
     """Of those that lack copies: with one in this group of bookies."""
     skipped: int = 0
-    """Ledgers whose metadata cannot be read: of these nothing is known."""
+    """The number of ledgers whose metadata cannot be read. Their risk is unknown."""
     skipped_first: tuple[tuple[int, str], ...] = ()
-    """Some of these, each with the reason."""
+    """Some of these ledgers, each with the reason."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)

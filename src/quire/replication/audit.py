@@ -31,7 +31,7 @@ from quire.tasks import each
 FINDINGS_MAX = 1_000_000
 """Of one audit. They are ranges: a lost bookie is a few for each ledger."""
 RECHECKED_MAX = 1_000
-"""Findings of missing entries that are looked at again, for the replicas may merely lag."""
+"""The number of findings of missing entries that are checked again, because replicas may lag."""
 BLOCKS_PER_PIECE = 16
 """Compared entry by entry in one piece, of one ledger."""
 TURN_S = 60.0
@@ -49,7 +49,7 @@ class Audit:
         self.bytes = 0
         """Their payload."""
         self.unread = Unread()
-        """Ledgers of which some part was not audited: their metadata cannot be read."""
+        """The ledgers that were not audited completely, because their metadata cannot be read."""
         self._bad: dict[Where, list[Bad]] = {}
         self._compared: dict[Where, list[Bad]] = {}
         self._silent: dict[str, str] = {}
@@ -167,10 +167,10 @@ class Audit:
 
 
 async def _unless_lagging(client: Client, found: Sequence[Finding]) -> list[Finding]:
-    """Return the findings without replicas that merely lagged.
+    """Return the findings without those of replicas that merely lagged.
 
-    What was missing is read again, of `RECHECKED_MAX` findings at most. A finding stands where the
-    bookie does not answer this time, or anything of it is wrong.
+    The missing entries of at most `RECHECKED_MAX` findings are read again. A finding remains if the
+    bookie does not answer this time, or if any of its entries is wrong.
     """
     absent = [one for one in found if one.kind in (Kind.MISSING, Kind.SHORT)][:RECHECKED_MAX]
     if not absent:
@@ -204,8 +204,8 @@ async def _whole(client: Client, found: Finding) -> bool:
 
 
 async def _still(client: Client, found: Sequence[Finding]) -> list[Finding]:
-    """Those whose ledger is still there, with the bookie in its place. A ledger whose metadata
-    cannot be read by now keeps its findings."""
+    """Return the findings whose ledger still exists and still names the bookie in its place. A
+    ledger whose metadata can no longer be read keeps its findings."""
     unread = Unread()
 
     async def ensembles(ledger_id: int) -> list[tuple[int, int, set[str]]]:

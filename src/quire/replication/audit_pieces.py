@@ -85,9 +85,9 @@ class PlannedLedger:
 
 
 async def look(client: Client, piece: Piece, password: bytes = b"") -> Piece:
-    """Return the ledgers of the piece as they are now; those that are gone are left out.
+    """Return the current ledgers of the piece, without those that are gone.
 
-    Ledgers whose metadata cannot be read come as `unreadable`, each with the reason.
+    Ledgers whose metadata cannot be read are returned as `unreadable`, each with the reason.
     """
     unread: list[list[Any]] = []
 

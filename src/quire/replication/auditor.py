@@ -7,8 +7,8 @@
 Ledgers are gone through page by page. Of each page the metadata is read first, and who is
 registered afterwards: a bookie that comes back meanwhile is not taken for lost.
 
-A ledger whose metadata cannot be read stops no pass: it is skipped, and the end of the pass tells
-which ledgers these were (`ledgers_unreadable`, `status.UnreadableLedgers`).
+A ledger whose metadata cannot be read does not stop a pass. It is skipped, and the end of the pass
+reports all such ledgers (`ledgers_unreadable`, `status.UnreadableLedgers`).
 """
 
 from __future__ import annotations
@@ -271,12 +271,12 @@ class Auditor:
         try:
             await note_unreadable(self._store, unread, self._clock.now_ms())
         except MetadataError:
-            self._stats.store_errors += 1  # the next pass notes it
+            self._stats.store_errors += 1  # the next pass records it
 
     async def _mark(self, lacking: dict[int, list[str]], unread: Unread) -> int:
-        """Mark ledgers, and return how many marks were made or changed.
+        """Mark ledgers, and return how many marks were created or changed.
 
-        A mark that is there and cannot be read stays as it is, and is recorded in `unread`.
+        An existing mark that cannot be read is not changed, and is recorded in `unread`.
         """
 
         async def mark(ledger_id: int) -> bool:

@@ -42,9 +42,12 @@ class Autorecovery:
         log: Log = _silent,
         stats: AutorecoveryStats | None = None,
     ) -> None:
-        """`owner`: how votes and locks name this process, in the form of a bookie's id. `adheres`
-        says of a ledger whether it lies where it should, in the place of the client's policy.
-        `stats`: where to go on counting."""
+        """Prepare autorecovery.
+
+        `owner` is the name of this process in votes and locks, in the form of a bookie's id.
+        `adheres` decides whether a ledger is placed correctly, instead of the client's policy.
+        `stats` holds counters to continue from.
+        """
         self.stats = stats if stats is not None else AutorecoveryStats()
         self._client = client
         self._store = client.metadata

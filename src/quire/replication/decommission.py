@@ -1,6 +1,8 @@
-"""A bookie taken away for good: it gets no new ledgers, what it holds is copied to others, and when
-no metadata names it any more its cookie is removed (replication spec, 12.5). A ledger whose
-metadata cannot be read may name the bookie: everything else is done, and the cookie stays.
+"""The permanent removal of a bookie (replication spec, 12.5).
+
+The bookie gets no new ledgers, its entries are copied to others, and when no metadata names it any
+more, its cookie is removed. A ledger whose metadata cannot be read may name the bookie: then
+everything else is done, and the cookie stays.
 
     order DRAIN          the bookie makes itself read-only, so that no client of any kind places a
                          ledger on it and writers replace it; one that is stopped reads the order
@@ -99,10 +101,10 @@ async def decommission(
     repeat and to run several times at once. Cancelled it leaves the bookie read-only, with what was
     copied copied: go on, or take the order back.
 
-    Raises UsageError for a bookie that is not known, JobError where it goes on taking entries (as
-    Apache's bookies do, which do not know the order) or was made anew meanwhile, MetadataError.
-    MetadataWentBackError where the store is older than it was: what it does not name may be on this
-    bookie alone.
+    Raises UsageError for an unknown bookie, and MetadataError. Raises JobError if the bookie
+    continues to take entries (Apache's bookies do not know the order), or was created again
+    meanwhile. Raises MetadataWentBackError if the store went back to an older state: ledgers that
+    it does not name may be on this bookie alone.
     """
     job = _Decommissioning(client, locks, bookie, options, progress)
     cookie = await job.cookie()
@@ -127,7 +129,7 @@ async def decommission(
     result = Decommissioned(moved, alive, drained=moved.complete)
     if not result.drained or keep_cookie:
         return result
-    # What a store that went back does not name may be on this bookie alone.
+    # If the store went back in time, ledgers that it lacks may be on this bookie alone.
     await check_not_back(client.metadata)
     version = await job.retire(Order(What.RETIRED, now_ms(), owner))
     if cookie is not None:
@@ -204,9 +206,9 @@ class _Decommissioning:
         return self._bookie not in (await self._client.metadata.bookies()).writable
 
     async def empty(self) -> RecoverResult:
-        """Pass over all ledgers until one pass finds none that names the bookie, or nothing more
-        can be done. A ledger that the last pass could not read may name it: the result is not
-        complete then, so that the bookie keeps its cookie."""
+        """Make passes over all ledgers until one finds none that names the bookie, or nothing more
+        can be done. A ledger that the last pass could not read may name it. Then the result is not
+        complete, and the bookie keeps its cookie."""
         loop = asyncio.get_running_loop()
         settled = loop.time() + SETTLE_S
         total: RecoverResult | None = None
@@ -224,7 +226,7 @@ class _Decommissioning:
         return with_unread(total or RecoverResult(self._bookie, False, ()), unread)
 
     async def pass_over(self, unread: Unread) -> RecoverResult | None:
-        """One pass; None: nothing that could be read names the bookie."""
+        """Make one pass. Return None if no readable ledger names the bookie."""
         moves = await moves_of(
             self._client,
             self._bookie,

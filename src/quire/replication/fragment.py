@@ -1,16 +1,16 @@
-"""Replicating a fragment: copy what members of a segment should hold to other bookies, wait until
-it is durable there, then name them in the metadata (replication spec, 12.4).
+"""Replication of a fragment (replication spec, 12.4).
 
-Each new bookie gets what its place should hold and nothing else: striping is respected. Before the
-compare-and-swap nothing changes for readers, so that a copy may be given up, or done twice, at any
-moment; what was copied in vain is garbage that the bookie collects.
+The entries that members of a segment should hold are copied to other bookies. Once they are durable
+there, the metadata names the new bookies. Each new bookie gets the entries of its place and nothing
+else: striping is respected. Nothing changes for readers before the compare-and-swap, so a copy may
+be abandoned or repeated at any moment. The bookie collects unused copies as garbage.
 
 A ledger may have thousands of segments. Its metadata grows with them, so one compare-and-swap names
 the copies of many segments (`Batch`): the time is linear in the number of segments.
 
-Before it drops such a copy the bookie writes the metadata, as it is (`bookie.over_replicated`). So
-what is named must rest on the version that was read before the copy was begun: after a conflict the
-copy may be gone, whoever has made the change, and is made again.
+Before it drops such a copy, the bookie rewrites the metadata unchanged (`bookie.over_replicated`).
+So the compare-and-swap must use the version that was read before the copy began. After a conflict,
+whatever caused it, the copy may be gone and is made again.
 """
 
 from __future__ import annotations
@@ -40,18 +40,19 @@ COPY_WINDOW_ENTRIES_MAX = 4_096
 COPY_WINDOW_ENTRIES = 256
 """Where the size of entries is not known."""
 SEGMENT_MARGIN_BYTES = 16
-"""Bytes that a segment's metadata may grow by beside its names: their lengths are stored, too."""
+"""The number of bytes by which a segment's metadata may grow in addition to its names, because
+their lengths are stored too."""
 BATCH_SEGMENTS_MAX = 256
 """The number of segments whose copies one compare-and-swap names."""
 BATCH_BYTES_MAX = 64 * 1024 * 1024
-"""Bytes of payload after which a batch is named. A process that ends before has copied them in
-vain. A single segment may have more."""
+"""The number of payload bytes after which a batch is named. If the process ends before that, these
+copies are lost. A single segment may have more."""
 
 
 class Outcome(enum.StrEnum):
     DONE = "done"
     CONFLICT = "conflict"
-    """Somebody else changed the ledger, or created it anew: look again. What was copied is
+    """Another client changed the ledger or created it again: read it again. The copies are
     garbage."""
 
 
@@ -64,7 +65,7 @@ class Copied:
     named: frozenset[int] = frozenset()
     """The segments whose new members the metadata names, by their first entries."""
     broken: Mapping[str, QuireError] = field(default_factory=dict)
-    """New bookies that failed, and how. Copies on them are not named."""
+    """The new bookies that failed, with their errors. Copies on them are not named."""
 
 
 async def choose_replacements(
@@ -97,12 +98,12 @@ async def replicate_fragment(
     budget: Budget = UNBOUNDED,
     living: bool = False,
 ) -> Copied:
-    """Replace the members at these indexes: copy, wait for the disks, compare-and-swap. They are
-    read last, unless they are `living`: then they are as good a source as the others.
+    """Replace the members at these indexes: copy, wait for the disks, compare-and-swap.
 
-    DONE: the metadata names the new bookies, and all that they should hold is durable on them.
-    Raises what `Batch.copy` and `Batch.name` raise, and what a new bookie answers. Cancel-safe:
-    nothing is lost, whenever it ends.
+    The replaced members are read last, unless they are `living`: then they are as good a source as
+    the others. DONE means that the metadata names the new bookies, and that all their entries are
+    durable on them. Raises the errors of `Batch.copy`, of `Batch.name`, and of the new bookies.
+    Cancel-safe: nothing is lost, whenever it ends.
     """
     async with Batch(client, ledger, budget=budget, living=living) as batch:
         if not await batch.copy(fragment, replacements):
@@ -114,10 +115,10 @@ async def replicate_fragment(
 
 
 class Batch:
-    """Copies of segments of one ledger, which one compare-and-swap names. Use as `async with`.
+    """Copies of segments of one ledger, which one compare-and-swap names. Use with `async with`.
 
-    `copy` segments until the batch is `full`, then `name` it, and go on with the next one. What was
-    copied and not named when the block ends is garbage. Cancel-safe at any moment.
+    `copy` segments until the batch is `full`, then `name` it, and continue with the next one.
+    Copies that are not named when the block ends are garbage. Cancel-safe at any moment.
     """
 
     def __init__(
@@ -129,24 +130,28 @@ class Batch:
         living: bool = False,
         segments_max: int | None = None,
     ) -> None:
-        """`living`: the members to be replaced are as good a source as the others. `segments_max`:
-        as `BATCH_SEGMENTS_MAX`, which is the default."""
+        """Prepare batches for one ledger.
+
+        `living` says that the members to be replaced are as good a source as the others.
+        `segments_max` overrides `BATCH_SEGMENTS_MAX`.
+        """
         self._client = client
         self._ledger = ledger
         self._budget = budget
         self._living = living
         self._segments_max = segments_max or BATCH_SEGMENTS_MAX
         self._sources: dict[tuple[str, ...], Source] = {}
-        """By the bookies that are read last."""
+        """The readers of replicas, by the bookies that each reads last."""
         self._stored: Versioned[LedgerMetadata] | None = None
         """The metadata from before the first copy of the batch."""
         self._room_bytes = 0
-        """Bytes that the metadata of the ledger may still grow in this batch, at the least."""
+        """A lower bound of the bytes by which the ledger's metadata may still grow in this
+        batch."""
         self._adds: dict[str, RecoveryAdds] = {}
         self._copied: list[tuple[Segment, frozenset[str]]] = []
-        """Segments as they are to be named, and their new bookies."""
+        """The segments that will be named, and their new bookies."""
         self.broken: dict[str, QuireError] = {}
-        """New bookies that failed, in any batch, and how."""
+        """The new bookies that failed in any batch, with their errors."""
 
     async def __aenter__(self) -> Batch:
         return self
@@ -158,15 +163,15 @@ class Batch:
 
     @property
     def full(self) -> bool:
-        """It is to be named before more is copied."""
+        """Whether the batch must be named before more is copied."""
         size = sum(one.size_bytes for one in self._adds.values())
         return len(self._copied) >= self._segments_max or size >= BATCH_BYTES_MAX
 
     async def copy(self, fragment: Fragment, replacements: Mapping[int, str]) -> bool:
-        """Copy what the members at these indexes should hold to the bookies that replace them.
+        """Copy the entries of the members at these indexes to the bookies that replace them.
 
-        Returns False where the segment is not what it was: then the ledger has to be looked at
-        again. Otherwise the copies are on their way to the disks, and `name` waits for that.
+        Returns False if the segment has changed: then the ledger has to be read again. Otherwise
+        the copies are on their way to the disks, and `name` waits for them.
 
         Raises:
             UsageError: The segment is still written (rule 24).
@@ -202,8 +207,8 @@ class Batch:
         return self._stored
 
     def _take_room(self, now: LedgerMetadata, segment: Segment) -> None:
-        """Count the bytes that the segment's new names take, and measure only near the limit:
-        encoding all segments for each of them would make the work quadratic."""
+        """Estimate the bytes that the segment's new names take, and measure exactly only near the
+        limit. Encoding all segments each time would make the work quadratic."""
         there = next(one for one in now.segments if one.first_entry_id == segment.first_entry_id)
         names = zip(there.ensemble, segment.ensemble)
         growth = sum(len(new.encode()) - len(old.encode()) for old, new in names if new != old)
@@ -240,8 +245,9 @@ class Batch:
     async def name(self) -> Copied:
         """Wait until the copies are durable, and name them by one compare-and-swap.
 
-        Copies on a bookie that failed are not named; `broken` of the result has it. CONFLICT:
-        somebody else changed the ledger, and nothing is named. The next batch begins afterwards.
+        Copies on a bookie that failed are not named; the bookie is in `broken` of the result.
+        CONFLICT means that another client changed the ledger, and nothing was named. The next batch
+        begins afterwards.
 
         Raises:
             NoSuchLedgerError: The ledger was deleted.
@@ -318,7 +324,7 @@ def part_of(copies: Copies, ids: Sequence[int]) -> Copies:
 def _changed(
     now: LedgerMetadata, fragment: Fragment, replacements: Mapping[int, str]
 ) -> Segment | None:
-    """Return the segment with these bookies; None where the segment is not what it was."""
+    """Return the segment with these bookies, or None if the segment has changed."""
     first = fragment.segment_first
     there = now.segment_of(first)
     if there.first_entry_id != first or there.ensemble != fragment.ensemble:

@@ -28,11 +28,11 @@ from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationL
 from quire.replication.opened import OpenedLedger, open_for_repair
 
 CONFLICTS_MAX = 10
-"""Of one ledger, in a row; somebody else works on it."""
+"""The number of conflicts of one ledger in a row, while another client works on it."""
 TARGET_ATTEMPTS = 3
-"""New bookies that fail while they are written to, of one ledger."""
+"""The number of new bookies that may fail while one ledger is copied to them."""
 CONFLICT_SHRINKS = 8
-"""After a conflict a batch has so many times fewer segments, and one at least."""
+"""The factor by which a batch shrinks after a conflict. It keeps at least one segment."""
 REASON_CHARS_MAX = 500
 
 
@@ -64,7 +64,8 @@ class Seen:
     version: int
     last_add_confirmed: int
     created: int = UNKNOWN_CREATION
-    """The store's mark of the ledger's creation: one that was created anew counts as written."""
+    """The store's identification of the ledger's creation. A ledger that was created again counts
+    as still being written."""
 
     @classmethod
     def of(cls, ledger: OpenedLedger) -> Seen:
@@ -83,7 +84,7 @@ class LedgerWork:
     """The ledger was fenced and closed for it."""
     reason: str = ""
     seen: Seen | None = None
-    """OPEN: how it looks now. FAILED: the same, where its recovery failed in the middle."""
+    """The current state of the ledger, if it is OPEN, or FAILED because its recovery failed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +181,7 @@ async def take_out_locked(
         if turn.reasons:
             return _failed(result, "; ".join(turn.reasons))
         if turn.conflict:
-            # A writer, or another worker, is at it: less is at stake in the next swap.
+            # A writer or another worker changes it: make the next swap smaller.
             segments_max = max(segments_max // CONFLICT_SHRINKS, 1)
         if turn.changed:
             continue  # the metadata says whether that was all
@@ -222,16 +223,16 @@ class _Turn:
         self._recheck = recheck
         self.lost = lost
         self.failures = failures
-        """New bookies that failed, in this pass and those before it."""
+        """The new bookies that failed in this pass and earlier ones."""
         self.reasons: list[str] = []
-        """Why segments could not be copied."""
+        """The reasons why segments could not be copied."""
         self.changed = False
-        """The metadata may be another one now: the ledger has to be looked at again."""
+        """Whether the metadata may have changed, so that the ledger has to be read again."""
         self.conflict = False
-        """Somebody else changed the ledger."""
+        """Whether another client changed the ledger."""
 
     async def replace(self, result: LedgerWork, budget: Budget, segments_max: int) -> LedgerWork:
-        """Copy, and name the copies batch by batch. Returns `result` with what was done."""
+        """Copy segments, and name the copies batch by batch. Returns `result` with the outcome."""
         batch = Batch(self._client, self._ledger, budget=budget, segments_max=segments_max)
         async with batch:
             try:
@@ -281,7 +282,7 @@ class _Turn:
         )
 
     def _failed(self, error: QuireError) -> None:
-        """Count a new bookie that failed: another one is taken, up to `TARGET_ATTEMPTS`."""
+        """Count a new bookie that failed. Another one is used instead, up to `TARGET_ATTEMPTS`."""
         self.failures += 1
         if self.failures < TARGET_ATTEMPTS:
             self.changed = True
@@ -290,10 +291,10 @@ class _Turn:
 
 
 async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
-    """Fence the writer and close the ledger with all that was acknowledged.
+    """Fence the writer and close the ledger with everything that was acknowledged.
 
-    Repair acts for the operator, who may close an empty ledger whose password nobody can check.
-    Raises what opening a ledger raises.
+    Repair acts for the operator, who may close an empty ledger whose password cannot be checked.
+    Raises the errors of opening a ledger.
     """
     reader = await client.open_ledger(
         ledger.ledger_id, password=ledger.password, recover=True, unverified_password=True
@@ -304,10 +305,10 @@ async def fence_and_close(client: Client, ledger: OpenedLedger) -> None:
 async def not_recovered(
     client: Client, ledger: OpenedLedger, result: LedgerWork, error: QuireError
 ) -> LedgerWork:
-    """Return the failed result of a recovery that came to nothing.
+    """Return the result of a failed recovery.
 
-    Its `seen` is how the ledger looks now, if it is in recovery: no writer can add to it any more,
-    so the next attempt need not give one time again.
+    Its `seen` is the current state of the ledger if it is in recovery. Then no writer can add to it
+    any more, so the next attempt need not give the writer time again.
     """
     failed = _failed(result, str(error))
     try:

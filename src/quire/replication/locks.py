@@ -46,7 +46,7 @@ class ReplicationLock:
     mark: Versioned[Underreplicated] | None
     """What was said of the ledger when the lock was taken; None: nothing."""
     unreadable: str = ""
-    """Why the mark that is there cannot be read; '' where it can, or where there is none."""
+    """The reason why an existing mark cannot be read; '' if it can be read, or if there is none."""
 
 
 class ReplicationLocks:
@@ -165,14 +165,15 @@ class ReplicationLocks:
         return Versioned(decoded_mark(path, found.value), found.version)
 
     async def is_marked(self, ledger_id: int) -> bool:
-        """Return whether a mark is there, or a node in its place that is no mark of the ledger."""
+        """Return whether there is a mark, or another node in its place."""
         path = mark_path_below(self.root, ledger_id)
         return await self._tree.exists(path) or bool(await self.strays(ledger_id))
 
     async def strays(self, ledger_id: int) -> list[str]:
-        """Return the paths of nodes that are beside the place of a ledger's mark.
+        """Return the paths of other nodes beside the place of a ledger's mark.
 
-        Nothing but the mark belongs there. Such a node was made by mistake, and is never deleted.
+        Nothing but the mark belongs there. Such a node was created by mistake, and is never
+        deleted.
         """
         above, _, own = mark_path_below(self.root, ledger_id).rpartition("/")
         try:

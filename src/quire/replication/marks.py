@@ -75,13 +75,14 @@ class Marks:
         prune: bool = False,
         malformed: dict[str, str] | None = None,
     ) -> AsyncIterator[int]:
-        """The ids of marked ledgers: in random order, or ascending without `rng`. In memory are the
-        names below one node of each level. An id may turn out not to be marked: its mark was
-        removed meanwhile, or only its parents are left. Parents without anything below them are
-        what is left of removing a mark, where that was interrupted: `prune` removes them.
+        """Yield the ids of marked ledgers in random order, or ascending without `rng`.
 
-        A node whose name cannot be above a mark is passed over and never removed. `malformed`
-        receives its path and the reason, for at most `MALFORMED_MAX` nodes.
+        Only the names below one node of each level are in memory. An id may turn out not to be
+        marked, because its mark was removed meanwhile, or only its parents are left. Parents
+        without children are left when the removal of a mark was interrupted; `prune` removes them.
+
+        A node whose name cannot lead to a mark is skipped and never removed. `malformed` receives
+        its path and the reason, for at most `MALFORMED_MAX` nodes.
         """
         waiting: list[list[str]] = [await self._names((), rng)]
         groups: list[str] = []

@@ -79,9 +79,11 @@ async def put_right(
     *,
     budget: Budget = UNBOUNDED,
 ) -> Moved:
-    """Move what is misplaced of a ledger, and can be placed better. Segments of which a member is
-    not registered are left: where it stood is not known, and it is replaced as a lost one. Errors
-    are in the result. Cancel-safe, as `Batch`."""
+    """Move the misplaced segments of a ledger that can be placed better.
+
+    Segments with an unregistered member are skipped: its location is unknown, and it is replaced as
+    a lost one. Errors are in the result. Cancel-safe, like `Batch`.
+    """
     done = Moved()
     await client.placement.settle(asyncio.get_running_loop().time() + client.config.bookies_wait_s)
     async with Batch(client, ledger, budget=budget, living=True) as batch:
@@ -110,7 +112,7 @@ async def put_right(
 
 
 def _counted(done: Moved, copied: Copied) -> Moved:
-    """Return the sum of what was done before and by a batch."""
+    """Return the sum of the earlier results and those of a batch."""
     why = done.why or next((str(error) for error in copied.broken.values()), "")
     return Moved(
         done.fragments + len(copied.named),

@@ -120,7 +120,7 @@ async def moves_of(
     password: bytes = b"",
     progress: JobProgress | None = None,
 ) -> list[Move]:
-    """Return what the bookie should hold of all ledgers, as the metadata has it.
+    """Return the parts of all ledgers that the bookie should hold according to the metadata.
 
     Ledgers whose metadata cannot be read are recorded in `unread`: any of them may name the bookie.
     Raises MetadataError where the store does not answer.
@@ -152,9 +152,11 @@ async def recover_bookie(
     options: MoveOptions = DEFAULT_OPTIONS,
     progress: JobProgress | None = None,
 ) -> RecoverResult:
-    """Replicate again what a lost bookie held. On return what `fragments` counts is durable on the
-    new bookies and named in the metadata; what is left, and why, is in the result. So are ledgers
-    whose metadata cannot be read: they may name the bookie. `dry_run` changes nothing.
+    """Replicate the entries of a lost bookie to other bookies.
+
+    On return the fragments that `fragments` counts are durable on the new bookies and named in the
+    metadata. The result also has the remaining ones with the reasons, and the ledgers whose
+    metadata cannot be read, because they may name the bookie. `dry_run` changes nothing.
 
     Safe to repeat, to cancel, and to run several times at once. Raises UsageError for a bookie that
     is alive or not known, MetadataError.
@@ -200,7 +202,7 @@ class _Job:
         self._budget = Metered(options.bytes_per_s, progress)
         self.work: dict[int, LedgerWork] = {}
         self._not_closed: dict[int, str] = {}
-        """Why open ledgers could not be fenced and closed."""
+        """The reasons why open ledgers could not be fenced and closed."""
 
     async def run(self, moves: Sequence[Move]) -> None:
         self.work = {one.ledger: not_tried(one.ledger) for one in moves}
@@ -252,7 +254,7 @@ class _Job:
         await each(ledgers, one, self._options.parallel)
 
     async def _fence(self, ledger_id: int) -> None:
-        """End whoever writes it. What goes wrong is kept, and told where the ledger stays open."""
+        """Fence the writer of a ledger. An error is kept, and reported if the ledger stays open."""
         await self._progress.may_go_on()
         self._not_closed.pop(ledger_id, None)
         try:
@@ -261,7 +263,7 @@ class _Job:
             )
             await fence_and_close(self._client, ledger)
         except NoSuchLedgerError:
-            return  # the next try finds it gone
+            return  # the next attempt finds it gone
         except QuireError as error:
             why = f"it could not be fenced and closed: {error}"
             self._not_closed[ledger_id] = why[:REASON_CHARS_MAX]

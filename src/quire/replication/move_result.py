@@ -118,7 +118,7 @@ def added(before: LedgerWork, now: LedgerWork) -> LedgerWork:
 
 
 def with_unread(result: RecoverResult, unread: Unread) -> RecoverResult:
-    """Return the result with the ledgers that the look for the bookie could not read."""
+    """Return the result with the ledgers that could not be read in the search for the bookie."""
     named = tuple(Left(ledger, why) for ledger, why in unread.named.items())
     return replace(result, unreadable=named, unreadable_count=len(unread))
 

@@ -248,7 +248,7 @@ class _Moving:
     async def _copy(
         self, batch: Batch, fragments: Mapping[int, Fragment], move: PlannedMove
     ) -> str:
-        """Copy one replica to the bookie that is to have it. Returns why not, or ''."""
+        """Copy one replica to its new bookie. Returns '', or the reason why it was not copied."""
         fragment = _fragment(fragments, move)
         if fragment is None:
             return STALE
@@ -262,7 +262,7 @@ class _Moving:
     def _named(
         self, done: Copied, begun: Sequence[PlannedMove], waiting: dict[int, PlannedMove]
     ) -> None:
-        """Count the moves that a batch has done, and leave those that it has not."""
+        """Count the moves that a batch has made, and record the others as left."""
         self.entries += done.entries
         self.size_bytes += done.size_bytes
         for move in begun:
@@ -278,7 +278,7 @@ class _Moving:
 
 
 def _rounds(moves: Sequence[PlannedMove]) -> list[dict[int, PlannedMove]]:
-    """Split moves of one ledger, so that each part has one of each segment at most."""
+    """Split the moves of one ledger so that each part has at most one move of each segment."""
     rounds: list[dict[int, PlannedMove]] = []
     for move in moves:
         free = next((one for one in rounds if move.segment_first not in one), None)

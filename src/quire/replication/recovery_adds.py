@@ -68,7 +68,7 @@ class RecoveryAdds:
 
     @property
     def failed(self) -> bool:
-        """The bookie failed: what was written to it may not be durable."""
+        """Whether the bookie failed. Then entries that were written to it may not be durable."""
         return self._failure is not None
 
     async def __aenter__(self) -> RecoveryAdds:

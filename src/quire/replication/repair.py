@@ -28,7 +28,7 @@ from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
 from quire.replication.source import Source
 
 WRITE_BACK_ATTEMPTS = 2
-"""Attempts to write back to one bookie that answers and loses its connection."""
+"""The number of attempts to write back to a bookie that answers but loses its connection."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ class _Moving:
 
     findings: Sequence[Finding]
     why: str
-    """Why it could not be repaired."""
+    """The reason why it could not be repaired."""
     target: str = ""
 
 
@@ -174,8 +174,8 @@ class _Repair:
     async def _try_to_write_back(
         self, ledger: OpenedLedger, fragment: Fragment, index: int, findings: Sequence[Finding]
     ) -> str:
-        """'' if it succeeded; else why not. A bookie whose connection was lost, and that answers
-        all the same, is tried once more before another one takes its place."""
+        """Return '' after success, or the reason of the failure. A bookie that lost its connection
+        but still answers is tried once more before another one replaces it."""
         bookie, why = fragment.ensemble[index], ""
         for _ in range(WRITE_BACK_ATTEMPTS):
             try:
@@ -247,7 +247,8 @@ class _Repair:
     async def _move(
         self, batch: Batch, ledger: OpenedLedger, fragment: Fragment, index: int, moving: _Moving
     ) -> bool:
-        """Copy a segment to another bookie. False where it could not be, which is told then."""
+        """Copy a segment to another bookie. Return False if that failed; then the failure is
+        recorded."""
         try:
             lost = tuple(batch.broken)
             chosen = await choose_replacements(self._client, ledger, fragment, [index], lost)
@@ -261,7 +262,8 @@ class _Repair:
         return True
 
     def _named(self, done: Copied, moving: dict[int, _Moving]) -> bool:
-        """Count what a batch has done. False where the metadata has changed meanwhile."""
+        """Count the repairs that a batch made. Return False if the metadata has changed
+        meanwhile."""
         self._done = replace(
             self._done,
             moved=self._done.moved + len(done.named),

@@ -329,12 +329,12 @@ class ReplicaReader:
 
 
 LAG_S = 2.0
-"""Seconds until a bookie that lacks entries is asked again: it may merely lag behind the others."""
+"""Seconds until a bookie that lacks entries is asked again, because it may merely lag."""
 
 
 async def answers(client: Client, bookie: str) -> str:
-    """'' if the bookie answers at all, over a connection that exists or a new one; else why it
-    does not. Bounded by six times `read_timeout_s`. Cancel-safe."""
+    """Return '' if the bookie answers at all, over an existing connection or a new one, or else the
+    reason. Takes at most six times `read_timeout_s`. Cancel-safe."""
     attempts = Attempts()
     while True:
         try:

@@ -61,10 +61,11 @@ class AutorecoveryStats:
     store_errors: int = 0
     """The metadata store did not answer, or what it holds was not understood: tried again."""
     ledgers_unreadable: int = 0
-    """Ledgers that the last pass of our auditor skipped, because it could not read their metadata
-    or their mark."""
+    """The number of ledgers that the last pass of this auditor skipped, because it could not read
+    their metadata or mark."""
     marks_malformed: int = 0
-    """Nodes among the marks that are no marks, at the last look of our worker at all of them."""
+    """The number of nodes in the tree of marks that are not marks, as of this worker's last full
+    walk."""
     audits: int = 0
     """For lost bookies, that came to their end."""
     bookies_waited_for: int = 0
@@ -76,7 +77,7 @@ class AutorecoveryStats:
     replicas_checks: int = 0
     placement_checks: int = 0
     replicas_lagged: int = 0
-    """Ledgers of which a check found replicas short, and whole when it asked again."""
+    """The number of ledgers whose replicas were short in a check, and whole when it asked again."""
     replicas_missing: int = 0
     """Entries that bookies lacked, of the last check of replicas."""
     ledgers_misplaced: int = 0

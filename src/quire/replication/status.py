@@ -69,7 +69,7 @@ class WhyNot:
     enabled: bool
     """Not: autorecovery is switched off for the whole cluster."""
     unreadable: str = ""
-    """Why the mark cannot be read; '' where it can."""
+    """The reason why the mark cannot be read; '' if it can."""
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -92,10 +92,10 @@ class WhyNot:
 async def why_not(
     store: MetadataStore, ledger_id: int, *, clock: Clock | None = None
 ) -> WhyNot | None:
-    """Return why a ledger has not got its replicas back yet; None where it is not marked.
+    """Return why the replicas of a ledger are not restored yet, or None if it is not marked.
 
-    A mark that cannot be read, and a node that is in its place, are described, too. Changes
-    nothing. Raises MetadataError where the store does not answer. Cancel-safe.
+    A mark that cannot be read, and another node in its place, are described too. Changes nothing.
+    Raises MetadataError if the store does not answer. Cancel-safe.
     """
     clock = clock or SystemClock()
     locks = ReplicationLocks(store, "", clock)
@@ -128,7 +128,7 @@ async def why_not(
 
 def misplaced_mark(ledger_id: int, strays: Sequence[str]) -> str:
     """Return a sentence about nodes that are where the mark of a ledger belongs."""
-    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, and is no mark of it"
+    return f"{strays[0]} is where the mark of ledger {ledger_id} belongs, but is not its mark"
 
 
 def _age_s(since_ms: int | None, now_ms: int) -> float | None:
@@ -144,7 +144,7 @@ async def marked_ledgers(
 ) -> AsyncIterator[WhyNot]:
     """Yield all marked ledgers, ascending, as `why_not` describes them.
 
-    `malformed` receives the nodes among the marks that are none, as `Marks.walk` does it.
+    `malformed` receives the nodes that are not marks, as in `Marks.walk`.
     """
     async for ledger_id in Marks(store).walk(malformed=malformed):
         found = await why_not(store, ledger_id, clock=clock)
@@ -181,13 +181,13 @@ class UnreadableLedgers:
     """The ledgers that a pass of the auditor skipped."""
 
     at_ms: int
-    """When the pass ended."""
+    """The time at which the pass ended."""
     ledgers: int
     first: tuple[tuple[int, str], ...]
     """Some of the ledgers, each with the reason."""
 
     def sentence(self) -> str:
-        """Return how many there are, the first of them, and the first reason."""
+        """Return the number of ledgers, the first of them, and the first reason."""
         why = self.first[0][1] if self.first else "no reason is noted"
         return f"{named_ledgers(dict(self.first), self.ledgers)}: {why}"
 
@@ -215,8 +215,8 @@ class Overview:
     marked_whole: bool = True
     """Not: they are still being counted, and may be more; so may those that fail."""
     unreadable: UnreadableLedgers | None = None
-    """Ledgers that the auditor's last pass could not read. None: it could read all of them, or no
-    auditor of ours has made a pass yet."""
+    """The ledgers that the auditor's last pass could not read; None if it could read all of them,
+    or if no Quire auditor has made a pass yet."""
     damaged: tuple[str, ...] = ()
     """Sentences about nodes of the under-replication tree that cannot be read, or are misplaced."""
 
@@ -234,7 +234,7 @@ class MarkCount:
     whole: bool = True
     """Not: so far."""
     malformed: tuple[str, ...] = ()
-    """Paths of nodes among the marks that are no marks."""
+    """The paths of nodes in the tree of marks that are not marks."""
 
 
 async def count_marks(
@@ -268,7 +268,7 @@ async def overview(
     auditor: Holder | None = await auditor_of(store)
     if counted is None:
         counted = [one async for one in count_marks(store, clock=clock)][-1]
-    damaged = [f"{path} is among the marks, and is no mark" for path in counted.malformed]
+    damaged = [f"{path} is in the tree of marks, but is not a mark" for path in counted.malformed]
     delay_s = 0
     try:
         delay_s = await marks.delay_s()
@@ -346,7 +346,7 @@ async def note_placement(store: MetadataStore, found: PlacementCheck) -> None:
 
 
 async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
-    """Return what the auditor's last pass skipped; None where it skipped nothing."""
+    """Return the ledgers that the auditor's last pass skipped, or None if it skipped none."""
 
     def made(first: list[tuple[int, str]], **rest: Any) -> UnreadableLedgers:
         return UnreadableLedgers(first=tuple((ledger, why) for ledger, why in first), **rest)
@@ -355,7 +355,8 @@ async def last_unreadable(store: MetadataStore) -> UnreadableLedgers | None:
 
 
 async def note_unreadable(store: MetadataStore, unread: Unread, now_ms: int) -> None:
-    """Note what a pass skipped. The last note counts; one about nothing is removed."""
+    """Store a note of the ledgers that a pass skipped. It replaces the last note, or removes it if
+    none was skipped."""
     if not unread:
         await store.delete_value(_UNREADABLE)
         return

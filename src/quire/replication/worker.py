@@ -62,7 +62,7 @@ from quire.replication.status import (
 )
 
 BACKOFF_JITTER = 0.25
-"""The share of a pause between two attempts that chance may take off it."""
+"""The largest share of a pause between two attempts that random jitter may subtract."""
 RESTING_MAX = 100_000
 """Ledgers that wait for their next attempt, in memory. Beyond it some are tried sooner."""
 NEVER_WRITTEN = 2**62
@@ -82,18 +82,18 @@ class _Grace:
 
 @dataclass(slots=True)
 class _Rest:
-    """What a worker remembers of a ledger between two attempts."""
+    """A worker's record of a ledger between two attempts."""
 
     until_s: float
     """The time of the next attempt, by the loop's clock."""
     attempts: int = 0
-    """Failed attempts in a row."""
+    """The number of failed attempts in a row."""
     reason: str = ""
-    """Why the last attempt failed; '' where none did."""
+    """The reason why the last attempt failed; '' if none did."""
     grace: _Grace | None = None
-    """How an open ledger looked when its writer was given time, or when its recovery failed."""
+    """The state of an open ledger when its writer was given time, or when its recovery failed."""
     gracing: bool = False
-    """The writer's time runs now: another bookie changes nothing about it."""
+    """Whether the writer's time is running. Then a new bookie does not make the ledger due."""
 
 
 class Worker:
@@ -126,15 +126,15 @@ class Worker:
         self._busy: set[int] = set()
         self._resting: dict[int, _Rest] = {}
         self._malformed: dict[str, str] = {}
-        """Nodes among the marks that are no marks, and why."""
+        """The nodes in the tree of marks that are not marks, with the reasons."""
         self._picking = asyncio.Lock()
         self._news = asyncio.Event()
         self._writable: set[str] | None = None
         self._joined_ms = 0
-        """When a bookie joined last: failures of before count no more."""
+        """The time at which a bookie last joined: earlier failures no longer count."""
         self._registered: tuple[float, frozenset[str]] | None = None
         self._asked: dict[str, tuple[float, bool]] = {}
-        """When a bookie was asked last, and whether it was silent."""
+        """The time at which each bookie was last asked, and whether it did not answer."""
 
     async def run(self) -> None:
         """Until cancelled, which is safe at any moment: what is named in the metadata is durable on
@@ -201,7 +201,7 @@ class Worker:
             return None
 
     def _tell_malformed(self, malformed: dict[str, str]) -> None:
-        """Report the nodes that a whole walk over the marks has passed over, each of them once."""
+        """Report the nodes that a complete walk over the marks has skipped, each of them once."""
         for path in malformed.keys() - self._malformed.keys():
             self._log("mark_malformed", path=path, reason=malformed[path])
         self._malformed = malformed
@@ -279,20 +279,20 @@ class Worker:
         return pause_s
 
     def _backoff_s(self, attempts: int) -> float:
-        """Return the pause after so many failures: it doubles up to `backoff_max_s`.
+        """Return the pause after this number of failures: it doubles up to `backoff_max_s`.
 
-        Chance takes off up to `BACKOFF_JITTER` of it, so that ledgers that failed together, and
-        workers of several processes, do not try again together.
+        Random jitter subtracts up to `BACKOFF_JITTER` of it, so that ledgers that failed together,
+        and workers of several processes, do not retry at the same time.
         """
         settings = self._settings
         longest = min(settings.backoff_s * 2 ** min(attempts, 32), settings.backoff_max_s)
         return float(longest * (1 - BACKOFF_JITTER * self._rng.random()))
 
     async def _others_failed(self, ledger_id: int, rest: _Rest) -> bool:
-        """Return whether another worker failed a moment ago: then it rests for us, too.
+        """Return whether another worker failed a moment ago, so that this worker waits as well.
 
-        What was noted counts for `rest`, whoever noted it: attempts are counted across workers, and
-        across their restarts.
+        The stored attempts of all workers count for `rest`: they are counted across workers and
+        their restarts.
         """
         failure = await last_failure(self._store, ledger_id)
         if failure is None or failure.at_ms < self._joined_ms:
@@ -301,7 +301,7 @@ class Worker:
             rest.attempts, rest.reason = failure.attempts, failure.reason
         left_s = (failure.next_attempt_ms - self._clock.now_ms()) / 1000
         if failure.by == self._owner or left_s <= 0 or rest.gracing:
-            return False  # whoever has given a writer its time does not begin to wait again
+            return False  # the worker that gave the writer its time does not wait again
         # Its calendar may be ahead of ours.
         self._rest(ledger_id, min(left_s, self._settings.backoff_max_s), rest)
         return True
@@ -330,7 +330,7 @@ class Worker:
             )
 
     async def _heal_or_say_why(self, lock: ReplicationLock, seen: Seen | None) -> LedgerWork:
-        """Heal the ledger. FAILED where its metadata, or its mark, cannot be read."""
+        """Repair the ledger. Return FAILED if its metadata or its mark cannot be read."""
         failed = LedgerWork(lock.ledger_id, Work.FAILED)
         if lock.unreadable:
             return replace(failed, reason=f"its mark cannot be read: {lock.unreadable}")
@@ -347,7 +347,8 @@ class Worker:
     async def _heal(
         self, lock: ReplicationLock, mark: Underreplicated, seen: Seen | None
     ) -> LedgerWork:
-        """Under the ledger's lock. DONE: its mark is gone, or was made again meanwhile."""
+        """Repair the ledger under its lock. DONE means that its mark is gone, or was created
+        again."""
         result = LedgerWork(lock.ledger_id, Work.DONE)
         named = set(mark.replicas)
         lost = await self._still_lost(named)
@@ -467,8 +468,8 @@ class Worker:
         return lost
 
     async def _silent(self, bookie: str) -> bool:
-        """Whether a bookie does not answer. A ledger has many segments: one answer counts for
-        `FRESH_S`, and so does its absence."""
+        """Return whether a bookie does not answer. Because a ledger has many segments, the result
+        is valid for `FRESH_S`."""
         now_s = asyncio.get_running_loop().time
         asked_s, silent = self._asked.get(bookie, (-FRESH_S, False))
         if asked_s <= now_s() - FRESH_S:
@@ -536,9 +537,9 @@ class Worker:
 
 
 async def forget_old_failures(client: Client, locks: ReplicationLocks) -> None:
-    """Delete what is noted of ledgers that are not marked any more. MetadataError.
+    """Delete the notes about ledgers that are no longer marked. Raises MetadataError.
 
-    A mark that cannot be read is a mark: what is noted of it stays.
+    A mark that cannot be read is still a mark, so its note stays.
     """
     for ledger_id in await failing_ledgers(client.metadata):
         if not await locks.is_marked(ledger_id):

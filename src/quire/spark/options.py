@@ -316,7 +316,8 @@ def parse_dataset(text: str) -> str:
 
 
 def parse_stream(text: str) -> str:
-    """The name as it is given: a checkpoint knows the stream by it. UsageError."""
+    """Return the name as it was given, because a checkpoint refers to the stream by it. Raises
+    UsageError."""
     return check_stream_name(text)
 
 

@@ -1,4 +1,4 @@
-"""How far a streaming query has come, as Spark's checkpoint keeps it.
+"""The progress of a streaming query, as Spark's checkpoint stores it.
 
     {"v": 1, "cluster": "7c9e...", "namespace": "/streams",
      "streams": {"orders": "5:120:0"},
@@ -9,12 +9,12 @@ holds what is needed to recognise the stream later, and to see whether truncated
 read before. `life` is the id of the stream's life (`quire.streams.stream_life`): a stream that is
 deleted and created again under its name has another one. `ledger` is the ledger of the position's
 segment, and `sequence` is the number of records before the position. Each of the three is missing
-where it was not known.
+if it was not known.
 
 Checkpoints that were written before `life` existed lack it. A query that continues from one takes
 the life that the stream has when the query opens it.
 
-Offsets of a version that was ever released stay readable.
+Offsets of every released version stay readable.
 """
 
 from __future__ import annotations

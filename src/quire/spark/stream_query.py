@@ -53,9 +53,10 @@ class _Followed:
     """What the offset `done_for` means, where that is still there."""
     done_for: Reached | None = None
     first_life: str | None = None
-    """The life that the stream had when the query opened it: that of offsets which name none."""
+    """The life that the stream had when the query opened it. It applies to offsets without a
+    life."""
     abandoned: Reached | None = None
-    """An offset in a former stream of this name, whose loss was reported."""
+    """The offset in a former stream of this name, whose loss was already reported."""
     stale: bool = True
     """There may be more than the frontier tells."""
     relist: bool = False
@@ -179,14 +180,14 @@ class StreamQuery:
         return Offsets(self._cluster, self.streams.path, self._given(start, marks, ends))
 
     def _moved(self, name: str, start: Offsets, mark: Mark, end: Mark) -> bool:
-        """Whether this stream is a reason for a trigger: it has more records, or it is another
-        stream than the one of the offset."""
+        """Return whether this stream requires a trigger: it has more records, or is not the stream
+        of the offset."""
         reached = start.streams.get(name)
         restarted = reached is not None and self._followed[name].abandoned == reached
         return restarted or end.position > mark.position
 
     def _with_lives(self, start: Offsets) -> Offsets:
-        """Complete an offset of a version that stored no lives."""
+        """Add the life to an offset that an earlier version stored without one."""
         return replace(start, streams={
             name: self._with_life(name, reached) for name, reached in start.streams.items()
         })  # fmt: skip
@@ -259,8 +260,11 @@ class StreamQuery:
         return dict(await each(self._followed, mark))
 
     async def _start_of(self, name: str, reached: Reached | None) -> Mark:
-        """Return where a trigger begins in a stream. Raises where the offset was taken in another
-        stream of this name, unless it may not: then the present one is read from its beginning."""
+        """Return the position at which a trigger begins in a stream.
+
+        If the offset was taken in another stream of this name, raise an error, or if data loss is
+        allowed, begin at the start of the present stream.
+        """
         followed = self._followed[name]
         view, done = followed.view, followed.done
         if reached is None:
@@ -281,8 +285,8 @@ class StreamQuery:
     # -- what is new --------------------------------------------------------------------------
 
     async def _look(self, start: Offsets, marks: dict[str, Mark]) -> None:
-        """Look where there may be news. The marks of streams that turn out to be other ones than
-        before are replaced."""
+        """Read the streams that may have new records. The marks of streams that were replaced by
+        others are replaced as well."""
         await each(
             [name for name, followed in self._followed.items() if followed.stale],
             lambda name: self._look_at(name, start.streams.get(name), marks),
@@ -304,12 +308,12 @@ class StreamQuery:
                 marks[name] = mark = await self._start_of(name, reached)
             found = await followed.view.frontier(mark.position)
         except NoSuchLedgerError as error:
-            # The segment may have been truncated, or be completed as lost by the next writer.
+            # The segment may have been truncated, or the next writer may have completed it as lost.
             followed.stale = followed.relist = True
             gone = StreamGapError(
-                f"stream {name}: the ledger of the segment that is being written is gone: {error}",
-                remedy="Open the stream for writing: that keeps the segment as lost, and the "
-                "query can then go on behind it with the option failOnDataLoss set to false",
+                f"stream {name}: the ledger of the segment in progress is gone: {error}",
+                remedy="Open the stream for writing: that keeps the segment as lost. Then the "
+                "query can continue after it with the option failOnDataLoss set to false",
             )
             if not self._waits(followed, gone):
                 raise gone from error
@@ -339,7 +343,7 @@ class StreamQuery:
         )
 
     def _waits(self, followed: _Followed, error: Exception) -> bool:
-        """Whether the query has waited for news of this stream for less than `PATIENCE_S`."""
+        """Return whether the query has waited for this stream for less than `PATIENCE_S`."""
         now_s = asyncio.get_running_loop().time()
         if followed.failing_since_s is None:
             followed.failing_since_s = now_s
@@ -449,7 +453,7 @@ class StreamQuery:
         if self._followed.get(view.name) is None or self._target is not None:
             await view.look()
         if not view.same_stream(end):
-            # What the batch was planned for is gone. The next one meets the other stream.
+            # The stream that the batch was planned for is gone. The next batch finds the other one.
             self._tell_loss(another_stream(view.name, end.position))
             return []
         if start is not None:

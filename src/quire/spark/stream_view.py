@@ -49,7 +49,7 @@ class StreamView:
         self.name = name
         self.segments: list[StreamSegment] = []
         self.life: str | None = None
-        """The id of the life that `segments` belong to; "" where the client may not see it. None
+        """The id of the life that `segments` belong to; "" if the client may not read it. None
         before the first `look`."""
         self.txid_is_time = True
         self._streams = streams
@@ -60,7 +60,8 @@ class StreamView:
         self._readers: dict[int, LedgerReader] = {}
 
     async def look(self) -> None:
-        """Read the list of segments again, and the life that it belongs to. NoSuchStreamError."""
+        """Read the list of segments again, and the life that it belongs to. Raises
+        NoSuchStreamError."""
         self.life, self.segments = await self._metadata.segments_of_life(self.life)
         kept = {segment.ledger_id for segment in self.segments}
         for ledger_id in [*self._readers]:
@@ -128,10 +129,13 @@ class StreamView:
         self, start: DLSN, end: DLSN | None, sequence: int | None = None, *,
         reached: bool = False, counts: bool = False,
     ) -> tuple[list[Piece], list[Gap]]:  # fmt: skip
-        """What of start..end (None: what is acknowledged now) is there, and what is gone. A segment
-        whose ledger was deleted is gone, though nobody has truncated it.
-        `reached`: all before `end` was acknowledged once, whatever bookies know now. `counts`:
-        nothing of the records is wanted but how many there are."""
+        """Return the pieces of start..end that exist, and the gaps.
+
+        `end` is None for everything that is acknowledged now. A segment whose ledger was deleted is
+        a gap, even if nobody truncated it. `reached` says that everything before `end` was once
+        acknowledged, whatever bookies report now. With `counts`, only the number of records is
+        needed.
+        """
         life = self.life
         for look in range(LOOKS_MAX):
             stretches, gaps = lay_out(self.segments, start, end, sequence, reached=reached)
@@ -160,7 +164,7 @@ class StreamView:
             return piece
         if not segment.in_progress:
             size_bytes, entries = await self._size(segment)
-            # The ledger of a lost segment may have been restored: it tells where it ends.
+            # The ledger of a lost segment may have been restored: it shows where the segment ends.
             last = entries - 1 if segment.lost else segment.last_entry_id
             return piece_of(origin, stretch, last, size_bytes, entries)
         reader = await self._reader(segment)
@@ -223,7 +227,7 @@ class StreamView:
         try:
             return await self._mark_in(segment, position)
         except NoSuchLedgerError:
-            return Mark(position, segment.lssn)  # reading tells
+            return Mark(position, segment.lssn)  # reading finds out
 
     async def _end_of(self, segment: StreamSegment, position: DLSN) -> Mark:
         if segment.in_progress:
@@ -281,9 +285,9 @@ class StreamView:
     def same_stream(self, reached: Reached) -> bool:
         """Return whether a position was taken in this stream, and not in a former one of its name.
 
-        The life decides. Where it is not known (an old checkpoint), or where DistributedLog's own
-        programs, which know no lives, have deleted and created the stream, the ledger of the
-        position and the number of records before it may still tell."""
+        The life decides. It may be unknown in an old checkpoint, and DistributedLog's own programs
+        delete and create streams without a life. Then the ledger of the position and the number of
+        records before it may still show the difference."""
         position = reached.position
         if reached.life and self.life and reached.life != self.life:
             return False
@@ -295,7 +299,7 @@ class StreamView:
             if position.lssn != last.lssn + 1 or reached.sequence is None:
                 return position.lssn <= last.lssn + 1
             if last.in_progress:
-                return False  # nobody was ever behind its end
+                return False  # no position was ever after its end
             return last.first_sequence_id < 0 or reached.sequence == last.following_sequence_id
         if reached.ledger_id is not None:
             return reached.ledger_id == here.ledger_id
@@ -355,7 +359,7 @@ class StreamView:
                     segment,
                     lambda _, records, at, number=number: records.positions[at] < number,  # type: ignore[misc]
                 )
-            except NoSuchLedgerError:  # it is gone as a whole: reading tells
+            except NoSuchLedgerError:  # the whole ledger is gone: reading finds out
                 behind = segment.first_dlsn.next_segment()
                 return min(end, await self._end_of(segment, behind), key=_at)
             return end if found is None else min(end, await self._mark_in(segment, found), key=_at)
@@ -402,7 +406,8 @@ def _at(mark: Mark) -> DLSN:
 
 
 def another_stream(name: str, position: DLSN) -> StreamError:
-    """Return the error for a stream that was deleted or renamed, and whose name another one has."""
+    """Return the error for a stream that was deleted or renamed, and whose name another one has
+    now."""
     return StreamGapError(
         f"stream {name} is not the one that was read up to {position}: that one was "
         "deleted or renamed, and another stream has its name now",

@@ -26,7 +26,7 @@ from quire.streams.names import check_key_name, check_token
 from quire.streams.namespace import namespace_path
 
 WILDCARDS = frozenset("*?[")
-"""Characters that make a pattern of a name."""
+"""The characters that turn a name into a pattern."""
 OF_SPARK = ("checkpointLocation", "queryName")
 """Spark hands its own options of a streaming query to the sink."""
 
@@ -119,7 +119,7 @@ def _writer_name(text: str) -> str:
 
 
 def parse_streams(text: str) -> tuple[str, ...]:
-    """Return the names and patterns that a list with commas holds. UsageError."""
+    """Return the names and patterns of a list with commas. Raises UsageError."""
     names = tuple(part.strip() for part in text.split(","))
     if not all(names):
         raise UsageError(f"a name is empty: {text!r}")

@@ -10,9 +10,9 @@
 | subscriptions | each position that a reader keeps with a stream             |
 | lag           | the same, with what lies between the position and the end   |
 
-The last four are of one namespace, with the option `namespace`, else of all. What disappears while
-a table is read is left out. A ledger, stream or namespace that cannot be read has one row, with the
-reason in the column `error`; that column is null in all other rows.
+The last four cover one namespace with the option `namespace`, or else all of them. Items that
+disappear while a table is read are left out. A ledger, stream or namespace that cannot be read has
+one row, with the reason in the column `error`; that column is null in all other rows.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ END_TXID = 2**63 - 1
 """Of the end of a stream."""
 
 UNAVAILABLE = (MetadataUnavailableError, ClientClosedError)
-"""Errors that say nothing of one item."""
+"""Errors that are not about a single item."""
 
 STRING, LONG, TIME = StringType(), LongType(), TimestampType()
 BOOLEAN = BooleanType()
@@ -229,7 +229,7 @@ async def _fragments(client: Client, options: TableOptions, part: TablePartition
 async def _metadata(
     client: Client, part: TablePartition
 ) -> AsyncGenerator[list[tuple[int, Any]], None]:
-    """Ledgers with their metadata; a text says why one has none that can be read."""
+    """Yield ledgers with their metadata, or with the reason as a text if it cannot be read."""
 
     async def read(ledger_id: int) -> tuple[int, Any]:
         try:

@@ -58,7 +58,7 @@ class Survey:
     """The last group is not whole: it is being written, or was when the bookie ended. No damage:
     nobody was told that it is stored."""
     position: LogPosition
-    """How far the log goes."""
+    """The end of the log."""
 
 
 def survey(disk: Disk) -> Survey:

@@ -48,8 +48,8 @@ _FAILED = Piece(b"", [])
 
 
 def untraced(missing: WouldBlock) -> WouldBlock:
-    """Without the frames that it came through. These name it, and would form a ring with it that
-    keeps megabytes of a read that was cancelled."""
+    """Return the error without its traceback. Its frames refer to the error, and the reference
+    cycle would keep megabytes of a cancelled read in memory."""
     missing.__traceback__ = None
     return missing
 

@@ -39,12 +39,12 @@ class StorageConfig:
     max_queued_bytes: int = 64 * MIB
     """Appended and not yet synced; above it `queue_full` is set."""
     min_free_bytes: int = 256 * MIB
-    """The low-water mark: with less free space the store takes no more adds."""
+    """The low-water mark, in bytes: with less free space the store takes no more adds."""
     writable_free_bytes: int = 0
-    """The high-water mark: a store that was short of space takes adds again only once this much is
-    free. 0: `min_free_bytes` and a quarter more."""
+    """The high-water mark, in bytes: a store that was short of space takes adds again only once
+    this much is free. 0: `min_free_bytes` and a quarter more."""
     read_only_dwell_s: float = 30.0
-    """The least time for which a store that was short of space takes no adds."""
+    """The shortest time, in seconds, for which a store that was short of space takes no adds."""
     seal_idle_ms: int = 200
     """After so long without adds, an empty group marks the end as synced."""
     log_cache_bytes: int = 128 * MIB
@@ -79,7 +79,8 @@ class StorageConfig:
 
     @property
     def free_bytes_to_resume(self) -> int:
-        """Return the free space with which a store that was short of it takes adds again."""
+        """Return the free space, in bytes, at which a store that was short of space takes adds
+        again."""
         return self.writable_free_bytes or self.min_free_bytes + self.min_free_bytes // 4
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""How often a data directory was started, and how far its log has got.
+"""The incarnation of a data directory, and the position of its log.
 
 `current/INCARNATION` holds a number that rises at each start, and a random value of that start:
 
@@ -7,9 +7,9 @@
     incarnation: 7
     nonce: 4f0c...
 
-The bookie keeps the same in the metadata store (`metadata.bookie_directories`), with the position
-of the log. A directory that is behind either is an older copy of itself, or has lost its newest
-files. The log says so from its start on, by a segment that is missing: see `recovery`.
+The bookie stores the same values in the metadata store (`metadata.bookie_directories`), with the
+position of the log. A directory that is behind either of them is an older copy of itself, or has
+lost its newest files. From its start on the log records that as a missing segment: see `recovery`.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Incarnation:
 
     @classmethod
     def decode(cls, data: bytes) -> Incarnation:
-        """`ValueError` if the file is damaged or of an unknown format."""
+        """Decode the file. Raises ValueError if it is damaged or has an unknown format."""
         head, _, body = data.partition(b"\n")
         if head != b"crc: %08x" % crc32c(body):
             raise ValueError("it does not match its checksum")
@@ -54,7 +54,7 @@ class Incarnation:
 
 @dataclass(frozen=True, slots=True)
 class LogPosition:
-    """How far the log of a directory has got."""
+    """The position up to which the log of a directory has got."""
 
     newest_file: int = 0
     """The highest number of a segment file that is durable, whether it was begun or only
@@ -68,14 +68,14 @@ class Expected:
     """The metadata store's knowledge of a directory whose log was not read yet."""
 
     position: LogPosition = LogPosition()
-    """The log reaches this position, or something of it is lost."""
+    """The position that the log must reach, or else a part of it is lost."""
     went_back: str = ""
-    """Why the directory counts as one that went back in time, whatever its log holds; "": nothing
-    is known against it."""
+    """The reason why the directory counts as one that went back in time, whatever its log holds; ""
+    if there is none."""
 
     def held_against(self, found: LogPosition) -> str:
-        """Say why a log that ends here is behind, in words that follow the directory's path; "": it
-        is not."""
+        """Return why a log that ends here is behind, in words that follow the directory's path; ""
+        if it is not behind."""
         wanted = self.position
         if self.went_back:
             return self.went_back
@@ -93,9 +93,10 @@ class Expected:
 
 
 def read_incarnation(disk: Disk) -> Incarnation | None:
-    """Return None where the directory has none: it was last started by an earlier version.
+    """Return the incarnation, or None if the directory was last started by an earlier version.
 
-    `StorageError` where the file is damaged; `OSError`."""
+    Raises StorageError if the file is damaged, and OSError.
+    """
     data = read_small_file(disk, INCARNATION_NAME)
     if data is None:
         return None
@@ -106,5 +107,5 @@ def read_incarnation(disk: Disk) -> Incarnation | None:
 
 
 def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:
-    """Replace the directory's incarnation, durably. `OSError`."""
+    """Replace the directory's incarnation, durably. Raises OSError."""
     write_small_file(disk, INCARNATION_NAME, incarnation.encode())

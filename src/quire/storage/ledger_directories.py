@@ -64,7 +64,7 @@ class LedgerDirectories(StoreEvents):
         self.ledgers: Mapping[int, LedgerInfo] = self._ledgers
         self._sync_ledgers()
         self._outdated: dict[LedgerStore, list[int]] = {}
-        """The ledgers to drop from each directory at its start: it has lost their deletion, for
+        """The ledgers to drop from each directory at its start. It has lost their deletion, because
         another directory has them as well."""
         for place in self._places:
             store = place.store
@@ -86,13 +86,13 @@ class LedgerDirectories(StoreEvents):
                 self._put_aside(place, error)
 
     def expect(self, path: str, expected: Expected) -> None:
-        """Say, before `recover`, how far the log of this directory should go."""
+        """Set how far the log of this directory should go. Call this before `recover`."""
         for place in self._places:
             if place.store.path == path:
                 place.store.expect(path, expected)
 
     def positions(self) -> dict[str, LogPosition]:
-        """Return how far the log of each directory that was read has got, by its path."""
+        """Return the log position of each directory that was read, by its path."""
         found: dict[str, LogPosition] = {}
         for place in self._places:
             if place.read:
@@ -157,7 +157,7 @@ class LedgerDirectories(StoreEvents):
             if len(whole) != 1:
                 self._ledgers.disputed.add(ledger_id)
                 continue
-            # The others have lost something: a deletion, for only then the ledger was made anew.
+            # The others have lost a deletion, because only then could the ledger be created again.
             for place in holders:
                 if place is not whole[0]:
                     self._outdated.setdefault(place.store, []).append(ledger_id)

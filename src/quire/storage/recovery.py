@@ -17,7 +17,7 @@ The rules, from the order in which the log is written (see `log` and `sealing`):
 5. Damage whose extent is known (a block) is an error of the entries in it. Damage whose extent is
    not known (a table, a segment) makes every absence unknown, until it has been repaired.
 6. A log that ends before the position that its bookie has reported to the metadata store has lost
-   what came after. It counts as one with a missing segment (see `incarnation`).
+   everything after its end. It counts as a log with a missing segment (see `incarnation`).
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ class Recovered:
     emptied: Unsealed | None
     """The newest segment, one of the stale, where nothing of it counts. Its file is closed."""
     position: LogPosition
-    """How far the log goes as it was found."""
+    """The end of the log as it was found."""
     went_back: str = ""
-    """Why it counts as a log that went back in time; "": it does not."""
+    """The reason why the log counts as one that went back in time; "" if it does not."""
 
     @property
     def rewritten_group(self) -> int | None:
@@ -169,8 +169,11 @@ class Recovery:
         use_cache: bool = False,
         expected: Expected | None = None,
     ) -> None:
-        """`catalogue` is empty; it is filled. `use_cache`: from the index cache, where it is of
-        these segments. `expected`: how far the log should go, if anybody knows."""
+        """Recover the log into the empty `catalogue`.
+
+        With `use_cache`, the index cache is used if it belongs to these segments. `expected` is how
+        far the log should go, if that is known.
+        """
         self._catalogue = catalogue
         self._disk = disk
         self._identity = identity
@@ -254,7 +257,7 @@ class Recovery:
         why = self._expected.held_against(position)
         went_back = f"{self._disk.path} {why}" if why else ""
         if went_back:
-            # One number stands for all that is lost. From now on the log itself says so.
+            # One number represents everything that is lost. From now on the log records the loss.
             missing.append(max(newest + 1, self._expected.position.newest_file))
             self._problems.append(went_back)
         # Never the number of one that is missed: it would not be missed any more.

@@ -1,15 +1,16 @@
-"""Segments that are preallocated ahead, and what that says about space.
+"""Preallocated segments, and the decision whether there is space for adds.
 
-Two are kept: the *next* in full size, and behind it a small *reserve*. When the next is taken, the
-reserve is extended and becomes the next, and another reserve is made. Where that fails for lack of
-space the store takes no more adds, but fences and recovery adds still have the reserve.
+Two segments are kept: the *next* one in full size, and after it a small *reserve*. When the next
+one is taken, the reserve is extended and becomes the next one, and another reserve is created. If
+that fails for lack of space the store takes no more adds, but fences and recovery adds can still
+use the reserve.
 
 Free space near a threshold goes up and down with every segment. So adds end at once when less than
 `min_free_bytes` is free, or a segment cannot be prepared. They begin again only once
 `free_bytes_to_resume` are free, and not before `read_only_dwell_s` have passed.
 
-A file of a number proves that the segments before it were begun: at a restart, a segment that is
-missing before a prepared one is a loss.
+A file with a number proves that the segments before it were begun. At a restart, a missing segment
+before a preallocated one is a loss.
 """
 
 from __future__ import annotations
@@ -95,9 +96,10 @@ class Spares:
         self._free_enough = True
         self._prepared = True
         self.space = True
-        """Whether adds are taken."""
+        """Whether the store takes adds."""
         self._short_since_s = float("-inf")
-        """When `space` became False, by the monotonic clock. A start without space has no dwell."""
+        """The monotonic time at which `space` became False. There is no dwell after a start without
+        space."""
         self.closed = False
         """Set before the maintenance is stopped: nothing more is prepared."""
         self.next_number = 0
@@ -110,7 +112,7 @@ class Spares:
 
     @property
     def prepared_number(self) -> int:
-        """The number of the segment that `take` would return; 0 where none is ready."""
+        """The number of the segment that `take` would return; 0 if none is ready."""
         return self._ready[0].number if self._ready else 0
 
     def capacity(self) -> int:
@@ -217,7 +219,7 @@ class Spares:
             self.ensure()
 
     def _decide(self) -> bool:
-        """Set `space`; whether that changed it."""
+        """Set `space`, and return whether that changed it."""
         enough = self._free_enough and self._prepared
         now_s = self._monotonic()
         if self.space:

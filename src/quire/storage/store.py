@@ -111,12 +111,12 @@ class LedgerStore(StoreEvents, StoreFacts):
     # -- life -------------------------------------------------------------------------------------
 
     def expect(self, path: str, expected: Expected) -> None:
-        """Say, before `recover`, how far the log of the directory at `path` should go."""
+        """Set how far the log of the directory at `path` should go. Call this before `recover`."""
         assert path == self.path
         self._expected = expected
 
     def positions(self) -> dict[str, LogPosition]:
-        """Return how far the log has got, by the path of the directory. Call `recover` first."""
+        """Return the position of the log, by the path of the directory. Call `recover` first."""
         current = self._appender.current
         assert current is not None
         newest = max(current.number, self._spares.prepared_number)
@@ -498,10 +498,11 @@ class LedgerStore(StoreEvents, StoreFacts):
         return await self._cold.read(ledger_id, first, max_count, max_bytes, overhead_bytes)
 
     def entry_size(self, ledger_id: int, entry_id: int) -> int | None:
-        """The bytes of an entry, by the index; 0: it is not here, or `read` need not wait for it.
-        None: the device would have to be waited for to know.
+        """Return the size of an entry in bytes, according to the index.
 
-        `NoLedger`."""
+        The size is 0 if the entry is not here, or if `read` need not wait for it. Returns None if
+        finding out would mean waiting for the device. Raises NoLedger.
+        """
         return self._reader.entry_size(self._info(ledger_id), entry_id)
 
     async def entry_ranges(self, ledger_id: int) -> list[tuple[int, int]]:

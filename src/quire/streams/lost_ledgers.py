@@ -2,7 +2,7 @@
 
 The ids of all ledgers are listed once, 8 bytes each, and no ledger's metadata is read. Then the
 records of the owners are read one after the other. A ledger that is named and was not listed is
-looked at itself: it may have been created since, or its owner may have let it go meanwhile.
+checked individually: it may have been created since, or its owner may have released it meanwhile.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ from quire.streams.named_ledgers import (
 from quire.tasks import each
 
 TOLD_MAX = 1_000
-"""Lost ledgers, and records that cannot be read, that are named; all of them are counted."""
+"""The number of lost ledgers, and of unreadable records, that are named. All are counted."""
 LISTED_MAX = 20_000_000
-"""Ledger ids held in memory (8 bytes each). Ledgers after these are looked at one by one."""
+"""The number of ledger ids held in memory (8 bytes each). Later ledgers are checked singly."""
 
 
 @dataclass(frozen=True, slots=True)
 class LostLedgers:
-    """The result so far of a look at the records of all owners."""
+    """The result so far of a search through the records of all owners."""
 
     lost: tuple[Named, ...] = ()
-    """The first `TOLD_MAX` of them."""
+    """The first `TOLD_MAX` lost ledgers."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """The number of lost ledgers by the kind of their owner."""
     unreadable: tuple[Unreadable, ...] = ()
@@ -82,7 +82,7 @@ class LostLedgers:
 
 
 async def lost_ledgers(client: Client) -> AsyncGenerator[LostLedgers, None]:
-    """Yield what was found so far, after each record; the last value is `whole`.
+    """Yield the result so far, after each record; the last value is `whole`.
 
     Raises MetadataUnavailableError. Cancel-safe; nothing is changed.
     """
@@ -139,7 +139,8 @@ def _among(listed: array[int], ledger_id: int) -> bool:
 
 
 async def _certainly_lost(client: Client, suspects: Sequence[Named]) -> Record:
-    """Return the suspects that do not exist and that their owner still names afterwards."""
+    """Return the suspected ledgers that do not exist and that their owner still names
+    afterwards."""
     gone = [
         one
         for one, there in zip(
@@ -162,7 +163,7 @@ async def _exists(client: Client, ledger_id: int) -> bool:
     except NoSuchLedgerError:
         return False
     except UnreadableMetadataError:
-        pass  # it is there, and its own problem
+        pass  # it exists, and its metadata is another problem
     return True
 
 

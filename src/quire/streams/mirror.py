@@ -198,7 +198,7 @@ class Mirror:
                         raise StreamGapError(
                             f"a ledger of stream {self.name} of the source is lost: {error}",
                             remedy="Restore it. The copy may hold records of its segment: read "
-                            "them there before you truncate the source behind the segment",
+                            "them there before you truncate the source after the segment",
                         ) from error
                     await asyncio.sleep(LOOK_DELAY_S)
                 await listed.look()
@@ -453,7 +453,7 @@ class Mirror:
             "any more, and replication has stopped",
             remedy="End that writer. If it has written, the target has records of its own: "
             "replicate to another namespace, or, where nobody needs them, delete the target's "
-            "stream to begin anew",
+            "stream to start over",
         )
 
     async def close(self) -> None:

@@ -36,7 +36,7 @@ MARKER = "quire-mirror"
 FORMAT = 1
 REMEDY = (
     "Replicate to another namespace, and compare the two streams (`quire stream show`). Where "
-    "nobody needs what the stream of the target holds, delete that to begin anew"
+    "nobody needs what the stream of the target holds, delete that stream to start over"
 )
 
 

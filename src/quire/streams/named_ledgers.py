@@ -1,7 +1,8 @@
 """Read which ledgers streams, objects and datasets name, from their own records.
 
-A ledger's custom metadata only says what it was made for. The record of the owner says what is
-true: the segments and the allocation of a stream, the head of an object, the ledgers of a dataset.
+A ledger's custom metadata only says what it was created for. The record of the owner is
+authoritative: the segments and the allocation of a stream, the head of an object, the ledgers of a
+dataset.
 """
 
 from __future__ import annotations
@@ -34,13 +35,14 @@ from quire.tasks import each
 from quire.units import counted
 
 OWNERS_AT_ONCE = 64
-"""Streams, objects or datasets whose records are read at a time."""
+"""The number of streams, objects or datasets whose records are read at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Owner:
     kind: str
-    """stream, object, state machine, dataset, or what else a ledger says of itself."""
+    """The kind: stream, object, state machine, dataset, or another kind that a ledger's metadata
+    names."""
     name: str
     place: str = ""
     """The namespace of a stream, the bucket of an object."""
@@ -58,9 +60,10 @@ class Named:
     ledger_id: int
     owner: Owner
     part: str
-    """What of the owner the ledger holds."""
+    """The part of the owner that the ledger holds."""
     needed: bool = True
-    """False: nothing is lost with the ledger (made ahead of its use, or truncated)."""
+    """Whether data is lost with the ledger. False if it was created ahead of its use, or
+    truncated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +79,10 @@ Record = Sequence[Named] | Unreadable
 
 
 async def records(client: Client, *, objects: bool = True) -> AsyncGenerator[Record, None]:
-    """The records of all datasets, objects (unless not `objects`) and streams of the cluster.
+    """Yield the records of all datasets, streams and, with `objects`, objects of the cluster.
 
-    A record that cannot be read is given as `Unreadable`, and the others follow. Raises
-    MetadataUnavailableError where the store does not answer. Cancel-safe; memory is bounded by
+    A record that cannot be read is yielded as `Unreadable`, and the others follow. Raises
+    MetadataUnavailableError if the store does not answer. Cancel-safe; memory is bounded by
     `OWNERS_AT_ONCE` records.
     """
     names = await client.metadata.list_values((DATASETS,))
@@ -159,7 +162,7 @@ async def _object_records(client: Client) -> AsyncGenerator[Record, None]:
 
 
 async def stream_record(client: Client, path: str) -> Record:
-    """Return the ledgers that the stream at this path names: its segments, and the one made
+    """Return the ledgers that the stream at this path names: its segments, and the one allocated
     ahead."""
     tree = client.metadata.tree
     try:
@@ -172,7 +175,8 @@ async def stream_record(client: Client, path: str) -> Record:
 
 
 async def stream_owner(tree: Tree, path: str) -> Owner:
-    """Return the stream as users name it. Its name begins after the closest namespace above it."""
+    """Return the stream with the name that users know. The name begins after the closest namespace
+    above it."""
     parts = path.strip("/").split("/")
     for length in range(len(parts) - 1, 0, -1):
         namespace = "/" + "/".join(parts[:length])
@@ -182,23 +186,23 @@ async def stream_owner(tree: Tree, path: str) -> Owner:
 
 
 async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
-    """Return what the stream at this path names, its allocation included.
+    """Return the ledgers that the stream at this path names, including its allocation.
 
-    Every node counts, also where two have the same number. Raises MetadataError where one cannot be
-    understood: it could name any ledger.
+    Every node counts, even if two have the same number. Raises MetadataError if one cannot be
+    decoded: it could name any ledger.
     """
     namespace, _, name = path.rpartition("/")
     paths = StreamPaths(namespace, name)
     ahead: dict[int, Named] = {}
     for _ in range(LIST_ATTEMPTS):
-        # The allocation first: a ledger moves from there to a segment.
+        # Read the allocation first: a ledger moves from there to a segment.
         if allocated := await _value(tree, paths.allocation):
             ledger_id = decode_number(allocated, paths.allocation)
             ahead[ledger_id] = Named(ledger_id, owner, "made ahead for its next segment", False)
         try:
             names = await tree.children(paths.segments)
         except NoSuchKeyError:
-            return list(ahead.values())  # it is being made, or deleted
+            return list(ahead.values())  # the stream is being created or deleted
         values = await each(names, lambda node: _value(tree, paths.segment(node)))
         if all(values):
             segments = [_segment(paths.segment(node), value) for node, value in zip(names, values)]
@@ -236,7 +240,7 @@ def _segment(path: str, value: bytes) -> StreamSegment:
 
 
 async def _value(tree: Tree, path: str) -> bytes:
-    """Return the value of the node, or nothing where there is no such node."""
+    """Return the value of the node, or None if there is no such node."""
     try:
         return (await tree.read(path)).value
     except NoSuchKeyError:

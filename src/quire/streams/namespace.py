@@ -180,7 +180,7 @@ class Namespace:
         if limit and len(await self.streams()) >= limit:
             raise StreamQuotaError(
                 f"namespace {self.path} may have {limit} streams: {name} was not created",
-                remedy="Raise streams_max. Or delete a stream that nobody needs",
+                remedy="Raise streams_max. If you cannot, delete a stream that nobody needs",
             )
         encoded = encode_settings(settings or {})
         DEFAULTS.with_values({**self._values, **(settings or {})})
@@ -240,10 +240,14 @@ class Namespace:
         await delete_stream(self.client, self.metadata(name), self.password)
 
     async def rename_stream(self, name: str, new_name: str) -> None:
-        """All of it moves in one transaction: settings and subscriptions too. The writer that is
-        open, if any, is fenced. StreamExistsError, NoSuchStreamError; RecoveryError where that
-        writer's last records cannot be made sure of now, UsageError where the stream has too many
-        nodes for one transaction, some 490 segments (nothing has changed)."""
+        """Rename a stream. Everything moves in one transaction, including settings and
+        subscriptions.
+
+        An open writer is fenced. Raises StreamExistsError and NoSuchStreamError. Raises
+        RecoveryError if the last records of that writer cannot be recovered now. Raises UsageError
+        if the stream has too many nodes for one transaction (about 490 segments); then nothing has
+        changed.
+        """
         metadata, target = self.metadata(name), self.metadata(new_name)
         if await target.exists():
             raise StreamExistsError(f"stream {new_name} exists already")
@@ -421,8 +425,8 @@ def namespace_path(path: str) -> str:
 
 
 def check_new_path(path: str, uri: str) -> None:
-    """Raise UsageError for the path of a namespace that would be among nodes of others: those of
-    ZooKeeper, of Quire, or of the ledgers of the cluster at `uri`."""
+    """Raise UsageError for a namespace path that would be among other nodes: those of ZooKeeper, of
+    Quire, or of the ledgers of the cluster at `uri`."""
     try:
         ledgers = parse_uri(uri).root
     except MetadataURIError:
@@ -430,7 +434,7 @@ def check_new_path(path: str, uri: str) -> None:
     for taken in ("/zookeeper", VALUES_ROOT, ledgers):
         if taken and f"{path}/".startswith(f"{taken}/"):
             raise UsageError(
-                f"{path!r} cannot be a namespace: {taken} holds other things",
+                f"{path!r} cannot be a namespace: {taken} is used for other data",
                 remedy="Choose another path, for example /team/orders",
             )
 

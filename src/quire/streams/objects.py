@@ -254,7 +254,7 @@ class Objects:
             try:
                 return ObjectReader(info, await self._client.open_ledger(info.ledger_id))
             except NoSuchLedgerError as error:
-                await self._store.tree.sync()  # a head that is deleted may still show
+                await self._store.tree.sync()  # a deleted head may still be visible
                 if (await self._head(name))[0] == info:
                     raise ObjectDamagedError(
                         f"object {name!r} is lost: its ledger {info.ledger_id} was deleted, and "
@@ -264,12 +264,14 @@ class Objects:
         raise MetadataError(f"{_what(name)} was replaced {OPEN_ATTEMPTS_MAX} times while opened")
 
     async def list(self, prefix: str = "", *, after: str = "") -> AsyncGenerator[ObjectInfo, None]:
-        """The objects whose names begin with `prefix` and come after `after`, in the order of their
-        names (by code points). They are read in pages, so memory is bounded; those put or deleted
-        meanwhile may be missing or not. Cancel-safe: go on after the last name.
+        """Yield the objects whose names begin with `prefix` and come after `after`, sorted by code
+        points.
 
-        Objects that cannot be understood are left out, and named in the MetadataError that ends the
-        listing behind all the others."""
+        They are read in pages, so memory is bounded. Objects that are put or deleted meanwhile may
+        be missing or not. Cancel-safe: continue after the last name. Objects that cannot be decoded
+        are left out. They are named in the MetadataError that ends the listing after all the
+        others.
+        """
         async with aclosing(self.pages(prefix, after=after)) as pages:
             async for page in pages:
                 for info in page:
@@ -343,12 +345,14 @@ class Objects:
         return True
 
     async def orphans(self, older_than_s: float, *, first: int = 0) -> AsyncGenerator[Orphan, None]:
-        """The ledgers that were written for objects of this bucket, are older than the limit and
-        belong to none now: left by puts that died, or that are still under way. Reads the metadata
-        of every ledger from `first` on. Ledgers without a creation time are not found.
+        """Return the ledgers that were written for objects of this bucket, are older than the
+        limit, and belong to no object now.
 
-        Ledgers and objects that cannot be read are skipped, and a warning in the log names them. A
-        ledger that was written for such an object is not given: the object may name it."""
+        They were left by puts that died, or that are still in progress. Reads the metadata of every
+        ledger from `first` on. Ledgers without a creation time are not found. Ledgers and objects
+        that cannot be read are skipped, and a warning in the log names them. A ledger that was
+        written for such an object is not returned: the object may name it.
+        """
         before_ms = self._clock.now_ms() - round(older_than_s * 1000)
         skipped: builtins.list[Skipped] = []
         async with aclosing(self._ledger_ids(first)) as pieces:
@@ -358,13 +362,16 @@ class Objects:
                         skipped.append(orphan)
                     elif orphan is not None:
                         yield orphan
-        log_skipped(logger, "the look for orphans of objects", skipped)
+        log_skipped(logger, "the search for orphans of objects", skipped)
 
     async def sweep(self, older_than_s: float, *, first: int = 0) -> builtins.list[int]:
-        """Delete the `orphans`; their ids. The age limit must be longer than the longest put: one
-        whose ledger is swept fails, it never publishes an object without bytes. Safe to call again,
-        and while others put; if cancelled, the next call goes on. CollectionOffError,
-        MetadataWentBackError: nothing may be deleted by this metadata store."""
+        """Delete the `orphans`, and return their ids.
+
+        The age limit must be longer than the longest put. A put whose ledger is swept fails; it
+        never publishes an object without bytes. Safe to call again, and while others put; if
+        cancelled, the next call continues. Raises CollectionOffError or MetadataWentBackError if
+        nothing may be deleted according to this metadata store.
+        """
         await check_collectable(self._store)
         deleted = []
         skipped: builtins.list[Skipped] = []

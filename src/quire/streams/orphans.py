@@ -67,7 +67,7 @@ class Left:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What a look for orphans gave."""
+    """The result of a search for orphans."""
 
     orphans: list[StreamOrphan]
     skipped: list[Skipped]
@@ -78,21 +78,24 @@ class Found:
 async def find_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> list[StreamOrphan]:
-    """The orphans that `look_for_orphans` finds. A warning in the log names what was skipped."""
+    """Return the orphans that `look_for_orphans` finds. A warning in the log names the skipped
+    items."""
     found = await look_for_orphans(client, older_than_s, first=first)
-    log_skipped(logger, "the look for orphans of streams", found.skipped)
+    log_skipped(logger, "the search for orphans of streams", found.skipped)
     return found.orphans
 
 
 async def look_for_orphans(
     client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
 ) -> Found:
-    """Find the ledgers from `first` on that were made for streams, more than `older_than_s` ago,
-    and that no segment and no allocation names. Reads the metadata of every ledger, and the
+    """Find ledgers from `first` on that were created for streams and that no segment or allocation
+    names.
+
+    Only ledgers older than `older_than_s` count. Reads the metadata of every ledger, and the
     segments of all streams twice. Nothing is changed. Cancel-safe.
 
     A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
-    was made below the same first part of its path: none of these counts as an orphan.
+    was created below the same first part of its path, so none of these counts as an orphan.
     """
     before_ms = client.clock.now_ms() - round(older_than_s * 1_000)
     places: dict[str, _Place] = {}
@@ -111,11 +114,13 @@ async def look_for_orphans(
 
 
 async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> list[Left]:
-    """Delete those that are orphans still; those that are left, and why.
+    """Delete the ledgers that are still orphans, and return those that are left, with the reasons.
 
-    Each is fenced first: a writer that made it, and has slept ever since, cannot add to it any more
-    and goes on with another. After an error or a cancellation some are left; call it again.
-    CollectionOffError, MetadataWentBackError: nothing may be deleted by this metadata store."""
+    Each ledger is fenced first. A writer that created it and has been asleep since then can no
+    longer add to it, and continues with another. After an error or a cancellation some ledgers are
+    left; call it again. Raises CollectionOffError or MetadataWentBackError if nothing may be
+    deleted according to this metadata store.
+    """
     await check_collectable(client.metadata)
     left: list[Left] = []
     fenced: list[StreamOrphan] = []
@@ -202,7 +207,7 @@ def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> Stre
 
 @dataclass(slots=True)
 class _Place:
-    """What is below one first part of paths."""
+    """The streams below one first part of their paths."""
 
     named: set[int] = field(default_factory=set)
     """The ledgers that segments and allocations name."""
@@ -219,8 +224,8 @@ def _top(orphan: StreamOrphan) -> str:
 async def _still_unnamed(
     client: Client, orphans: list[StreamOrphan], places: dict[str, _Place]
 ) -> list[StreamOrphan]:
-    """A second look at all streams: one that was renamed during the first may have been missed.
-    What it finds takes its place in `places`."""
+    """Read all streams a second time, because one that was renamed during the first pass may have
+    been missed. The results replace those in `places`."""
     if not orphans:
         return []
     await client.metadata.tree.sync()
@@ -230,7 +235,8 @@ async def _still_unnamed(
 
 
 async def _named(tree: Tree, top: str) -> _Place:
-    """The ledgers that all streams below a path name, and the streams that could not be read."""
+    """Return the ledgers that all streams below a path name, and the streams that could not be
+    read."""
     found = _Place()
     try:
         async with aclosing(walk(tree, [top])) as nodes:

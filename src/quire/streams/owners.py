@@ -1,8 +1,8 @@
-"""Find who a ledger belongs to, before somebody deletes it by its id.
+"""Search for the owner of a ledger, before somebody deletes the ledger by its id.
 
-The custom metadata of a ledger says what it was made for, so that one record answers for most
-ledgers. Ledgers without such metadata (Java's streams, ledgers that a user published as a dataset)
-take a look at the records of all datasets and streams.
+The custom metadata of a ledger says what it was created for, so reading one record is enough for
+most ledgers. For ledgers without such metadata (Java's streams, ledgers that a user published as a
+dataset) the records of all datasets and streams are read.
 """
 
 from __future__ import annotations
@@ -40,22 +40,22 @@ PULSAR_KEYS = {
     "pulsar/schemaId": "schema",
     "pulsar/delayedIndexBucketId": "delayed index bucket",
 }
-"""Custom metadata that Pulsar's brokers give their ledgers, and what its value names."""
+"""The custom metadata that Pulsar's brokers set on their ledgers, and what its value names."""
 MISSED_LIMIT_S = 5.0
-"""Seconds to look for those who need a ledger that does not exist."""
+"""Seconds to search for the owners of a ledger that does not exist."""
 DOUBTS_MAX = 5
-"""Records that cannot be read, in one error."""
+"""The number of unreadable records that one error names."""
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Why a ledger must not be deleted without a second thought."""
+    """A reason not to delete a ledger."""
 
     owner: Owner
     part: str = ""
-    """What of the owner the ledger holds."""
+    """The part of the owner that the ledger holds."""
     doubt: str = ""
-    """Why it is not certain that the ledger belongs to the owner."""
+    """The reason why it is not certain that the ledger belongs to the owner."""
 
     def __str__(self) -> str:
         if self.doubt:
@@ -70,7 +70,7 @@ async def refuse_owned(
     limit_s: float | None = None,
     looked_at: Callable[[int], None] = lambda count: None,
 ) -> None:
-    """Raise LedgerOwnedError if one of these ledgers belongs to somebody, or may belong.
+    """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
 
     See `find_claims` for the arguments and for what else is raised.
     """
@@ -88,15 +88,15 @@ async def find_claims(
     limit_s: float | None = None,
     looked_at: Callable[[int], None] = lambda count: None,
 ) -> dict[int, list[Claim]]:
-    """Return who each ledger belongs to; an empty list for those that nobody names.
+    """Return the owners of each ledger, with an empty list for ledgers that nothing names.
 
-    A ledger whose owner does not name it any more is an orphan and belongs to nobody.
+    A ledger whose owner no longer names it is an orphan and has no owner.
 
     Args:
-        scan: look at the records of all datasets and streams for ledgers that say nothing of an
+        scan: search the records of all datasets and streams for ledgers whose metadata names no
             owner, or whose owner does not name them.
-        limit_s: seconds for that. What is not known by then is a claim with a doubt.
-        looked_at: called with the number of records that were looked at since the last call.
+        limit_s: seconds for that search. What is unknown afterwards becomes a claim with a doubt.
+        looked_at: called with the number of records that were read since the last call.
 
     Raises:
         MetadataUnavailableError: the store does not answer. Nothing was changed.
@@ -116,9 +116,9 @@ async def find_claims(
 
 
 async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
-    """Return the error for a ledger that does not exist, with those who still need the ledger.
+    """Return the error for a ledger that does not exist, with its owners.
 
-    Looks at all records for at most `MISSED_LIMIT_S`, and says where that was not enough. Raises
+    Searches all records for at most `MISSED_LIMIT_S`, and says so if that was not enough. Raises
     MetadataUnavailableError.
     """
     limit_s = MISSED_LIMIT_S
@@ -137,11 +137,11 @@ async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> No
 
 @dataclass(frozen=True, slots=True)
 class _Hint:
-    """The owner of a ledger, as far as the ledger's own metadata tells it."""
+    """The owner of a ledger according to the ledger's own metadata."""
 
     exists: bool = True
     claims: tuple[Claim, ...] = ()
-    """Claims that need no other record."""
+    """The claims that can be made without another record."""
     made_for: tuple[str, str, str] | None = None
     """The kind of the owner, its name (the path of a stream), and its bucket."""
     closed: bool = False
@@ -195,7 +195,7 @@ def _by_its_metadata(
     owner, record = answers[hint.made_for]
     claims = _claims(record, ledger_id)
     if not claims and not hint.closed:
-        doubt = "the ledger is open, and was made for it: somebody may be writing it"
+        doubt = "the ledger is open and was created for it: somebody may be writing it"
         return [Claim(owner, doubt=doubt)]
     return claims
 
@@ -253,7 +253,7 @@ async def _by_all_records(
                     if one.ledger_id in ledger_ids:
                         found.setdefault(one.ledger_id, []).append(Claim(one.owner, one.part))
     except TimeoutError:
-        doubt = f"the streams and datasets could not all be looked at within {limit_s:g} s"
+        doubt = f"not all streams and datasets could be checked within {limit_s:g} s"
         doubts.append(Claim(Owner("owner", "unknown"), doubt=doubt))
     return found, doubts
 

@@ -82,9 +82,12 @@ def _parsed_ms(text: str) -> int:
 async def find(
     client: Client, segments: Sequence[StreamSegment], start: Start, password: bytes
 ) -> DLSN:
-    """The position that `start` means now. A position that is not there any more, or not yet, is
-    given as it is: reading tells. Where the record may have been in a segment whose ledger is gone,
-    the beginning of that segment is given, so that reading tells as well."""
+    """Return the position that `start` means now.
+
+    A position that no longer exists, or does not exist yet, is returned unchanged: reading reports
+    it. If the record may have been in a segment whose ledger is gone, the beginning of that segment
+    is returned, so that reading reports the gap.
+    """
     if isinstance(start, DLSN):
         return start
     oldest = oldest_position(segments)

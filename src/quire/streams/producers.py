@@ -100,8 +100,8 @@ def has_snapshot(records: Records) -> bool:
 
 async def read_marks(client: Client, segments: Sequence[StreamSegment], password: bytes) -> Marks:
     """The marks at the end of these completed segments: read backwards to the last snapshot, then
-    what follows it. What was truncated is not looked for; a lost segment is passed over, so that
-    producers may send again what was in it, and the fencing token is the last one that is known."""
+    what follows it. Truncated segments are not read. A lost segment is skipped, so producers may
+    send its records again, and the fencing token is the last known one."""
     behind: list[list[tuple[StreamSegment, int, Records]]] = []
     for segment in reversed(segments):
         try:  # also of one that is truncated: the newest stays, and may be all that tells

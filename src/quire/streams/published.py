@@ -130,7 +130,8 @@ class Published:
 
 
 def check_key_name(name: str, what: str) -> str:
-    """Return `name`. UsageError where it cannot be that of `what`: a writer, a query or a job."""
+    """Return `name`. Raises UsageError if it cannot be the name of `what`: a writer, a query or a
+    job."""
     try:
         encoded = quote(name, safe="")
     except UnicodeEncodeError:

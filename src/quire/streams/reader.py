@@ -34,17 +34,17 @@ MISSING_DELAY_S = 0.2
 
 
 class StreamReader:
-    """Reads one stream from a position on. Made by `Namespace.open_reader`.
+    """A reader of one stream from a position on. Created by `Namespace.open_reader`.
 
     Iterate over it (`async for record in reader`), or over `batches()`, which is much cheaper.
-    Every record is acknowledged, each comes once and in order. Without `follow` it ends behind what
-    was acknowledged when it got there; with it, it goes on until the stream is ended. `position` is
-    where to go on, at any time, with this reader or another.
+    Every record is acknowledged, and each arrives once and in order. Without `follow` the reader
+    ends after the records that were acknowledged when it got there; with it, it continues until the
+    stream is ended. `position` is where this reader or another can continue, at any time.
 
-    Raises StreamGapError where records are gone (`on_gap="deliver"` gives a `Gap` among the
-    batches, "skip" passes over it), NoSuchStreamError (also where another stream has got its name
-    since the first record), StreamDamagedError, and what ledgers raise.
-    Cancel-safe: what was not delivered is delivered the next time.
+    Raises StreamGapError if records are gone (`on_gap="deliver"` yields a `Gap` among the batches,
+    "skip" ignores it). Raises NoSuchStreamError, also if another stream has got its name since the
+    first record. Raises StreamDamagedError, and the errors of ledgers. Cancel-safe: what was not
+    delivered is delivered the next time.
     """
 
     def __init__(

@@ -14,13 +14,15 @@ LIST_AGAIN_S = 30.0
 
 
 class SegmentList:
-    """Use as `async with`. `segments` are those of the last look, ascending.
+    """The segments of a stream. Use with `async with`. `segments` has those of the last read,
+    ascending.
 
-    All looks see one life of the stream: once another stream has its name, they raise
+    All reads belong to one life of the stream: once another stream has its name, they raise
     NoSuchStreamError."""
 
     def __init__(self, metadata: StreamMetadata, life: str | None = None) -> None:
-        """`life`: the id of the life that is meant; None: the one that the first look finds."""
+        """Prepare the list. `life` is the id of the expected life, or None for the one that the
+        first read finds."""
         self._metadata = metadata
         self.life = life
         self.segments: Sequence[StreamSegment] = ()

@@ -117,8 +117,8 @@ class SegmentWriter:
         )
 
     def lost(self, completion_time_ms: int) -> StreamSegment:
-        """Return the segment as it is kept when its ledger is gone. What was under way goes into
-        the next segment, with the sequence ids that it has."""
+        """Return the lost segment that replaces this one when its ledger is gone. Records in
+        progress go into the next segment, with the same sequence ids."""
         return self.segment.completed_as_lost(
             last_txid=self.last_txid,
             record_count=self.count,

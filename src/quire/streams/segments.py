@@ -209,11 +209,12 @@ class Segments:
         self._opened(segment, ledger)
 
     async def mend(self, settle: Callable[[Sequence[Draft]], None]) -> list[Draft]:
-        """The open segment cannot go on: recover its ledger, and complete it with what is in it.
+        """Recover the ledger of the open segment, and complete the segment with its entries.
 
-        `settle` is called with the drafts that are part of it, as soon as that is certain (whoever
-        completes the segment, they are in it); returned are those that are not. A segment whose
-        ledger was deleted is kept as lost."""
+        `settle` is called with the drafts that are part of the segment, as soon as that is certain,
+        whichever writer completes the segment. Returns the drafts that are not part of it. A
+        segment whose ledger was deleted is kept as lost.
+        """
         writer = self.open
         assert writer is not None
         ledger_id = writer.ledger.ledger_id
@@ -230,7 +231,7 @@ class Segments:
         settle(writer.acknowledged_through(end))
         lost = [draft for draft in writer.in_flight if not draft.control]
         if gone:
-            # Its records may have been read: the number must not be given again.
+            # Its records may have been read: the number must not be assigned again.
             completed = writer.lost(self._client.clock.now_ms())
             await self.metadata.change(self.taken.claim, complete=completed)
             tell_lost(self.metadata.paths.name, completed)

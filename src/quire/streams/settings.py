@@ -80,7 +80,7 @@ class StreamSettings:
 
 
 def check_value(name: str, value: Any) -> None:
-    """Raise UsageError for a value that the setting cannot have, whatever the others are."""
+    """Raise UsageError for a value that is invalid whatever the other settings are."""
     allowed = {"digest": DIGESTS, "compression": COMPRESSIONS, "txids": TXIDS}.get(name)
     if allowed is not None and value not in allowed:
         raise UsageError(f"{name} {value!r} is none of {', '.join(allowed)}")

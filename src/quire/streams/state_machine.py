@@ -50,7 +50,7 @@ POSITION_KEY = "position"
 """In the metadata of a snapshot: where to read on."""
 APPLIED_KEY = "applied"
 LIFE_KEY = "life"
-"""In the metadata of a snapshot: the id of the life of the stream that the position belongs to.
+"""The key in the metadata of a snapshot for the id of the life that the position belongs to.
 Snapshots of earlier versions lack it."""
 RESTORE_ATTEMPTS = 10
 """Of reading a snapshot, while leaders take later ones."""
@@ -82,7 +82,7 @@ class _Replica(Generic[ResultT]):
         """Commands so far, those that a snapshot stands for included."""
         self._streams = streams
         self._snapshots = Objects(streams.client, BUCKET)
-        # The name of its snapshots: refused now, not at the first snapshot.
+        # Check the name of the snapshots now, not at the first snapshot.
         self._object = check_name(f"{streams.path.strip('/')}/{stream_name(name)}")
         self._position = INITIAL_DLSN
         self._lost_snapshot: ObjectDamagedError | None = None
@@ -109,7 +109,7 @@ class _Replica(Generic[ResultT]):
         self.applied = int(found.info.metadata[APPLIED_KEY])
 
     async def _check_life(self, snapshot: ObjectInfo) -> None:
-        """StreamDamagedError where the snapshot belongs to a former stream of this name."""
+        """Raise StreamDamagedError if the snapshot belongs to a former stream of this name."""
         life = await self._streams.metadata(self.name).life_id()
         if life and snapshot.metadata.get(LIFE_KEY, life) != life:
             raise StreamDamagedError(

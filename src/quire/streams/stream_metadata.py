@@ -216,8 +216,8 @@ class StreamMetadata:
             raise self._missing() from error
 
     async def life_id(self) -> str:
-        """Return the id of the stream's present life; "" where it has none, and this client may
-        not write one. NoSuchStreamError."""
+        """Return the id of the stream's present life; "" if it has none and this client may not
+        write one. Raises NoSuchStreamError."""
         try:
             return (await self.life()).id
         except MetadataDeniedError:
@@ -226,7 +226,8 @@ class StreamMetadata:
     async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
         """Return `segments` and the id of the life that they belong to.
 
-        `life` is the id that was found last, None before the first call. NoSuchStreamError."""
+        `life` is the id that was found last, or None before the first call. Raises
+        NoSuchStreamError."""
         if life is None:
             life = await self.life_id()
         for _ in range(LIST_ATTEMPTS):

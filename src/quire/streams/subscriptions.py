@@ -20,7 +20,7 @@ COMMIT_ATTEMPTS_MAX = 20
 
 
 def check_subscription_name(name: str) -> str:
-    """Return `name`. UsageError where no subscription can have it."""
+    """Return `name`. Raises UsageError if no subscription can have it."""
     if not name or "/" in name or name in (".", "..") or not name.isprintable():
         raise UsageError(
             f"{name!r} cannot be the name of a subscription",
@@ -30,18 +30,19 @@ def check_subscription_name(name: str) -> str:
 
 
 class Subscription:
-    """Where a named reader goes on. Any number of processes may share it; the position only moves
-    forward.
+    """The stored position of a named reader.
 
-    It belongs to the stream that it is first used with: if that one is deleted or renamed, and
-    another stream gets its name, all calls raise NoSuchStreamError."""
+    Any number of processes may share it; the position only moves forward. A subscription belongs to
+    the stream that it is first used with. If that stream is deleted or renamed, and another stream
+    gets its name, all calls raise NoSuchStreamError.
+    """
 
     def __init__(self, metadata: StreamMetadata, name: str) -> None:
         self.name = check_subscription_name(name)
         self._metadata = metadata
         self._path = metadata.paths.subscriber(name)
         self._life: str | None = None
-        """The path of the stream's life when it was first used; "" where that cannot be seen."""
+        """The path of the stream's life at the first use; "" if the client may not read it."""
 
     async def position(self) -> DLSN | None:
         """The first record that is still to be read: what to start a reader with. None if nothing
@@ -86,7 +87,7 @@ class Subscription:
         await self._metadata.tree.delete_tree(self._path)
 
     async def _check_life(self) -> list[Check]:
-        """Return the condition under which a position may be stored. NoSuchStreamError."""
+        """Return the condition under which a position may be stored. Raises NoSuchStreamError."""
         try:
             path = (await self._metadata.life()).path
         except MetadataDeniedError:

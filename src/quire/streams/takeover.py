@@ -96,11 +96,12 @@ async def take_over(
 async def complete(
     client: Client, metadata: StreamMetadata, taken: Taken, segment: StreamSegment, password: bytes
 ) -> StreamSegment | None:
-    """Recover the ledger of a segment in progress and complete the segment; None for one without
-    entries, which is removed (its number is given again).
+    """Recover the ledger of a segment in progress and complete the segment.
 
-    A segment whose ledger is gone is completed as lost: its records may have been acknowledged and
-    read, so that neither its number nor their sequence ids may be given again."""
+    Returns None for a segment without entries, which is removed (its number is assigned again). A
+    segment whose ledger is gone is completed as lost. Its records may have been acknowledged and
+    read, so neither its number nor their sequence ids may be assigned again.
+    """
     try:
         reader = await client.open_ledger(segment.ledger_id, password=password, recover=True)
     except NoSuchLedgerError:

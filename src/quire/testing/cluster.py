@@ -96,7 +96,7 @@ class _State:
 
 
 def _check_ports(first: int, count: int) -> None:
-    """Raise UsageError unless all ports of these bookies exist."""
+    """Raise UsageError unless the ports of all bookies are valid."""
     last = first + count - 1
     if not 1 <= first <= last <= PORT_MAX:
         raise UsageError(
@@ -206,8 +206,10 @@ class LocalCluster:
             bookie.wait_ready(deadline, self._stopping)
 
     def _check_metadata_file(self, path: Path) -> None:
-        """`StartError` where bookies have data and the metadata file is gone: an empty one in its
-        place would say that none of their ledgers was ever there."""
+        """Raise StartError if bookies have data and the metadata file is gone.
+
+        An empty file in its place would mean that none of their ledgers ever existed.
+        """
         begun = sorted(one.parent.parent.name for one in path.parent.glob("bookie-*/current/*"))
         if begun and not path.exists():
             raise StartError(

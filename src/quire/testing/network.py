@@ -130,7 +130,7 @@ class SimNetwork:
         return name in self._hosts
 
     def others(self, name: str) -> list[str]:
-        """All other nodes that there are, or were."""
+        """All other nodes that exist or existed."""
         return [other for other in self._hosts if other != name]
 
     def known(self, beginning: str) -> list[str]:
@@ -181,9 +181,11 @@ class SimNetwork:
                     side.broken("reset by a partition")
 
     def silence(self, name: str, *others: str) -> int:
-        """Let the connections that exist between `name` and the others die silently: they swallow
-        everything in both directions and nobody is told. New connections are not affected. Each
-        kernel ends its side after `dead_peer_s`. Returns the number of connections."""
+        """Let the existing connections between `name` and the others die silently.
+
+        They lose all data in both directions without an error. New connections are not affected.
+        Each kernel ends its side after `dead_peer_s`. Returns the number of connections.
+        """
         died = 0
         for end in list(self._ends):
             route = end.out.route

@@ -40,7 +40,7 @@ class Pipe:
     def __init__(self, network: SimNetwork, writer: SimTransport, reader: SimTransport) -> None:
         self._network = network
         self.swallows = False
-        """What is sent vanishes, and nobody is told: the flow died silently."""
+        """Whether the flow died silently: all data that is sent is lost without an error."""
         self._flight: deque[tuple[float, bytes | _Signal]] = deque()
         self._size = 0
         self._scheduled = False
@@ -56,14 +56,14 @@ class Pipe:
         if isinstance(item, bytes):
             self._size += len(item)
         if self.swallows:
-            return  # the writer's kernel keeps the bytes, and sends them in vain
+            return  # the writer's kernel keeps the bytes and sends them without success
         arrival = self._network.loop.time() + self._network.delay(self.route)
         self._flight.append((arrival, item))
         if not self._scheduled:
             self.resume()
 
     def swallow(self) -> None:
-        """Lose what is under way, and all that is sent from now on, without a sign."""
+        """Lose the data in flight, and all data that is sent from now on, without an error."""
         self.swallows = True
         self._flight.clear()
 
@@ -254,7 +254,7 @@ class SimTransport(asyncio.Transport):
         self._lost(reset_error(why))
 
     def timed_out(self) -> None:
-        """The kernel gives up a peer that acknowledges nothing."""
+        """End the connection as a kernel does if the peer acknowledges nothing."""
         self._lost(timed_out())
 
     def drained(self) -> None:

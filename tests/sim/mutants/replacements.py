@@ -206,7 +206,7 @@ def an_older_copy_is_let_in(patch: pytest.MonkeyPatch) -> None:
 
 
 @mutant(
-    lost="the same: a start finds it, says so, and goes on",
+    lost="the same: a start detects it, reports it, and continues",
     laws=TAKEN_FOR_ABSENT,
     workload="rolled_back",
     seeds=20,

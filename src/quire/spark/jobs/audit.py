@@ -55,12 +55,12 @@ class AuditResult:
     """By ledger, bookie and entry. After a repair: what was found before it."""
     repair: RepairResult | None = None
     unreadable: tuple[str, ...] = ()
-    """The ledgers and streams whose metadata could not be read, with the reason. Of these nothing
-    is known, and all others were audited."""
+    """The ledgers and streams whose metadata could not be read, with the reasons. They were not
+    audited; all others were."""
 
     @property
     def clean(self) -> bool:
-        """Whether every replica that should be there is there, and right."""
+        """Whether every expected replica exists and is correct."""
         return not self.findings and not self.unreadable
 
     @property
@@ -156,7 +156,8 @@ def _read_all(
     progress: Progress,
     unread: dict[int, str],
 ) -> list[Finding]:
-    """`unread`: takes the ledgers that could not be read, with the reasons."""
+    """Audit the wanted ledgers, and return the findings. `unread` receives the ledgers that could
+    not be read, with the reasons."""
 
     def run(pieces: Sequence[Piece], do: Work, what: str, told: Progress = progress) -> list[Piece]:
         if not pieces:
@@ -212,8 +213,8 @@ def slots(spark: SparkSession) -> int:
 async def stream_ledgers(
     client: Client, namespace: str, pattern: str, password: bytes
 ) -> tuple[list[int], list[str]]:
-    """Return the ledgers of the streams of `namespace` that match, and the streams that could not
-    be read, with the reason. NoSuchStreamError where none matches."""
+    """Return the ledgers of the matching streams of `namespace`, and the streams that could not be
+    read, with the reasons. Raises NoSuchStreamError if none matches."""
     unread: list[str] = []
     async with await Namespace.open(client, namespace, password=password) as streams:
         names = [name for name in await streams.streams() if fnmatchcase(name, pattern)]

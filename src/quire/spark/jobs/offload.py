@@ -160,9 +160,12 @@ def preview_offload(
     directory: str,
     **options: Any,
 ) -> list[StreamPreview]:
-    """What `offload` would do now with these arguments, without Spark. Nothing is changed, neither
-    in the cluster nor in `directory`; no lock is taken, so a job that runs meanwhile does part of
-    it. A stream that cannot be offloaded has `error`; where only one was named, it is raised."""
+    """Return what `offload` would do now with these arguments, without using Spark.
+
+    Nothing changes in the cluster or in `directory`. No lock is taken, so a job that runs meanwhile
+    may do part of it. A stream that cannot be offloaded has an `error`; if it is the only one that
+    was named, the error is raised.
+    """
     wanted, store = OffloadOptions(**options), Store(directory)
     with cluster.client() as client:
         names, alone = call(_names(client.aio, cluster, namespace, streams))
@@ -376,7 +379,7 @@ class _Run:
         return OffloadPlan(start, tuple(gaps), tuple(turns), sum(sizes[:count]))
 
     async def _size(self, segment: StreamSegment) -> int | None:
-        """None: its ledger was deleted, so that its records are lost."""
+        """None if its ledger was deleted, so that its records are lost."""
         try:
             return max((await self.client.ledger_metadata(segment.ledger_id)).length, 0)
         except NoSuchLedgerError:

@@ -26,7 +26,7 @@ class StreamPreview:
     freed_ledgers: tuple[int, ...]
     """That would be deleted: with `truncate` what was offloaded before and what would be now."""
     error: str = ""
-    """Why the stream cannot be offloaded; then the rest is empty."""
+    """The reason why the stream cannot be offloaded; then the rest is empty."""
 
     @classmethod
     def of_failure(cls, stream: str, error: Exception) -> StreamPreview:

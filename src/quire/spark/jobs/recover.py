@@ -111,7 +111,8 @@ def _moves(
     ids: Sequence[int],
     progress: Progress,
 ) -> tuple[list[Move], tuple[Left, ...]]:
-    """What names the bookie, and the ledgers that could not be read: they may name it too."""
+    """Return the ledgers that name the bookie, and the ledgers that could not be read: they may
+    name it too."""
     pieces: list[Piece] = [
         {"bookie": bookie, "ledgers": ids[at : at + LEDGERS_PER_LOOK]}
         for at in range(0, len(ids), LEDGERS_PER_LOOK)
@@ -160,8 +161,8 @@ def _pieces(
 
 
 def _look(cluster: ClusterOptions, piece: Piece) -> Piece:
-    """Which of these ledgers name the bookie, and for how much. Those that cannot be read come as
-    `unreadable`, each with the reason."""
+    """Return which of these ledgers name the bookie, and for how many entries. Those that cannot be
+    read are returned as `unreadable`, each with the reason."""
     bookie, password = piece["bookie"], cluster.password
     unread: list[tuple[int, str]] = []
     with cluster.client() as client:

@@ -72,7 +72,7 @@ class Claims:
                 self.lost_fences.setdefault(bookie_id, set()).add(ledger_id)
 
     def held_by(self, bookie_id: str) -> dict[int, tuple[frozenset[int], bool]]:
-        """Return what the bookie has claimed by now, by ledger id: entries, and a fence."""
+        """Return the entries and the fence that the bookie has claimed so far, by ledger id."""
         return {
             ledger_id: (
                 frozenset(self._entries.get(ledger_id, {}).get(bookie_id, ())),
@@ -82,7 +82,7 @@ class Claims:
         }
 
     def keep(self, bookie_id: str, ledger_id: int, held: tuple[frozenset[int], bool]) -> None:
-        """Count this as not lost: an older copy of the lost directory has it."""
+        """Count this entry as not lost, because an older copy of the lost directory has it."""
         entries, fenced = held
         self._claimed(bookie_id, ledger_id).update(entries)
         if fenced:

@@ -21,7 +21,7 @@ DENIALS = ("NO_ENTRY to read", "NO_LEDGER to read")
 REFUSALS = ("TOO_MANY_REQUESTS to ", "READ_ONLY to ", "IO_ERROR to force")
 PROMISES = ("added", "force done", "write the LAC done")
 HARMLESS = "bookie info done"
-"""Says nothing of any ledger. Clients probe connections with it."""
+"""An answer that is not about a ledger. Clients use the request to probe connections."""
 READERS = 3
 """In the end of a run."""
 READ_AGAIN_S = 0.2

@@ -66,9 +66,9 @@ RESET_KINDS = ("reset recovery",)
 ISLAND_KINDS = ("cut off",)
 """Clients that lose all bookies at once: a switch between them restarts."""
 SILENT_CLIENT_KINDS = ("silence client",)
-"""The connections of a client to all bookies die silently: a firewall forgot them."""
+"""The connections of a client to all bookies die silently, as if a firewall forgot them."""
 SILENT_KINDS = (*SILENT_CLIENT_KINDS, "silence bookie")
-"""The same, and of all clients to one bookie."""
+"""The connections of a client to all bookies, or of all clients to one bookie, die silently."""
 CLIENT_KINDS = ("pause client", "kill client", "slow metadata")
 WRITER_KINDS = ("zombie",)
 JOB_KINDS = ("kill job",)
@@ -81,7 +81,7 @@ DIRECTORY_KINDS = ("directory fails", "directory away", "directory away")
 REPLACEMENT_KINDS = ("replace directory", "replace good directory", "old disk comes back")
 """Of bookie-0: the first damages it."""
 ROLLBACK_KINDS = ("roll directory back",)
-"""Faults of bookie-0: a directory is restored from an older copy of itself."""
+"""Faults that restore a directory of bookie-0 from an older copy of itself."""
 RESIZE_KINDS = ("add directory", "take directory away", "take directory away")
 """By operators, while the bookie is down."""
 HEALER_KINDS = ("kill healer", "pause healer", "expire healer")

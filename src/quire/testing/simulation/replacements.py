@@ -1,7 +1,9 @@
-"""Operators who exchange disks of a bookie: one that died for an empty one, by the code behind
-`quire bookie disk replace`, which is cut off now and then and run again. Old disks come back, and
-disks that are well are named by mistake: both must be refused. And directories are restored from
-older copies, which count as lost."""
+"""Simulated operators who replace disks of a bookie.
+
+They replace a dead disk by an empty one, with the code of `quire bookie disk replace`, which is
+sometimes interrupted and run again. Old disks come back, and healthy disks are named by mistake:
+both must be refused. Directories that are restored from older copies must count as lost.
+"""
 
 from __future__ import annotations
 

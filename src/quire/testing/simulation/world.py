@@ -137,7 +137,7 @@ class World:
     """Each route between a client and a bookie has a delay of its own."""
     starts: int = 0
     completed_starts: Counter[str] = field(default_factory=Counter)
-    """How often each bookie has come to serve."""
+    """The number of times that each bookie has started to serve."""
     claims: Claims = field(default_factory=Claims)
     index_caches: IndexCaches = field(default_factory=IndexCaches)
     slow_starts: SlowStarts = field(default_factory=SlowStarts)
