@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -333,6 +334,84 @@ async def test_an_empty_file_is_no_cluster(tmp_path: Path) -> None:
     await store.close()
 
 
+@pytest.mark.parametrize("empty", [False, True])
+@pytest.mark.parametrize("create", [False, True])
+async def test_a_log_whose_file_is_missing_or_empty_is_kept(
+    sqlite: Backend, tmp_path: Path, empty: bool, create: bool
+) -> None:
+    """SQLite deletes the log of an empty file when it opens it, and the newest commits with it."""
+    store = await open_store(sqlite)
+    path, uri = path_of(sqlite), sqlite.uri
+    log, kept = Path(f"{path}-wal"), tmp_path / "kept"
+    kept.mkdir()
+    try:
+        known, _ = await store.create_ledger(METADATA)
+        # What a process leaves that is killed: the file, and the log with what is committed.
+        for one in (path, log):
+            shutil.copyfile(one, kept / one.name)
+    finally:
+        await store.close()
+    shutil.move(kept / log.name, log)
+    if empty:
+        os.truncate(path, 0)
+    else:
+        path.unlink()
+    size = bytes_in(log)
+    with pytest.raises(ClusterNotInitialisedError, match="-wal") as raised:
+        await open_metadata(uri, create=create)
+    assert "init" not in raised.value.remedy
+    assert bytes_in(log) == size > 0
+    assert (path.name in names_in(tmp_path)) == empty
+    shutil.move(kept / path.name, path)
+    again = await open_metadata(uri)
+    try:
+        assert await ids_of(again) == [known]
+    finally:
+        await again.close()
+
+
+@pytest.mark.parametrize("grown", [False, True])
+async def test_no_complete_list_of_a_backup_that_was_copied_over_a_file_in_use(
+    sqlite: Backend, grown: bool
+) -> None:
+    """Its old pages lack the newer ledgers, and the log beside it has the newest marks: a bookie
+    that believed this list dropped 3,000 ledgers. `grown`: the log has the first page."""
+    path = path_of(sqlite)
+    store = await open_store(sqlite)
+    try:
+        known, _ = await store.create_ledger(METADATA)
+        user = sqlite3.connect(path, isolation_level=None)
+        _copy(user, path.with_name("backup.db"))
+        row = "SELECT ledger_id + {}, version, ctime_ms, zeroblob(2000) FROM ledgers"
+        for doubled in range(8):
+            user.execute("INSERT INTO ledgers " + row.format(1 << doubled))
+        user.execute("UPDATE cluster SET next_ledger_id = 256")
+        complete = [span async for span in store.list_ledgers(complete=True)]
+        assert len(complete[0].ledger_ids) == 256
+        user.execute("PRAGMA wal_checkpoint(RESTART)")
+        user.execute("UPDATE cluster SET next_ledger_id = 257")
+        if grown:
+            user.execute("INSERT INTO \"values\" VALUES ('large', 0, zeroblob(10000))")
+        shutil.copyfile(path.with_name("backup.db"), path)
+    finally:
+        await store.close()
+    for _ in range(2):  # the second finds no log any more
+        again = await open_metadata(sqlite.uri)
+        try:
+            assert await ids_of(again) == [known]
+            with pytest.raises(MetadataError, match="is damaged"):
+                _ = [span async for span in again.list_ledgers(complete=True)]
+        finally:
+            await again.close()
+        user.close()
+
+
+def _copy(source: sqlite3.Connection, target: Path) -> None:
+    backup = sqlite3.connect(target)
+    source.backup(backup)
+    backup.close()
+
+
 async def test_files_of_others_are_left_alone(tmp_path: Path) -> None:
     other = tmp_path / "other.db"
     connection = sqlite3.connect(other)
@@ -637,6 +716,10 @@ async def test_at_the_end_of_the_interpreter_it_is_closed(tmp_path: Path) -> Non
 # -- a file that is not there any more ------------------------------------------------------------
 
 GONE = "deleted or moved away|replaced by another file"
+
+
+def bytes_in(path: Path) -> int:
+    return path.stat().st_size
 
 
 async def refuses_everything(store: SqliteStore, known: int, match: str = GONE) -> None:

@@ -256,6 +256,8 @@ class SqliteStore:
         while start <= LEDGER_ID_MAX:
             found = await self._read(work)
             last = found[-1] if len(found) == LIST_RANGE_LEDGERS else LEDGER_ID_MAX
+            if complete and last == LEDGER_ID_MAX:
+                await self._file.check_structure()
             yield LedgerRange(start, last, found)
             start = last + 1
 

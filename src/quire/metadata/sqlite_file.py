@@ -30,7 +30,7 @@ from quire.errors import (
     MetadataWentBackError,
     QuireError,
 )
-from quire.metadata.sqlite_presence import SqlitePresence
+from quire.metadata.sqlite_presence import LOG_SUFFIX, SqlitePresence
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -208,6 +208,15 @@ class SqliteFile:
         """A number that changes when another connection has changed the file."""
         return await self._submit(self._data_version)
 
+    async def check_structure(self) -> None:
+        """Raise `MetadataError` unless all pages of the file fit together. Reads the whole file.
+
+        A backup that is copied over a file in use leaves old pages beside the new ones of the log.
+        The newest marks are in the log, and ledgers that only new pages name are gone. Where the
+        file has not grown since the backup, that cannot be seen.
+        """
+        await self._submit(self._check_structure)
+
     async def _submit(self, work: Callable[[], T]) -> T:
         await self._place()
         try:
@@ -261,17 +270,14 @@ class SqliteFile:
 
     def _open_once(self, instance_id: str | None) -> bool | None:
         """Return None if the path named another file before the open than after it."""
-        if not self.path.exists():
-            if instance_id is None:
-                raise ClusterNotInitialisedError(
-                    f"the metadata file {self.path} does not exist", remedy=MISSING_REMEDY
-                )
+        before = self._stat()
+        if before is None or before.st_size == 0:
+            self._refuse_nothing(instance_id)
             if not self.path.parent.is_dir():
                 raise MetadataError(
                     f"the directory {self.path.parent} of the metadata file does not exist",
                     remedy="Create it, or correct the URI",
                 )
-        before = self._stat()
         mode = "rwc" if instance_id is not None else "rw"
         self._connection = connection = sqlite3.connect(
             f"{self.path.as_uri()}?mode={mode}",
@@ -297,6 +303,30 @@ class SqliteFile:
         self._transaction("BEGIN", self._recognise)
         self._presence.check()
         return created
+
+    def _refuse_nothing(self, instance_id: str | None) -> None:
+        """Raise where a file without content does not become a new cluster. SQLite must not see
+        it: it deletes the log of an empty file when it opens it, and the newest commits with it."""
+        log = Path(f"{self.path}{LOG_SUFFIX}")
+        try:
+            logged = log.stat().st_size
+        except FileNotFoundError:
+            logged = 0
+        found = self._stat()  # after the log: another process may be making the cluster
+        if found is not None and found.st_size:
+            return
+        what = "does not exist" if found is None else "is empty: it holds no cluster"
+        if logged:
+            raise ClusterNotInitialisedError(
+                f"the metadata file {self.path} {what}, but {log} beside it holds {logged} bytes: "
+                "the newest changes of a cluster. Nothing was changed",
+                remedy="Put the file back that this log belongs to. To use a backup instead "
+                "(docs/disaster-recovery.md), move the log away first, and keep it",
+            )
+        if instance_id is None:
+            raise ClusterNotInitialisedError(
+                f"the metadata file {self.path} {what}", remedy=MISSING_REMEDY
+            )
 
     def _stat(self) -> os.stat_result | None:
         try:
@@ -333,6 +363,28 @@ class SqliteFile:
         result = self._transaction("BEGIN", work)
         self._presence.check()
         return result
+
+    def _check_structure(self) -> None:
+        assert self._connection is not None
+        # The file gets the length that the log wants, whatever its own first page says.
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        found = self._read(self._misfit)
+        if found:
+            raise MetadataError(
+                f"the metadata file {self.path} is damaged, so the list of ledgers may not be "
+                f"complete: {found}",
+                remedy="Restore it from a backup (docs/disaster-recovery.md). A backup that was "
+                "copied over the file while processes used it is mixed with their log",
+            )
+
+    def _misfit(self, connection: sqlite3.Connection) -> str:
+        """Return what does not fit together; '' if everything does."""
+        pages, page_bytes = self._number("PRAGMA page_count"), self._number("PRAGMA page_size")
+        stat = self._stat()
+        if stat is not None and stat.st_size > pages * page_bytes:
+            return f"it has {stat.st_size} bytes, and its first page tells of {pages} pages"
+        told = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        return "" if told == "ok" else told.rpartition("\n")[2]
 
     def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
         """The mode is kept in the file. It cannot be changed while another process reads or

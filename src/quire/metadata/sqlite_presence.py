@@ -17,7 +17,8 @@ from pathlib import Path
 from quire.errors import MetadataUnavailableError
 from quire.metadata._common import logger
 
-SIDE_FILES = ("-wal", "-shm")
+LOG_SUFFIX = "-wal"
+SIDE_FILES = (LOG_SUFFIX, "-shm")
 """SQLite's write-ahead log and its index, beside the file."""
 
 Inode = tuple[int, int]
