@@ -171,6 +171,7 @@ def auditor_begins_with_a_broken_delay(tmp_path: Path) -> None:
         await until(lambda: stats.audits, right=lambda count: count > 0, limit_s=LIMIT_S)
         assert there.told("delay_unreadable")
         assert "'soon'" in (await overview(there.store)).damaged[0]
+        assert (await explain_ledger(there.client, there.ids[0])).delay_s == 0
         await ended(running)
 
     scene(play)

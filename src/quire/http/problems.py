@@ -77,9 +77,15 @@ class Collection:
     """Who has switched it off for the cluster, as a sentence; '': nobody."""
     refusing: tuple[str, ...] = ()
     """Bookies that found the metadata store older than it was."""
+    unreadable: tuple[str, ...] = ()
+    """Bookies whose mark in the store could not be read."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"off": self.off, "refusing": list(self.refusing)}
+        return {
+            "off": self.off,
+            "refusing": list(self.refusing),
+            "unreadable": list(self.unreadable),
+        }
 
 
 def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
@@ -179,6 +185,15 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
             "cannot be read",
             "These bookies delete nothing until an operator accepts the store "
             "(quire cluster gc accept)",
+        )
+    if found.unreadable:
+        yield Problem(
+            "bad",
+            f"The marks of {_named(found.unreadable)} in the metadata store cannot be read",
+            "quire cluster gc status; if the store was not restored from a backup: quire cluster "
+            "gc accept",
+            "Whether the store went back in time is not known",
+            "These bookies delete nothing until an operator accepts the store",
         )
     if found.off:
         yield Problem(

@@ -57,7 +57,7 @@ def refuse_overwrite(overwrite: bool) -> None:
     if overwrite:
         raise UsageError(
             "a stream cannot be overwritten: what is read could not be told from what is lost",
-            remedy="Append, and then give up what is older: quire stream trim",
+            remedy="Append, and then give up what is older: quire stream truncate",
         )
 
 
