@@ -223,8 +223,9 @@ class LedgerOwnedError(LedgerError):
 
     code = -14
     remedy = (
-        "Delete or truncate the owner instead (`quire stream trim`, `quire object delete`), which "
-        "frees its ledgers; the option force deletes a ledger and loses what it holds for its owner"
+        "Delete or truncate the owner instead (`quire stream truncate`, `quire object delete`), "
+        "which frees its ledgers; the option force deletes a ledger and loses what it holds for "
+        "its owner"
     )
 
     def __init__(self, message: str, *, owners: Mapping[int, list[str]]) -> None:

@@ -171,6 +171,7 @@ def auditor_begins_with_a_broken_delay(tmp_path: Path) -> None:
         await until(lambda: stats.audits, right=lambda count: count > 0, limit_s=LIMIT_S)
         assert there.told("delay_unreadable")
         assert "'soon'" in (await overview(there.store)).damaged[0]
+        assert (await explain_ledger(there.client, there.ids[0])).delay_s == 0
         await ended(running)
 
     scene(play)
@@ -582,6 +583,31 @@ def errors_name_the_ledger(tmp_path: Path) -> None:
         assert "No bookie deletes its entries meanwhile" in result.stderr, words
 
 
+def force_deletes_it(tmp_path: Path) -> None:
+    for name, words in (
+        ("cli", ("ledger", "delete", "{}", "--yes", "--force")),
+        ("shell", ("shell", "deleteledger", "-l", "{}", "-force")),
+    ):
+        (tmp_path / name).mkdir()
+        file = File(tmp_path / name)
+        result = file.run(*(word.format(file.bad) for word in words))
+        assert result.exit_code == 0, result.stderr
+        left = file.run("ledger", "list").stdout.split()
+        assert left == [str(one) for one in file.ids if one != file.bad]
+
+    async def play(there: Scene) -> None:
+        async def connect() -> Any:
+            return there.client
+
+        routes = ClusterRoutes(connect, Jobs(SystemClock()), "x")
+        with pytest.raises(UnreadableMetadataError):
+            await routes.delete(Call({}, {"ledger_id": there.bad}, {}))
+        await routes.delete(Call({}, {"ledger_id": there.bad, "force": True}, {}))
+        assert there.bad not in [one async for one in there.client.list_ledgers()]
+
+    scene(play)
+
+
 def a_new_ledger_does_not_stumble_over_it(tmp_path: Path) -> None:
     async def play(there: Scene) -> None:
         metadata = await there.store.read_ledger(there.ids[0])
@@ -649,7 +675,10 @@ PASSES: dict[str, tuple[Play, ...]] = {
         worker_does_not_spin_on_a_stray_mark,
     ),
     "replication/worker.py forget_old_failures": (failures_are_forgotten_beside_a_broken_mark,),
-    "client/client.py Client.list_ledgers": (a_new_ledger_does_not_stumble_over_it,),
+    "client/client.py Client.list_ledgers": (
+        a_new_ledger_does_not_stumble_over_it,
+        force_deletes_it,
+    ),
 }
 """The functions that list items and read them, and what is played for each."""
 

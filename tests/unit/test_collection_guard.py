@@ -45,7 +45,7 @@ from quire.metadata.collection import (
 )
 from quire.metadata.memory import MemoryStore
 from quire.metadata.naming import pages_naming
-from quire.metadata.tree import Delete
+from quire.metadata.tree import Delete, Put
 from quire.metadata.unreadable import Unread
 from quire.storage.disk import RealDisk
 from quire.streams.objects import Objects
@@ -409,3 +409,35 @@ async def one_page(metadata: MemoryStore) -> None:
     """What decommission and the removal of cookies rest on."""
     async for _ in pages_naming(metadata, ME, lambda count: None, Unread()):
         pass
+
+
+@pytest.mark.parametrize("damage", [b"", b"\x00\xff{", b'{"count": 2'])
+async def test_a_mark_that_cannot_be_read_is_a_refusal_that_can_be_accepted(
+    scene: Scene, damage: bytes
+) -> None:
+    guard = scene.start()
+    await guard.raise_mark()
+    path = mark_path(scene.metadata.uri, ME)
+    await scene.metadata.tree.commit(Put(path, damage))
+    assert [one.unreadable != "" for one in (await refusals(scene.metadata)).values()] == [True]
+    with pytest.raises(MetadataWentBackError, match=f"cannot be read .*{ME}"):
+        await check_not_back(scene.metadata)
+    for _ in range(2):
+        with pytest.raises(MetadataWentBackError, match=f"mark of bookie {ME} .* cannot be read"):
+            await guard.raise_mark()
+    (waiting,) = (await refusals(scene.metadata)).values()
+    assert waiting.unreadable
+    assert waiting.remembered.count == 1
+    assert await accept(scene.metadata, ME)
+    await guard.raise_mark()
+    assert guard.may_collect
+    await check_not_back(scene.metadata)
+
+
+async def test_the_unreadable_mark_of_a_bookie_that_is_gone_can_be_accepted(scene: Scene) -> None:
+    await scene.start().raise_mark()
+    await scene.metadata.tree.commit(Put(mark_path(scene.metadata.uri, ME), b"?"))
+    assert await accept(scene.metadata, ME)
+    await check_not_back(scene.metadata)
+    with pytest.raises(MetadataWentBackError):  # it is asked for again once the bookie is back
+        await scene.start().check()

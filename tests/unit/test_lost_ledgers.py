@@ -19,6 +19,7 @@ from quire.streams import DLSN, Namespace
 from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.object_format import head_key
 from quire.streams.objects import Objects
+from quire.streams.orphans import look_for_orphans
 from tests.support.objects import Bench, object_bench
 
 NAMESPACE = "/streams"
@@ -142,3 +143,22 @@ async def test_explain_and_the_metrics_tell(client: Client) -> None:
     assert 'quire_cluster_ledgers_lost{owner="dataset"} 0' in text
     assert seen.as_json()["lost_ledgers"]["count"] == 1
     await view.close()
+
+
+async def test_an_empty_segment_node_is_a_stream_that_cannot_be_read(client: Client) -> None:
+    streams = await stream_of(client, "orders")
+    await stream_of(client, "returns")
+    segments = await streams.segments("orders")
+    other = await streams.segments("returns")
+    node = StreamPaths(NAMESPACE, "orders").segment(segments[1].name)
+    await client.metadata.tree.commit(Put(node, b""))
+    await client.delete_ledger(other[0].ledger_id)
+    found = await looked(client)
+    assert dict(found.counts) == {"stream": 1}
+    assert found.unreadable_count == 1
+    [one] = found.unreadable
+    assert "orders" in one.owner.name
+    assert segments[1].name in one.why
+    audited = await look_for_orphans(client, 0.0)
+    assert audited.orphans == []
+    assert "orders" in str(audited.skipped[0])

@@ -108,6 +108,7 @@ def test_a_lost_ledger_is_told() -> None:
         assert [fact.lost for fact in facts] == [False, True, False]
         assert await records_from(made.client, facts, DLSN(1, 0, 0)) == 15
         assert await before_end(made.client, facts, 9) == DLSN(3, 0, 0)
+        assert await before_end(made.client, facts[:2], 9) == DLSN(2, 0, 0)
 
     run(scene)
 

@@ -60,6 +60,9 @@ def status(uri: str, as_json: bool) -> None:
                 "by": None if switch is None else switch.by,
                 "why": None if switch is None else switch.why,
                 "refusing": {name: one.since_ms for name, one in refusing.items()},
+                "unreadable": {
+                    name: one.unreadable for name, one in refusing.items() if one.unreadable
+                },
             }
         )
         return
@@ -72,6 +75,9 @@ def status(uri: str, as_json: bool) -> None:
 
 
 def _line(name: str, one: Refusal) -> str:
+    if one.unreadable:
+        since = f" since {time_text(one.since_ms)}" if one.since_ms else ""
+        return f"{name} collects nothing{since}: its mark could not be read ({one.unreadable})"
     return (
         f"{name} collects nothing: the metadata store went back behind its mark "
         f"{one.remembered.count}, found at {time_text(one.since_ms)}"

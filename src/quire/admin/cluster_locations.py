@@ -109,7 +109,7 @@ async def _list(
     uri: str, node: str
 ) -> tuple[dict[str, tuple[str, dict[str, Any]]], dict[str, Any]]:
     from quire.core.placement.tables import read_groups
-    from quire.errors import NoSuchKeyError
+    from quire.errors import MetadataError, NoSuchKeyError, UsageError
     from quire.metadata import open_metadata
 
     store = await open_metadata(uri)
@@ -122,9 +122,16 @@ async def _list(
             data = b""
     finally:
         await store.close()
+    try:
+        groups = read_groups(data)
+    except UsageError as error:
+        raise MetadataError(
+            f"the table of locations at {node} cannot be read: {error}",
+            remedy="Write the node anew: {} for an empty table",
+        ) from None
     found = {
         bookie: (group, facts)
-        for group, members in read_groups(data).items()
+        for group, members in groups.items()
         for bookie, facts in members.items()
     }
     return found, registered

@@ -229,17 +229,21 @@ def delete_ledger(shell: Shell, ledger_id: int, force: bool, dry_run: bool) -> i
     uri, name = shell.cluster(), shell.ledger(ledger_id)
 
     async def work() -> int:
-        from quire.errors import NoSuchLedgerError
+        from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 
         async with connect(uri) as client:
             try:
-                found = await client.ledger_metadata(ledger_id)
+                state = (await client.ledger_metadata(ledger_id)).state.name
+            except UnreadableMetadataError:
+                if not force:
+                    raise
+                state = "its metadata cannot be understood"
             except NoSuchLedgerError:
                 say(f"Ledger node does not exist: ledgerId={name}. Returning success.")
                 return 0
             await check_owners(client, [ledger_id], force=force)
             if dry_run:
-                click.echo(f"ledger {name} ({found.state.name}) would be deleted")
+                click.echo(f"ledger {name} ({state}) would be deleted")
                 return 0
             if not force and not agreed(f"Delete ledger {name}?", without="-force"):
                 return EXIT_ERROR

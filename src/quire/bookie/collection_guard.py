@@ -247,7 +247,8 @@ class CollectionGuard:
         if told is not None and told.remembered == remembered:
             return
         mark = Mark(0, "") if found is None else found.value.mark
-        made = BookieMark(mark, Refusal(remembered, self._clock.now_ms()))
+        unreadable = "" if told is None else told.unreadable
+        made = BookieMark(mark, Refusal(remembered, self._clock.now_ms(), unreadable=unreadable))
         version = None if found is None else found.version
         try:
             await write_mark(self._metadata, self._bookie_id, made, version)
@@ -262,6 +263,13 @@ class CollectionGuard:
                 "garbage is collected"
             )
         assert self._remembered is not None
+        refusal = None if found is None else found.value.refusal
+        if refusal is not None and refusal.unreadable:
+            return (
+                f"the mark of bookie {self._bookie_id} in the metadata store at "
+                f"{self._metadata.uri} cannot be read ({refusal.unreadable}), so it cannot tell "
+                "whether the store went back: no garbage is collected"
+            )
         holds = "none" if found is None else f"mark {found.value.mark.count}"
         return (
             f"the metadata store at {self._metadata.uri} went back in time: bookie "

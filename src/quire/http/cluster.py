@@ -8,7 +8,7 @@ from typing import Any
 
 from quire.client import Client
 from quire.codec.registration import check_bookie_id
-from quire.errors import UsageError
+from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route
 from quire.http.jobs import Job, Jobs, attended
@@ -148,8 +148,13 @@ class ClusterRoutes:
     async def delete(self, call: Call) -> str:
         ledger_id = call.query["ledger_id"]
         client = await self._connect()
-        await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
-        if not call.query.get("force", False):
+        force: bool = call.query.get("force", False)
+        try:
+            await client.ledger_metadata(ledger_id)  # one that does not exist is a typing error
+        except UnreadableMetadataError:
+            if not force:
+                raise
+        if not force:
             await refuse_owned(client, [ledger_id], limit_s=OWNERS_LIMIT_S)
         await client.delete_ledger(ledger_id)
         return f"Deleted ledger: {ledger_id}"

@@ -129,7 +129,12 @@ class ClusterView:
 async def _collection(store: MetadataStore) -> Collection:
     switch = await read_switch(store)
     off = "" if switch is None else switch.sentence()
-    return Collection(off, tuple(sorted(await refusals(store))))
+    waiting = sorted((await refusals(store)).items())
+    return Collection(
+        off,
+        tuple(name for name, one in waiting if not one.unreadable),
+        tuple(name for name, one in waiting if one.unreadable),
+    )
 
 
 def cluster_metrics(view: View) -> Iterable[Metric]:
@@ -173,7 +178,8 @@ def cluster_metrics(view: View) -> Iterable[Metric]:
                 "1: an operator has switched garbage collection off for the cluster.",
                 float(bool(view.collection.off)))  # fmt: skip
     yield gauge("quire_cluster_garbage_collection_refusing",
-                "Bookies that collect nothing because the metadata store went back in time.",
-                len(view.collection.refusing))  # fmt: skip
+                "Bookies that collect nothing because the metadata store went back in time, or "
+                "because their mark in it could not be read.",
+                len(view.collection.refusing) + len(view.collection.unreadable))  # fmt: skip
     yield gauge("quire_cluster_ledgers_marked", "Ledgers that are marked for repair.",
                 view.autorecovery["marked"])  # fmt: skip

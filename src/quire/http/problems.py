@@ -80,9 +80,15 @@ class Collection:
     """A sentence that says who switched it off for the cluster; '' if nobody did."""
     refusing: tuple[str, ...] = ()
     """The bookies that found that the metadata store went back in time."""
+    unreadable: tuple[str, ...] = ()
+    """The bookies whose mark in the store could not be read."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"off": self.off, "refusing": list(self.refusing)}
+        return {
+            "off": self.off,
+            "refusing": list(self.refusing),
+            "unreadable": list(self.unreadable),
+        }
 
 
 def lost_groups(bookies: Sequence[Bookie]) -> dict[str, list[str]]:
@@ -181,6 +187,15 @@ def _of_collection(found: Collection) -> Iterator[Problem]:
             "cannot be read",
             "These bookies delete nothing until an operator accepts the store "
             "(quire cluster gc accept)",
+        )
+    if found.unreadable:
+        yield Problem(
+            "bad",
+            f"The marks of {_named(found.unreadable)} in the metadata store cannot be read",
+            "quire cluster gc status; if the store was not restored from a backup: quire cluster "
+            "gc accept",
+            "Whether the store went back in time is not known",
+            "These bookies delete nothing until an operator accepts the store",
         )
     if found.off:
         yield Problem(

@@ -30,7 +30,10 @@ async def read_node(
     try:
         return Versioned(decode(found.value), found.version)
     except ValueError as error:
-        raise MetadataError(f"{path} cannot be understood: {error}") from None
+        raise MetadataError(
+            f"{path} cannot be understood: {error}",
+            remedy="Put the value of this node back from a backup of the metadata store",
+        ) from None
 
 
 async def write_node(store: MetadataStore, path: str, value: bytes, version: int | None) -> int:

@@ -50,6 +50,10 @@ class Mark:
         return {"count": self.count, "token": self.token}
 
 
+_NO_MARK = Mark(0, "")
+"""Less than any mark that a bookie has raised."""
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """The refusal of a bookie that found the store behind its own mark: it collects no garbage."""
@@ -59,6 +63,9 @@ class Refusal:
     since_ms: int
     accepted: bool = False
     """Whether an operator has examined the store and lets the bookie continue with it."""
+    unreadable: str = ""
+    """The reason why the mark in the store could not be read, if that is all that is known: the
+    store need not have gone back. '' if the mark was read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +82,7 @@ class BookieMark:
                 **self.refusal.remembered.as_json(),
                 "since_ms": self.refusal.since_ms,
                 "accepted": self.refusal.accepted,
+                "unreadable": self.refusal.unreadable,
             }
         return json.dumps(value).encode()
 
@@ -89,9 +97,19 @@ class BookieMark:
                 return cls(mark)
             remembered = Mark(int(refused["count"]), str(refused["token"]))
             since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
+            unreadable = str(refused.get("unreadable", ""))
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(f"not a mark of a bookie: {error!r}") from None
-        return cls(mark, Refusal(remembered, since_ms, accepted))
+        return cls(mark, Refusal(remembered, since_ms, accepted, unreadable))
+
+    @classmethod
+    def decode_any(cls, data: bytes) -> BookieMark:
+        """As `decode`; a value that cannot be understood is a refusal. It proves nothing, so the
+        bookie collects no garbage, and an operator can accept the store as after any refusal."""
+        try:
+            return cls.decode(data)
+        except ValueError as error:
+            return cls(_NO_MARK, Refusal(_NO_MARK, 0, unreadable=str(error)))
 
     def holds(self, remembered: Mark | None) -> bool:
         """Return whether a store with this mark cannot have gone back to a state before
@@ -171,8 +189,9 @@ def mark_path(uri: str, bookie_id: str) -> str:
 
 
 async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMark] | None:
-    """Return the bookie's mark node, or None where there is none. Raises MetadataError."""
-    return await read_node(store, mark_path(store.uri, bookie_id), BookieMark.decode)
+    """Return the bookie's mark node, or None where there is none. A mark that cannot be understood
+    is a refusal with the reason. Raises MetadataError where the store does not answer."""
+    return await read_node(store, mark_path(store.uri, bookie_id), BookieMark.decode_any)
 
 
 async def write_mark(
@@ -188,7 +207,7 @@ async def write_mark(
 async def refusals(store: MetadataStore) -> dict[str, Refusal]:
     """Return the bookies that found the store behind their marks and wait for an operator.
 
-    Raises MetadataError, also if a mark cannot be decoded: such a bookie collects no garbage.
+    Those whose mark cannot be understood are among them. Raises MetadataError.
     """
     parent = f"{replication_root(store.uri)}/{MARKS_NODE}"
     try:
@@ -233,11 +252,19 @@ async def check_not_back(store: MetadataStore) -> None:
     Call this before you conclude from the store that nothing names an item any more.
     """
     waiting = await refusals(store)
-    if waiting:
-        names = ", ".join(sorted(waiting))
+    back = sorted(name for name, one in waiting.items() if not one.unreadable)
+    if back:
         raise MetadataWentBackError(
-            f"the metadata store at {store.uri} went back in time, as detected by {names}: "
-            "ledgers that it does not name may be needed. Nothing was deleted"
+            f"the metadata store at {store.uri} went back in time, as detected by "
+            f"{', '.join(back)}: ledgers that it does not name may be needed. Nothing was deleted"
+        )
+    if waiting:
+        told = "; ".join(f"{name}: {one.unreadable}" for name, one in sorted(waiting.items()))
+        raise MetadataWentBackError(
+            f"it is not known whether the metadata store at {store.uri} went back in time, because "
+            f"marks of bookies in it cannot be read ({told}). Nothing was deleted",
+            remedy="Look at `quire cluster gc status`. If the store was not restored from a "
+            "backup, `quire cluster gc accept` lets these bookies go on",
         )
 
 

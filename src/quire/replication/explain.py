@@ -25,6 +25,7 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.base import Bookies
+from quire.metadata.unreadable import UNREADABLE
 from quire.replication import audit_pieces
 from quire.replication.audit import Audit
 from quire.replication.election import auditor_of
@@ -127,13 +128,21 @@ async def explain_ledger(
         lock_owner=mark.lock_owner if mark is not None else None,
         auditor=auditor.owner if auditor is not None else None,
         enabled=await marks.enabled(),
-        delay_s=await marks.delay_s(),
+        delay_s=await _delay_s(marks),
         waiting=await _waiting(client),
         spare=sum(bookie not in newest for bookie in bookies.writable),
         deep=deep,
         verdict=Verdict("", ""),
     )
     return verdict(facts)
+
+
+async def _delay_s(marks: Marks) -> int:
+    """Return the delay; 0 where it cannot be read, which `quire explain cluster` reports."""
+    try:
+        return await marks.delay_s()
+    except UNREADABLE:
+        return 0
 
 
 async def _waiting(client: Client) -> tuple[str, float] | None:

@@ -114,11 +114,16 @@ async def before_end(
     client: Client, facts: Sequence[SegmentFacts], count: int, password: bytes = b""
 ) -> DLSN | None:
     """The position of the `count`-th record from the end of what is acknowledged, or of the oldest
-    one if there are fewer. None: of a stream without records, or for a count of 0."""
+    one if there are fewer. No record before a lost segment counts. Where nothing follows a lost
+    segment it is the beginning of that segment, so that whoever reads is told.
+    None: of a stream without records, or for a count of 0."""
     oldest = oldest_position([fact.segment for fact in facts])
     found: DLSN | None = None
     for fact in reversed(facts):
-        if count <= 0 or fact.truncated or fact.lost:
+        if count <= 0 or fact.truncated:
+            break
+        if fact.lost:
+            found = found or fact.segment.first_dlsn
             break
         if not fact.records:
             continue

@@ -204,8 +204,9 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
         except NoSuchKeyError:
             return list(ahead.values())  # the stream is being created or deleted
         values = await each(names, lambda node: _value(tree, paths.segment(node)))
-        if all(values):
-            segments = [_segment(paths.segment(node), value) for node, value in zip(names, values)]
+        there = [value for value in values if value is not None]
+        if len(there) == len(values):
+            segments = [_segment(paths.segment(node), value) for node, value in zip(names, there)]
             found = [
                 Named(
                     one.ledger_id,
@@ -217,9 +218,7 @@ async def ledgers_of(tree: Tree, path: str, owner: Owner) -> list[Named]:
             ]
             named = {one.ledger_id for one in found}
             return [*found, *(one for one in ahead.values() if one.ledger_id not in named)]
-    raise MetadataUnavailableError(
-        f"the segments of stream {path} change faster than they can be listed"
-    )
+    raise MetadataError(f"the segments of stream {path} change faster than they can be listed")
 
 
 def segment_words(segment: StreamSegment) -> str:
@@ -239,12 +238,12 @@ def _segment(path: str, value: bytes) -> StreamSegment:
         raise MetadataError(f"{path}: {error}") from error
 
 
-async def _value(tree: Tree, path: str) -> bytes:
+async def _value(tree: Tree, path: str) -> bytes | None:
     """Return the value of the node, or None if there is no such node."""
     try:
         return (await tree.read(path)).value
     except NoSuchKeyError:
-        return b""
+        return None
 
 
 async def _stream_records(client: Client) -> AsyncGenerator[Record, None]:
