@@ -132,12 +132,13 @@ def test_a_ledger_directory_that_is_gone(
     assert {(one.ledger, one.bookie, one.kind) for one in found} == {
         (ledger, victim.id, Kind.UNREACHABLE) for ledger in ledgers
     }
-    # The operator declares it empty: it comes back, and says that it never had anything.
+    # Its cookie is removed. It comes back empty, and denies nothing: ledgers name it, so that it
+    # may have had entries.
     call(client.aio.metadata.delete_cookie(victim.id))
     victim.start()
     found = audit(spark, options).findings
     assert {(one.ledger, one.bookie, one.kind) for one in found} == {
-        (ledger, victim.id, Kind.MISSING) for ledger in ledgers
+        (ledger, victim.id, Kind.DAMAGED) for ledger in ledgers
     }
     mended = audit(spark, options, repair=True)
     assert mended.repair is not None
