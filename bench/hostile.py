@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure what hostile clients cost a bookie: its memory, and the latency of honest adds.
 
-    .venv/bin/python bench/hostile.py [--connections 2000] [--seconds 30] [--src PATH]
+    .venv/bin/python bench/hostile.py [--connections 2000] [--seconds 30] [--src PATH] [--beside]
 
 A real bookie process faces five kinds of hostile connections in equal numbers. Each connects again
 when it is closed.
@@ -16,7 +16,9 @@ when it is closed.
 
 Before and during the attack an honest client adds entries of 1 KB, each 10 ms after the answer to
 the one before, and another reads 64 KB every 50 ms. The result is one JSON object. `--src` runs
-the bookie from another checkout, to compare. The hostile clients run in a process of their own.
+the bookie from another checkout, to compare. `--beside` attacks another bookie on the same machine,
+to tell what the bookie does from what the machine does. The hostile clients run in a process of
+their own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -207,11 +209,24 @@ class Measured:
 # -- all of it --------------------------------------------------------------------------------
 
 
-async def measure(port: int, pid: int, connections: int, seconds: float) -> dict[str, Any]:
+async def measure(
+    port: int, pid: int, attacked: int, connections: int, seconds: float
+) -> dict[str, Any]:
+    """Measure the bookie at `port` while the one at `attacked` is attacked: the same, or another
+    one."""
+    if attacked != port:
+        await Measured(attacked, pid).fill()
     measured = Measured(port, pid)
     await measured.fill()
     found: dict[str, Any] = {"normal": await measured.phase(seconds / 2)}
-    command = [sys.executable, __file__, "--attack", str(port), "--connections", str(connections)]
+    command = [
+        sys.executable,
+        __file__,
+        "--attack",
+        str(attacked),
+        "--connections",
+        str(connections),
+    ]
     attacker = subprocess.Popen(command)  # noqa: ASYNC220 - it takes a few milliseconds
     try:
         found["attack"] = await measured.phase(seconds)
@@ -230,29 +245,37 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
-def run(connections: int, seconds: float, src: str) -> dict[str, Any]:
+def run(connections: int, seconds: float, src: str, *, beside: bool) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": src}
-    with tempfile.TemporaryDirectory() as directory:
-        uri, port = f"sqlite:///{directory}/metadata.db", free_port()
+    with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
+        uri = f"sqlite:///{directory}/metadata.db"
         quire = [sys.executable, "-m", "quire"]
         subprocess.run([*quire, "cluster", "init", "--metadata", uri], env=environment, check=True,
                        stdout=subprocess.DEVNULL)  # fmt: skip
-        with open(f"{directory}/log", "w", encoding="utf-8") as log:
+
+        def start(name: str) -> tuple[int, int]:
+            port, log = free_port(), stack.enter_context(open(f"{directory}/{name}.log", "wb"))
             bookie = subprocess.Popen(
-                [*quire, "bookie", "start", "--metadata", uri, "--dir", f"{directory}/b",
+                [*quire, "bookie", "start", "--metadata", uri, "--dir", f"{directory}/{name}",
                  "--port", str(port)],
                 env=environment, stdout=subprocess.DEVNULL, stderr=log,
             )  # fmt: skip
-        try:
+            stack.callback(stop, bookie)
             _until_it_listens(port)
-            return asyncio.run(measure(port, bookie.pid, connections, seconds))
-        finally:
-            bookie.terminate()
-            try:
-                bookie.wait(30)
-            except subprocess.TimeoutExpired:
-                bookie.kill()
-                bookie.wait()
+            return port, bookie.pid
+
+        port, pid = start("measured")
+        attacked = start("attacked")[0] if beside else port
+        return asyncio.run(measure(port, pid, attacked, connections, seconds))
+
+
+def stop(bookie: subprocess.Popen[bytes]) -> None:
+    bookie.terminate()
+    try:
+        bookie.wait(30)
+    except subprocess.TimeoutExpired:
+        bookie.kill()
+        bookie.wait()
 
 
 def _until_it_listens(port: int) -> None:
@@ -271,6 +294,7 @@ def main() -> None:
     parser.add_argument("--connections", type=int, default=2_000)
     parser.add_argument("--seconds", type=float, default=30.0, help="of the attack")
     parser.add_argument("--src", default=str(ROOT / "src"), help="where the bookie's code is")
+    parser.add_argument("--beside", action="store_true", help="attack another bookie")
     parser.add_argument("--attack", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -279,7 +303,11 @@ def main() -> None:
         os.nice(ATTACK_NICE)
         asyncio.run(attack(options.attack, options.connections))
         return
-    print(json.dumps(run(options.connections, options.seconds, options.src), indent=2))
+    print(
+        json.dumps(
+            run(options.connections, options.seconds, options.src, beside=options.beside), indent=2
+        )
+    )
 
 
 if __name__ == "__main__":
