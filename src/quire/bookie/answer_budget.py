@@ -32,18 +32,18 @@ TURN_BYTES = 1024 * 1024
 """Bytes of answers built in one iteration of the event loop, for all connections together. Adds
 wait for no more than this."""
 REQUEST_COST_BYTES = 1024
-"""What each request counts toward `TURN_BYTES` besides: looking for an entry takes time, too."""
+"""Bytes that each request adds to `TURN_BYTES`, because looking for an entry takes time, too."""
 TURN_NOTICED_BYTES = TURN_BYTES // 2
 """Fewer bytes are not worth a callback at the end of the iteration: the next one counts on."""
 TURN_WAITS = 256
 """Requests that begin to wait in one iteration of the event loop. Connections with more of them are
 read on in the next ones."""
 RESUMED_AT_ONCE = 8
-"""Of these, connections that are read on in one iteration."""
+"""The number of these connections that are read again in one iteration."""
 MAX_WAITING_REQUESTS = 1024
 """Requests of one connection that wait for room. Beyond it the connection is not read."""
 MAX_WAITING_IN_ALL = 65_536
-"""The same for all connections together."""
+"""Requests of all connections that wait for room. Beyond it a connection with one is not read."""
 PUMP_S = 0.02
 """Seconds between two looks at what the sockets have taken, while requests wait."""
 PRESSED_STALL_S = 2.0
@@ -52,7 +52,7 @@ TAKING_BYTES = 64 * 1024
 """A client that takes fewer bytes than this within a time-out, and leaves others, has taken
 nothing."""
 PRESSED_TAKING_BYTES = 1024 * 1024
-"""The same within `PRESSED_STALL_S`."""
+"""Bytes that a client must take within `PRESSED_STALL_S` while requests wait."""
 FAVOURED_BYTES = 256 * 1024
 """The most that a favoured account holds, or asks for before it has shown that it takes answers."""
 UNFAVOURED_PERCENT = 75
@@ -96,7 +96,7 @@ class BudgetCounters:
 
 
 class Account:
-    """What the answers of one connection take."""
+    """The memory that the answers of one connection take."""
 
     __slots__ = (
         "_moved_s", "_seen_sent", "_seen_taken", "_tasks", "full", "gone", "reserved_bytes",
@@ -156,7 +156,7 @@ class AnswerBudget:
         self.held_bytes = 0
         """Bytes reserved and unsent, of all accounts."""
         self.peak_bytes = 0
-        """The most since it was last reset, by whoever looks at it."""
+        """The largest value of `held_bytes` since a reader last reset it."""
         self.requests_waiting = 0
         self._monotonic = monotonic
         # Dictionaries as sets that keep their order: the same seed, the same run.
@@ -236,7 +236,7 @@ class AnswerBudget:
         self.built(account, size)
 
     def sent(self, account: Account, unsent_bytes: int) -> None:
-        """What the connection still holds, counted just now."""
+        """Note the bytes that the connection still holds, which the caller has just counted."""
         self.held_bytes += unsent_bytes - account.unsent_bytes
         account.unsent_bytes = unsent_bytes
         if unsent_bytes:
@@ -389,7 +389,7 @@ class AnswerBudget:
         )
 
     def _line_up(self, account: Account) -> None:
-        """Behind those that wait as it does; it keeps its place where it waits already."""
+        """Append the account to its queue, unless it has a place there already."""
         assert account.waiting
         if self._favoured(account, account.waiting[0][0]):
             self._late.pop(account, None)

@@ -61,14 +61,14 @@ class Connection(asyncio.Protocol):
         self._only_v2 = False
         self._paused_for: set[str] = set()
         self.account = Account(self)
-        """What its answers take."""
+        """The memory that its answers take."""
         self.opened_s = self.heard_s = 0.0
         self.partial_bytes = 0
         self.partial_since_s = 0.0
         self._proven = False
         """Whether a request was completed here."""
         self._unparsed: bytes = b""
-        """What was received and is not looked at before some of the requests that wait are done."""
+        """Bytes that were received and are parsed once fewer requests wait."""
         self._sent_bytes = 0
         """Handed to the transport."""
         self._closing = False

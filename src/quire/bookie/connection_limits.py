@@ -1,9 +1,9 @@
-"""Which connections a bookie keeps, and what it holds of requests that have not come to their end.
+"""The limits of a bookie's connections, and of the memory for unfinished requests.
 
-When the bookie has as many connections as it may have, it closes one that never completed a request
-to admit another; then one that has been silent for `idle_timeout_s`; and refuses the new one where
-there is neither. Half of the places are reserved for clients that have completed a request: beyond
-the other half, a new connection takes the place of one that never did.
+A bookie with `max_connections` closes an old connection to admit a new one. It chooses one that
+never completed a request, or else one that has been silent for `idle_timeout_s`. If there is
+neither, it refuses the new connection. Half of the places are reserved for clients that have
+completed a request. Beyond the other half, a new connection replaces one that never did.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Limited(Protocol):
     heard_s: float
     """When its client last sent something."""
     partial_bytes: int
-    """What is counted of its unfinished request."""
+    """The bytes of its unfinished request that count toward the limit."""
     partial_since_s: float
     """When that began, or was last waited for by us; 0: there is none."""
 
@@ -97,7 +97,7 @@ class ConnectionLimits:
         self.partial_bytes = 0
         """Held of unfinished requests, without those of `FREE_PARTIAL_BYTES` or less."""
         self.peak_bytes = 0
-        """The most of that since it was last reset, by whoever looks at it."""
+        """The largest value of `partial_bytes` since a reader last reset it."""
         self._config = config
         self._monotonic = monotonic
         self._log = log
@@ -204,7 +204,10 @@ class ConnectionLimits:
                 newest.pause("room")
 
     def _cut_partials(self, began_before_s: float) -> None:
-        """Until there is room: of those that began before this, the oldest first."""
+        """Close connections with unfinished requests until there is room, the oldest first.
+
+        Only requests that began before `began_before_s` are considered.
+        """
         limit = self._config.max_partial_bytes
         old = [o for o in self._partials if not o.excused and o.partial_since_s < began_before_s]
         for one in sorted(old, key=_since):
@@ -222,8 +225,8 @@ class ConnectionLimits:
                    closed=self.counters.partial_cut)  # fmt: skip
 
     def _go_on(self) -> None:
-        """Read those that were held up: all where there is room, else the one that began first
-        where nothing else is read, so that something always comes to its end."""
+        """Resume connections that were held up: all of them if there is room. If nothing else is
+        read, resume the one that began first, so that one request can always finish."""
         if self.partial_bytes <= self._config.max_partial_bytes:
             upcoming = list(self._held_up)
         elif all(one.paused for one in self._partials):

@@ -197,8 +197,7 @@ async def _collect_now_and_then() -> None:
 
 
 async def _trim_after_storms(bookie: Bookie) -> None:
-    """What answers and requests took beyond what the heap keeps goes back to the system, once most
-    of it is free again."""
+    """Return free memory to the system after a storm of requests, once most of it is free."""
     while True:
         await asyncio.sleep(TRIM_INTERVAL_S)
         peak_bytes = bookie.service.take_peak_bytes()

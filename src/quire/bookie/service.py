@@ -383,9 +383,12 @@ class BookieService:
     # -- reads --------------------------------------------------------------------------------
 
     def answer(self, request: PendingRead) -> bytes | None:
-        """The answer frame; None when it is written later: the disk has to be waited for, or it may
-        be so large that adds should not wait for all of it; or there is no room for it now. The
-        requests of a connection that has ended have no answer at all."""
+        """Return the answer frame, or None if it is written later.
+
+        It is written later if the disk has to be read, if it may be so large that adds should not
+        wait for it, or if there is no room for it now. Requests of a connection that has ended get
+        no answer.
+        """
         account = request.connection.account
         if self.answers.has_room(account):
             return self._answer(request, self.received_s)
