@@ -53,10 +53,10 @@ from harness.filling import (
     segments,
     told_rate_mb_per_s,
 )
+from quire._runtime.heap import collect_on_demand, keep_heap
 from quire.admin import bench_core
 from quire.admin.bench_core import Load, Shape
 from quire.bookie.main import SWITCH_INTERVAL_S
-from quire.heap import collect_on_demand, keep_heap
 from quire.storage import sealed_rows
 from quire.storage.config import MIB, SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
 from quire.storage.index_cache import CACHE_NAME

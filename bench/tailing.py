@@ -20,10 +20,10 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import quire
+from quire._runtime.heap import collect_on_demand
 from quire.admin.bench_core import Load, Result, Shape, add_many, ledgers
 from quire.admin.bench_tail import open_all, tail_paced
 from quire.admin.options import run_async
-from quire.heap import collect_on_demand
 from quire.testing.cluster import LocalCluster
 
 SHAPE = Shape()

@@ -24,9 +24,10 @@ import urllib.request
 from contextlib import AsyncExitStack
 
 import quire
+from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import CONTENT_TYPE, exposition
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Address, Bookie
-from quire.clock import SystemClock
 from quire.codec.registration import Endpoint
 from quire.config import BookieConfig, ClientConfig
 from quire.core.placement.tables import with_location
@@ -39,7 +40,6 @@ from quire.http.server import HttpServer
 from quire.metadata import open_metadata
 from quire.metadata.base import BookieAddress, MetadataStore
 from quire.metadata.tree import Create
-from quire.metrics import CONTENT_TYPE, exposition
 from quire.net.network import AsyncioNetwork
 from quire.streams import Namespace
 from quire.testing.disk import SimDisk

@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Literal
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.codec.digest import master_key
 from quire.codec.frame_runs import entry_bytes
 from quire.codec.frames import add_request

@@ -22,11 +22,11 @@ from unittest import mock
 
 from storage import KEY, InlineWorker, NoTimer, NullDisk, frame
 
+from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import Histogram
 from quire.bookie.connection import Connection
 from quire.bookie.service import BookieService
-from quire.clock import SystemClock
 from quire.config import BookieConfig
-from quire.metrics import Histogram
 from quire.net.network import AsyncioNetwork
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.codec.frames import add_request
 from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig

@@ -24,6 +24,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import Tracer
 
+from quire._runtime.tasks import TaskSet
 from quire.client import add_session
 from quire.client.add_session import AddSession
 from quire.client.add_timeouts import AddTimeouts
@@ -34,7 +35,6 @@ from quire.client.turns import Turns
 from quire.codec.digest import DigestType, master_key
 from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig
-from quire.tasks import TaskSet
 
 SHAPES = {"1 entry of 100 B": (1, 100), "64 entries of 1 KB": (64, 1024)}
 BLOCK = 200

@@ -24,7 +24,7 @@ from contextlib import contextmanager
 
 from storage import NoTimer, NullDisk, frame
 
-from quire.heap import collect_on_demand, keep_heap
+from quire._runtime.heap import collect_on_demand, keep_heap
 from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
 

@@ -14,8 +14,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from quire import errors
+from quire._runtime.lazy import lazily
 from quire.errors import QuireError
-from quire.lazy import lazily
 
 if TYPE_CHECKING:
     from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect

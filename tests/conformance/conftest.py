@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import pytest
 from kazoo.client import KazooClient
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.metadata import open_metadata
 from quire.metadata._common import encode_address
 from quire.metadata.base import BookieAddress, MetadataStore

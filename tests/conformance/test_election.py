@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.codec.underreplication import CHECKED_LEDGERS, Holder, checked_at
 from quire.errors import MetadataError, UsageError
 from quire.metadata.base import MetadataStore

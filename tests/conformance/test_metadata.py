@@ -376,7 +376,7 @@ async def test_watch_of_a_missing_ledger(ledger_store: MetadataStore) -> None:
 
 
 async def test_an_unreachable_zookeeper() -> None:
-    from quire.clock import SystemClock
+    from quire._runtime.clock import SystemClock
     from quire.metadata.uri import parse_uri
     from quire.metadata.zookeeper import ZooKeeperStore
 

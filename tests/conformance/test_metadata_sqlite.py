@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClientClosedError,
@@ -98,7 +98,7 @@ def path_of(backend: Backend) -> Path:
 REGISTER = """
 import asyncio, random, sys
 from pathlib import Path
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.metadata.base import BookieAddress
 from quire.metadata.sqlite import SqliteStore
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.errors import MetadataUnavailableError
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Operation, Result

@@ -9,12 +9,12 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from quire._runtime.tasks import TaskSet
 from quire.codec.stream_lock import LockMember
 from quire.errors import StreamLockedError
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Tree
 from quire.streams.lock import StreamLock
-from quire.tasks import TaskSet
 from tests.conformance.conftest import PATIENCE_S, Backend
 from tests.conformance.test_tree import lose_session
 from tests.support.waiting import until

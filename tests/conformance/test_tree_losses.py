@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.errors import KeyExistsError, MetadataUnavailableError, VersionConflictError
 from quire.metadata import zookeeper_commits
 from quire.metadata.base import Versioned

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_mark
-from quire.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataUnavailableError, MetadataWentBackError
 from quire.metadata import open_metadata

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.codec import layout
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import NoSuchLedgerError

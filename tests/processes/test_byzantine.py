@@ -16,9 +16,9 @@ import pytest
 
 import quire
 from quire import DigestType
+from quire._runtime.clock import SystemClock
 from quire.client.quarantine import Misbehaviour
 from quire.client.writer import LedgerWriter
-from quire.clock import SystemClock
 from quire.errors import RecoveryError
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork, ProtocolFactory

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.errors import LedgerFencedError, QuireError
 from quire.metadata import open_metadata
 from quire.replication import Audit, Finding, ReplicationLocks, audit_pieces, repair_ledger

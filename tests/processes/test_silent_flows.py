@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import quire
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.metadata import open_metadata
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
 from quire.testing.cluster import BookieProcess

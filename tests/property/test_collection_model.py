@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_mark
 from quire.bookie.garbage import collect_garbage
-from quire.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataWentBackError
 from quire.metadata.collection import accept

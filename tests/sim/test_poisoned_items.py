@@ -17,11 +17,11 @@ from typing import Any
 import pytest
 
 import quire
+from quire._runtime.clock import SystemClock
 from quire.bookie.damage import DamageReports
 from quire.bookie.disk_replacement import Removal
 from quire.bookie.lost_directory import Holder
 from quire.bookie.over_replicated import OverReplicated
-from quire.clock import SystemClock
 from quire.codec.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.api import Call

@@ -10,9 +10,9 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from quire._runtime.clock import SystemClock
 from quire.bookie.server import Address, Bookie
 from quire.bookie.service import EventLog
-from quire.clock import SystemClock
 from quire.config import BookieConfig
 from quire.metadata.base import MetadataStore
 from quire.metadata.memory import MemoryStore

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from quire._runtime.clock import SystemClock
 from quire.client import Client
-from quire.clock import SystemClock
 from quire.metadata.memory import Hook, MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster
 from quire.streams.objects import Objects

@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from quire._runtime.clock import SystemClock
 from quire.bookie import identity
-from quire.clock import SystemClock
 from quire.errors import StorageError
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster, Node

@@ -11,7 +11,7 @@ import asyncio
 import os
 import sys
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.errors import StorageError
 from quire.storage.batch import Batch
 from quire.storage.config import StorageConfig

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from quire._runtime.clock import SystemClock
 from quire.admin.autorecovery import default_name
 from quire.admin.main import cli
-from quire.clock import SystemClock
 from quire.codec.registration import is_bookie_id
 from quire.metadata.base import MetadataStore
 from quire.replication.locks import ReplicationLocks

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire._runtime.clock import SystemClock
 from quire.bookie import protocol_v2
 from quire.bookie.connection import Connection
 from quire.bookie.connection_limits import ConnectionLimits
 from quire.bookie.long_polls import LongPolls
 from quire.bookie.service import Counters
-from quire.clock import SystemClock
 from quire.codec import frames, v3
 from quire.codec.digest import DigestType
 from quire.codec.entry import EntryCodec

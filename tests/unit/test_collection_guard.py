@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.bookie.collection_guard import (
     MARK_NAME,
     CollectionGuard,
@@ -22,7 +23,6 @@ from quire.bookie.collection_guard import (
 )
 from quire.bookie.over_replicated import OverReplicated
 from quire.client.datasets import Datasets
-from quire.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig
 from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from quire._runtime.tasks import TaskSet
 from quire.client.add_timeouts import AddTimeouts
 from quire.client.deferred_session import DeferredSession
 from quire.client.metrics import ClientCounters
@@ -15,7 +16,6 @@ from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink
-from quire.tasks import TaskSet
 
 LEDGER = 7
 PATIENCE_S = 30

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.tasks import TaskSet
 from quire.client.explicit_lac import ExplicitLac
 from quire.codec.digest import DigestType
 from quire.codec.entry import EntryCodec
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError
-from quire.tasks import TaskSet
 from quire.testing import SimulatedLoop
 
 CODEC = EntryCodec(7, DigestType.CRC32C, b"")

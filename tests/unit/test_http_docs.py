@@ -10,11 +10,13 @@ import re
 from pathlib import Path
 from typing import cast
 
+from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import Metric
+from quire._runtime.tasks import TaskSet
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
 from quire.client import Client
 from quire.client.metrics import client_metrics
-from quire.clock import SystemClock
 from quire.http.api import Api, Route
 from quire.http.bookie import BookieRoutes
 from quire.http.cluster import ClusterRoutes, Connect
@@ -28,9 +30,7 @@ from quire.http.reach import Reach
 from quire.http.run import autorecovery_metrics, server_metrics
 from quire.http.security import HttpOptions
 from quire.http.server import HttpServer
-from quire.metrics import Metric
 from quire.replication.settings import AutorecoveryStats
-from quire.tasks import TaskSet
 
 from ..support.bookie import memory_metadata, running_bookie
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
 from quire.http import reach as module
 from quire.http.api import Call, Route
 from quire.http.reach import Reach
-from quire.metrics import Metric
 
 CALL = Call({}, {}, {})
 

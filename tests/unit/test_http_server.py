@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 
-from quire.clock import SystemClock
+from quire._runtime.clock import SystemClock
 from quire.config import TlsServerConfig
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StartError, UsageError
 from quire.http.answers import NotOfferedError

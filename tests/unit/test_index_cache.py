@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.codec.log_footer import TRAILER_BYTES
 from quire.codec.log_parts import BLOCK_BYTES, RecordKind, StateRecord
@@ -21,7 +22,6 @@ from quire.storage.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Sna
 from quire.storage.recovery import RecoveryReport
 from quire.storage.segment import segment_name
 from quire.storage.store import LedgerStore
-from quire.tasks import TaskSet
 from quire.testing.inode import Content
 from tests.sim.mutants.mutant import edit
 from tests.support.bookie import running_bookie

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.tasks import TaskSet
 from quire.client.link_watch import Links, LinkWatch
 from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
@@ -24,7 +25,6 @@ from quire.metadata.memory_cluster import MemoryCluster
 from quire.net.channel import BookieChannel
 from quire.net.link import PROBE_LEDGER
 from quire.net.network import AsyncioNetwork, end_when_peer_is_dead
-from quire.tasks import TaskSet
 from quire.testing import SimulatedLoop
 from quire.testing.clock import SimClock
 from quire.testing.network import SimNetwork

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import exposition
 from quire.client import Client
 from quire.client.dataset_format import DatasetLedger
-from quire.clock import SystemClock
 from quire.codec.stream_name import StreamPaths
 from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.stream_facts import stream_facts
 from quire.metadata.tree import Put
-from quire.metrics import exposition
 from quire.streams import DLSN, Namespace
 from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
 from quire.streams.object_format import head_key

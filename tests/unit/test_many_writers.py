@@ -16,11 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from quire._runtime.clock import SystemClock
 from quire.client import Client, LedgerWriter
 from quire.client.add_session import AddSession
 from quire.client.metrics import ClientCounters
 from quire.client.turns import Turns
-from quire.clock import SystemClock
 from quire.codec.entry import MAX_ENTRY_ID
 from quire.codec.frames import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response, frame_bounds
 from quire.config import ClientConfig

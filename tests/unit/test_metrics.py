@@ -10,10 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from quire.bookie.metrics import COUNTED, NOW, SINCE_START
-from quire.bookie.service import Counters
-from quire.http.run import AUTORECOVERY
-from quire.metrics import (
+from quire._runtime.metrics import (
     BOUNDS_S,
     QUANTILES,
     WINDOW_S,
@@ -27,6 +24,9 @@ from quire.metrics import (
     labelled,
     summary_ms,
 )
+from quire.bookie.metrics import COUNTED, NOW, SINCE_START
+from quire.bookie.service import Counters
+from quire.http.run import AUTORECOVERY
 from quire.replication.settings import AutorecoveryStats
 from quire.storage.stats import StorageStats
 

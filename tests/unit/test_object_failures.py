@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.client import swap
-from quire.clock import SystemClock
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     MetadataError,

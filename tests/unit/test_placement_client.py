@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.client import Client
-from quire.clock import SystemClock
 from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement import Level
 from quire.core.placement.settings import parse_placement

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.scheduling import (
+from quire._runtime.scheduling import (
     LATE_LOOKS_MAX,
     REST_MAX_S,
     REST_S,

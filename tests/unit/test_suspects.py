@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from quire._runtime.tasks import TaskSet
 from quire.client.quarantine import BookieHealth, Misbehaviour, Suspect
 from quire.codec.digest import DigestType
 from quire.codec.ledger_metadata import LedgerState, Segment
@@ -16,7 +17,6 @@ from quire.config import ClientConfig
 from quire.errors import DigestError, MetadataUnavailableError, NotEnoughBookiesError, ReadError
 from quire.net.control import LacAnswer
 from quire.replication import ReplicationLocks
-from quire.tasks import TaskSet
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,

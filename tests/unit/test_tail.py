@@ -14,10 +14,10 @@ from operator import contains
 
 import pytest
 
+from quire._runtime.clock import SystemClock
 from quire.client import Client, LedgerReader
 from quire.client.follow import Feed
 from quire.client.tail import Tail
-from quire.clock import SystemClock
 from quire.codec import v3
 from quire.codec.digest import DigestType
 from quire.codec.entry import Entry, EntryCodec, EntryRun

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import quire
+from quire._runtime.units import are, counted, host_port, plural
 from quire.codec.registration import default_bookie_id
-from quire.units import are, counted, host_port, plural
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_the_ids_of_bookies_stay_as_they_are() -> None:
 JOINED = re.compile(r"""\{[^{}]*(host|advertise|bind|address|target|LOOPBACK)[^{}]*\}:\{""")
 ALLOWED = {
     "codec/registration.py",  # ids, which are names
-    "units.py",
+    "_runtime/units.py",
     "metadata/uri.py",  # has its brackets from the URI
     "admin/shell_rename.py",  # ids of Apache's bookies
     "testing/cluster.py",  # 127.0.0.1

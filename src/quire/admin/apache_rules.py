@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quire._runtime.units import host_port
 from quire.admin.apache_conf import Machine, Outcome, Verdict, ignored, implied, refused, taken
-from quire.units import host_port
 
 Apply = Callable[[str, Mapping[str, str], Machine], Outcome]
 

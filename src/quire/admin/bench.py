@@ -298,8 +298,8 @@ def stream(what: str, streams: int, readers: int, lz4: bool, **given: Any) -> No
 
 async def _add(work: Work, count: int, mode: str) -> None:
     import quire
+    from quire._runtime.heap import collect_on_demand
     from quire.admin import bench_core
-    from quire.heap import collect_on_demand
 
     if count > LEDGERS_MAX:
         raise click.UsageError(f"--ledgers {count}: at most {LEDGERS_MAX}")
@@ -344,8 +344,8 @@ async def _latency(work: Work, rate: float | None) -> None:
 async def _tail(work: Work, rate: float, count: int, clients: int, explicit_lac_ms: int) -> None:
     from contextlib import AsyncExitStack
 
+    from quire._runtime.heap import collect_on_demand
     from quire.admin import bench_core, bench_tail
-    from quire.heap import collect_on_demand
 
     writing = connect(work.uri, explicit_lac_interval_ms=explicit_lac_ms)
     async with writing as client, AsyncExitStack() as stack:

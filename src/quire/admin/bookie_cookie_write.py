@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.bookie_identity import held, opened_metadata
 from quire.admin.groups import say
 from quire.admin.options import Command, bookie_argument, metadata_option, run_async
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.codec.cookie import Cookie

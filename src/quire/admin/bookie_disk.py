@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.bookie_identity import errors_of
 from quire.admin.groups import EXIT_ERROR, LazyGroup, say
 from quire.admin.options import LEDGER_ID_MAX, json_option
 from quire.admin.output import print_json, time_text
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.codec.log_parts import StateRecord

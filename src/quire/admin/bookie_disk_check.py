@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import are, counted, plural
 from quire.admin.bookie_disk import directory_argument, looked_at
 from quire.admin.bookie_identity import (
     behind,
@@ -19,7 +20,6 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import json_option, optional_metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
-from quire.units import are, counted, plural
 
 if TYPE_CHECKING:
     from quire.storage.check import Checked, Survey

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import are
 from quire.admin.bookie_identity import (
     absolute,
     errors_of,
@@ -26,7 +27,6 @@ from quire.admin.options import bookie_argument, json_option, metadata_option, r
 from quire.admin.output import print_json
 from quire.metadata.naming import SomeLedgers
 from quire.metadata.unreadable import Unread
-from quire.units import are
 
 if TYPE_CHECKING:
     from quire.bookie.disk_replacement import Replacement
@@ -250,7 +250,7 @@ class _Here:
 
 
 def _now_ms() -> int:
-    from quire.clock import SystemClock
+    from quire._runtime.clock import SystemClock
 
     return SystemClock().now_ms()
 

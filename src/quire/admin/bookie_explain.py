@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import json_option
 from quire.admin.output import print_json
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.bookie_identity import (
     check_not_needed,
     errors_of,
@@ -22,7 +23,6 @@ from quire.admin.options import (
     run_async,
 )
 from quire.admin.output import print_json
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.codec.cookie import Cookie

@@ -55,8 +55,8 @@ def init(
     check_new_id(wanted)
 
     async def work() -> None:
+        from quire._runtime.clock import SystemClock
         from quire.bookie.identity import create_identity
-        from quire.clock import SystemClock
 
         async with opened_metadata(uri) as store:
             with held(directory) as disk:

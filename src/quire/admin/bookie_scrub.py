@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import are, counted
 from quire.admin.groups import EXIT_ERROR
 from quire.admin.options import json_option
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
-from quire.units import are, counted
 
 if TYPE_CHECKING:
     from quire.storage.scrub_report import SegmentScrubbed

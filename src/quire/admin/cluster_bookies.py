@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import host_port
 from quire.admin.groups import say
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.tls import connect, tls_options
-from quire.units import host_port
 
 if TYPE_CHECKING:
     import quire

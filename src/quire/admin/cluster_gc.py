@@ -107,8 +107,8 @@ def off(uri: str, why: str) -> None:
 
 
 async def _off(uri: str, why: str) -> bool:
+    from quire._runtime.clock import SystemClock
     from quire.admin.autorecovery import default_name
-    from quire.clock import SystemClock
     from quire.metadata.collection import Switch, switch_off
 
     async with opened_metadata(uri) as store:

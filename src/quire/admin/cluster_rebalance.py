@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.job_progress import JobBar
 from quire.admin.move_options import (
@@ -29,7 +30,6 @@ from quire.admin.options import (
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
 from quire.replication.settings import TARGET_SPREAD_PERCENT
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.client import Client

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.explain_client import explaining
 from quire.admin.options import (
     json_option,
@@ -16,7 +17,6 @@ from quire.admin.options import (
 )
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.replication.explain import Explained, Replica, SegmentView

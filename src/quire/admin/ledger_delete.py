@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import LEDGER_ID_MAX, dry_run_option, metadata_option, run_async
 from quire.admin.progress import Progress
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.client import Client

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import say
 from quire.admin.options import (
     json_option,
@@ -16,7 +17,6 @@ from quire.admin.options import (
 )
 from quire.admin.output import ledger_as_json, print_json
 from quire.admin.tls import connect, tls_options
-from quire.units import counted
 
 
 @click.command()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, fail, say
 from quire.admin.options import (
     EXPLICIT_LAC_MAX_MS,
@@ -23,7 +24,6 @@ from quire.admin.options import (
 )
 from quire.admin.progress import Progress
 from quire.admin.tls import connect, tls_options
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.admin.lines import LineSource

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import say
 from quire.admin.job_progress import JobBar
 from quire.admin.options import (
@@ -22,7 +23,6 @@ from quire.admin.options import (
 )
 from quire.admin.tls import connect, tls_options
 from quire.replication.settings import OPEN_GRACE_S, PARALLEL
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.client import Client

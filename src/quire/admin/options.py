@@ -109,7 +109,7 @@ def size_or_time(kind: Literal["size", "time"]) -> Any:
     """A callback for what Spark's options say in the same way: 64m, 15m. Bytes, or seconds."""
 
     def parsed(context: click.Context, parameter: click.Parameter, value: str | None) -> Any:
-        from quire.units import parse_duration, parse_size
+        from quire._runtime.units import parse_duration, parse_size
 
         try:
             parse = parse_size if kind == "size" else parse_duration
@@ -264,7 +264,7 @@ def check_quorums(ensemble: int, write_quorum: int, ack_quorum: int) -> None:
 
 def run_async(work: Coroutine[Any, Any, T]) -> T:
     """Run a command's coroutine; Ctrl-C cancels it and is raised once it has cleaned up."""
-    from quire.heap import keep_heap
+    from quire._runtime.heap import keep_heap
 
     keep_heap()
     try:

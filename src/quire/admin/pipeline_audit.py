@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.options import LEDGER_ID_MAX, size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
 from quire.admin.stream_options import namespace_option
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.replication import Finding

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.options import dry_run_option
 from quire.admin.pipeline import Job, job_options
 from quire.admin.stream_options import name_argument, namespace_option, stream_callback
-from quire.units import counted
 
 
 @click.command()

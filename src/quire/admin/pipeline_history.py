@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted, plural
 from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.pipeline import Job, job_options
 from quire.admin.stream_options import PLACES, name_argument, namespace_option, place_option
-from quire.units import counted, plural
 
 if TYPE_CHECKING:
     from quire.streams.positions import Start

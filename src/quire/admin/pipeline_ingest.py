@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.options import FiniteRange, checked
 from quire.admin.pipeline import Bar, Job, job_options, key_values
 from quire.admin.stream_options import namespace_option, stream_callback
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.spark.jobs.ingest import Files, FollowResult, IngestResult, Target

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import plural
 from quire.admin.groups import EXIT_ERROR, fail
 from quire.admin.options import dry_run_option, size_or_time
 from quire.admin.pipeline import Job, job_options, key_values
 from quire.admin.stream_options import namespace_option
-from quire.units import plural
 
 if TYPE_CHECKING:
     from quire.spark.jobs.offload import OffloadResult

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.options import FiniteRange, dry_run_option
 from quire.admin.pipeline import Job, cluster_options, job_options
 from quire.admin.stream_options import namespace_option, path_callback, set_option
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.spark.jobs.replicate import ReplicateResult

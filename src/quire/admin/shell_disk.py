@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import are, counted
 from quire.admin.bookie_disk import looked_at, segment_number
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import ENTRY_ID_MAX, run_async
 from quire.admin.shell_options import Shell, as_ledger_id, flag, pass_shell, value
 from quire.admin.tls import connect
-from quire.units import are, counted
 
 if TYPE_CHECKING:
     from quire.storage.extents import Extent
@@ -207,9 +207,9 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
     uri = shell.cluster()
 
     async def work() -> list[int]:
+        from quire._runtime.tasks import each
         from quire.errors import NoSuchLedgerError
         from quire.metadata.unreadable import UNREADABLE
-        from quire.tasks import each
 
         async with connect(uri) as client:
 

@@ -78,8 +78,8 @@ async def each_metadata(
     Ledgers whose metadata cannot be read are recorded in `unread`. Raises MetadataError if the
     store does not answer.
     """
+    from quire._runtime.tasks import each, pages
     from quire.metadata.unreadable import read_or_skip
-    from quire.tasks import each, pages
 
     async def look(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
         found = await read_or_skip(client.metadata, ledger_id, unread)

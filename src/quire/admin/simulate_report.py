@@ -12,10 +12,10 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.output import print_json
 from quire.admin.progress import Progress
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.testing.simulation import Plan, Result, Shrunk

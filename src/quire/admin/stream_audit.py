@@ -6,11 +6,11 @@ import sys
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, fail, say
 from quire.admin.options import LEDGER_ID_MAX, json_option, metadata_option, run_async
 from quire.admin.output import print_json, time_text
 from quire.admin.tls import connect, tls_options
-from quire.units import counted
 
 OLDER_THAN_S = 24 * 3600
 

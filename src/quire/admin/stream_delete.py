@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import dry_run_option, metadata_option, run_async
 from quire.admin.stream_options import (
@@ -16,7 +17,6 @@ from quire.admin.stream_options import (
     yes_option,
 )
 from quire.admin.tls import tls_options
-from quire.units import counted
 
 
 @click.command()

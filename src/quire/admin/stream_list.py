@@ -51,10 +51,10 @@ def list_streams(
 async def _list(
     uri: str, path: str, prefix: str, long: bool, password: bytes, as_json: bool
 ) -> int:
+    from quire._runtime.tasks import each
     from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
     from quire.http.stream_facts import stream_facts
     from quire.streams import Namespace
-    from quire.tasks import each
 
     failed: list[str] = []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 from quire.admin.stream_options import (
@@ -17,7 +18,6 @@ from quire.admin.stream_options import (
     sources,
 )
 from quire.admin.tls import tls_options
-from quire.units import counted
 
 SEGMENT_KEYS = ("number", "ledger_id", "state", "records", "bytes", "first", "last", "completed")
 SEGMENT_HEAD = ("NUMBER", "LEDGER", "STATE", "RECORDS", "BYTES", "FIRST", "LAST", "COMPLETED")

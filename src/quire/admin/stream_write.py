@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from quire._runtime.units import counted
 from quire.admin.groups import EXIT_ERROR, fail, say
 from quire.admin.options import (
     FiniteRange,
@@ -35,7 +36,6 @@ from quire.admin.stream_options import (
 )
 from quire.admin.tls import tls_options
 from quire.errors import EntryTooLargeError, QuireError, UsageError
-from quire.units import counted
 
 if TYPE_CHECKING:
     from quire.admin.lines import InputSource, Splitter

@@ -9,8 +9,8 @@ from types import FrameType
 
 import click
 
+from quire._runtime.units import host_port
 from quire.admin.groups import EXIT_ERROR, fail
-from quire.units import host_port
 
 
 class _Stopped(Exception):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from quire._runtime.tasks import TaskSet
 from quire.bookie.service import EventLog
 from quire.errors import KeyExistsError, QuireError
 from quire.metadata.base import BookieAddress, MetadataStore, Registration
-from quire.tasks import TaskSet
 
 ANNOUNCE_AGAIN_S = 1.0
 

@@ -26,8 +26,8 @@ import zlib
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.clock import Clock
 from quire.bookie.service import EventLog
-from quire.clock import Clock
 from quire.errors import (
     CollectionOffError,
     KeyExistsError,

@@ -20,10 +20,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from itertools import islice
 
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import each
 from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.bookie.whole import durable, is_whole
-from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
@@ -36,7 +37,6 @@ from quire.metadata.base import MetadataStore
 from quire.metadata.underreplicated import mark_ledger
 from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.storage.ledger_directories import Store
-from quire.tasks import each
 
 LEDGERS_PER_PASS = 200
 AGAIN_S = 600.0

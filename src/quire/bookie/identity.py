@@ -20,6 +20,7 @@ import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
+from quire._runtime.units import host_port
 from quire.bookie.orders import forget_predecessor
 from quire.codec.cookie import Cookie, Difference, decode, differences, encode
 from quire.errors import (
@@ -45,7 +46,6 @@ from quire.storage.directory import (
     write_small_file,
 )
 from quire.storage.seams import Disk
-from quire.units import host_port
 
 COOKIE_FILE = "current/VERSION"
 

@@ -14,20 +14,26 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire._runtime.clock import SystemClock
+from quire._runtime.heap import (
+    COLLECT_INTERVAL_S,
+    KEPT_BYTES,
+    collect_on_demand,
+    keep_heap,
+    trim_heap,
+)
+from quire._runtime.scheduling import schedule_as_batch
+from quire._runtime.tasks import TaskSet
 from quire.bookie.options import check_bookie
 from quire.bookie.security import check_security
 from quire.bookie.server import Address, Bookie, LoadingBar
-from quire.clock import SystemClock
 from quire.config import BookieConfig
 from quire.errors import CookieError, QuireError, StorageError
-from quire.heap import COLLECT_INTERVAL_S, KEPT_BYTES, collect_on_demand, keep_heap, trim_heap
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork
-from quire.scheduling import schedule_as_batch
 from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import DataDirectory
 from quire.storage.worker import ThreadReader, ThreadWorker
-from quire.tasks import TaskSet
 
 EXIT_DISK_FAILED = 74
 """EX_IOERR of sysexits.h: whoever supervises the process must not simply start it again."""

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from quire.metrics import Metric, Sample, counter, gauge, histogram, labelled, summary_ms
+from quire._runtime.metrics import Metric, Sample, counter, gauge, histogram, labelled, summary_ms
 from quire.storage.stats import StorageStats
 
 if TYPE_CHECKING:

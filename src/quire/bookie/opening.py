@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.config import BookieConfig
 from quire.storage.config import SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
 from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store

@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import each
 from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
-from quire.clock import Clock
 from quire.codec.underreplication import Holder, lock_path
 from quire.errors import (
     CookieError,
@@ -37,7 +38,6 @@ from quire.metadata.tree import Create, Delete
 from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.metadata.uri import replication_root
 from quire.storage.ledger_directories import Store
-from quire.tasks import each
 
 READS_MAX = 1_000
 """Ledgers whose metadata is read before a pass looks at what it found."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Protocol
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import TaskSet
 from quire.codec.certificate import is_authorized, organizational_unit
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.net.network import Network
 from quire.net.tls import Log, server_context, server_tls
-from quire.tasks import TaskSet
 
 
 class SecurityCounters(Protocol):

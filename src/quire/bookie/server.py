@@ -9,6 +9,9 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import asdict, dataclass
 from typing import cast
 
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import TaskSet
+from quire._runtime.units import host_port
 from quire.bookie.announcement import Announcement
 from quire.bookie.collection_guard import (
     CollectionGuard,
@@ -29,7 +32,6 @@ from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.rollback import Rollbacks
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
-from quire.clock import Clock
 from quire.codec.registration import Endpoint, check_bookie_id, default_bookie_id
 from quire.config import BookieConfig
 from quire.errors import (
@@ -51,8 +53,6 @@ from quire.storage.seams import Disk, Worker
 from quire.storage.stats import DirectoryState
 from quire.storage.store import BlockingReader
 from quire.storage.times import StorageTimes
-from quire.tasks import TaskSet
-from quire.units import host_port
 
 LOADING_TOLD_S = 5.0
 """How often the log says how far the start is with the index."""

@@ -9,13 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol, cast
 
+from quire._runtime.clock import Clock
+from quire._runtime.metrics import Histogram
+from quire._runtime.tasks import TaskSet
 from quire.bookie.answer_budget import Account, AnswerBudget
 from quire.bookie.connection import Connection
 from quire.bookie.connection_limits import ConnectionLimits
 from quire.bookie.early_store import EarlyStore
 from quire.bookie.long_polls import LongPolls, PollTarget
 from quire.bookie.security import Security
-from quire.clock import Clock
 from quire.codec.frame_runs import entry_bytes
 from quire.codec.frames import (
     BATCH_READ_BASE_BYTES,
@@ -28,13 +30,11 @@ from quire.codec.frames import (
 )
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
-from quire.metrics import Histogram
 from quire.net.network import Network
 from quire.storage.batch import Batch
 from quire.storage.ledger_directories import Store
 from quire.storage.reader import UNSHARED_BYTES
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
-from quire.tasks import TaskSet
 
 ANSWER_HEAD_BYTES = 1024
 """The most of an answer to a read that is not entries."""

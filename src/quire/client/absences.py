@@ -14,9 +14,9 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
+from quire._runtime.tasks import TaskSet
 from quire.client.logs import log_event
 from quire.config import ClientConfig
-from quire.tasks import TaskSet
 
 CHECKS = 3
 """The number of times that a bookie is asked again before its replica counts as missing."""

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from quire._runtime.tasks import TaskSet
 from quire.client.add_member import Member
 from quire.client.add_timeouts import quorum_timeout
 from quire.client.away import Away, nobody_left
@@ -44,7 +45,6 @@ from quire.errors import (
     WriteError,
 )
 from quire.net.link import Link
-from quire.tasks import TaskSet
 
 REACH_S = 1.0
 """How long the end of a session waits for connections that are still being made."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from quire._runtime.clock import Clock
 from quire.client.background import call
 from quire.client.blocking import Client
 from quire.client.datasets import Dataset, DatasetLedger, Datasets, Publication, Sweep
-from quire.clock import Clock
 
 
 class BlockingDatasets:

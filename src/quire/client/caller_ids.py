@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Unpack
 
+from quire._runtime.units import counted
 from quire.client.write_handle import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry import MAX_ENTRY_ID
 from quire.codec.frames import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError
-from quire.units import counted
 
 HELD_ENTRY_BYTES = 200
 """What a held entry counts besides its payload."""

@@ -8,6 +8,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mappi
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, overload
 
+from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.metrics import exposition
+from quire._runtime.tasks import TaskSet
+from quire._runtime.units import counted
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.checks import check_config, check_format, check_new_ledger
 from quire.client.datasets import Datasets
@@ -21,7 +25,6 @@ from quire.client.reader import LedgerReader
 from quire.client.recovery import Recovery
 from quire.client.tracing import Tracing, note
 from quire.client.writer import LedgerWriter
-from quire.clock import Clock, SystemClock
 from quire.codec.digest import DigestType
 from quire.codec.entry import EntryCodec
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
@@ -36,12 +39,9 @@ from quire.errors import (
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
 from quire.metadata.base import Bookies, MetadataStore
-from quire.metrics import exposition
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network
-from quire.tasks import TaskSet
-from quire.units import counted
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Tracer

@@ -22,6 +22,8 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.tasks import each
 from quire.client.dataset_format import (
     CONDEMNED_MAX,
     VALUE_BYTES_MAX,
@@ -38,7 +40,6 @@ from quire.client.dataset_format import (
 )
 from quire.client.skipped import Skipped, log_skipped
 from quire.client.swap import UPDATE_ATTEMPTS_MAX, swap, too_many_conflicts
-from quire.clock import Clock, SystemClock
 from quire.errors import (
     KeyExistsError,
     MetadataError,
@@ -50,7 +51,6 @@ from quire.errors import (
 )
 from quire.metadata.base import MetadataStore
 from quire.metadata.collection import check_collectable, may_collect
-from quire.tasks import each
 
 __all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication", "Skipped", "Sweep"]
 

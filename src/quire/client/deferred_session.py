@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
+from quire._runtime.tasks import TaskSet
 from quire.client.add_member import Member
 from quire.client.add_session import AddSession
 from quire.client.pool import BookiePool
@@ -22,7 +23,6 @@ from quire.config import ClientConfig
 from quire.core.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError
 from quire.net.control import ControlChannel
-from quire.tasks import TaskSet
 
 
 class DeferredSession(AddSession):

@@ -27,12 +27,12 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from quire._runtime.tasks import TaskSet
 from quire.client.logs import log_event
 from quire.client.metrics import ClientCounters
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.net.link import Link
-from quire.tasks import TaskSet
 
 L = TypeVar("L", bound=Link)
 

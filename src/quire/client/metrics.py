@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quire.metrics import Histogram, Metric, counter, gauge, histogram
+from quire._runtime.metrics import Histogram, Metric, counter, gauge, histogram
 
 if TYPE_CHECKING:
     from quire.client.client import Client

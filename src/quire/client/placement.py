@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 
+from quire._runtime.tasks import TaskSet, each
 from quire.client.locations import TableLocations, open_locations
 from quire.config import PlacementConfig
 from quire.core.placement import (
@@ -27,7 +28,6 @@ from quire.core.placement.values import parts_of
 from quire.core.placement.words import situation
 from quire.errors import NotEnoughBookiesError, QuireError, UsageError
 from quire.metadata.base import BookieAddress, Bookies, MetadataStore
-from quire.tasks import TaskSet, each
 
 logger = logging.getLogger("quire.placement")
 

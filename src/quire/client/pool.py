@@ -8,6 +8,8 @@ import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from quire._runtime.tasks import TaskSet
+from quire._runtime.units import host_port
 from quire.client.add_timeouts import AddTimeouts
 from quire.client.link_watch import Links, LinkWatch
 from quire.client.metrics import ClientCounters
@@ -29,8 +31,6 @@ from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer
 from quire.net.link import CLOSE_DRAIN_S, Link
 from quire.net.network import Network
-from quire.tasks import TaskSet
-from quire.units import host_port
 
 L = TypeVar("L", bound=Link)
 T = TypeVar("T")

@@ -22,12 +22,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.tasks import TaskSet
 from quire.client.absences import CHECKS, Absences, AskAgain
 from quire.client.logs import Field, log_event
 from quire.codec.entry import BadEntryError, WrongEntryError
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.tasks import TaskSet
 
 SUSPECTS_MAX = 10_000
 """Pairs of bookie and kind that are counted; more are logged only."""

@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from quire._runtime.tasks import TaskSet
 from quire.client.add_session import AddSession
 from quire.client.key_check import check_key
 from quire.client.last_confirmed import read_last_confirmed
@@ -34,7 +35,6 @@ from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.ledger_size import check_close
 from quire.metadata.update import update_ledger
 from quire.net.answer_codes import NoEntryAnswer
-from quire.tasks import TaskSet
 
 if TYPE_CHECKING:
     from opentelemetry.trace import Span

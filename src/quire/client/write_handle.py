@@ -8,6 +8,7 @@ from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
+from quire._runtime.tasks import TaskSet
 from quire.client.add_session import AddSession
 from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac
@@ -29,7 +30,6 @@ from quire.errors import (
 from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.creation import recreated, same_creation
 from quire.metadata.update import update_ledger
-from quire.tasks import TaskSet
 
 
 def payload_bytes(payload: Buffer) -> bytes:

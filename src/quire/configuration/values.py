@@ -7,8 +7,8 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from quire._runtime.units import parse_duration, parse_size
 from quire.configuration.fields import MOST, Key
-from quire.units import parse_duration, parse_size
 
 NONE = "none"
 _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}

@@ -6,7 +6,7 @@ import asyncio
 import math
 from collections.abc import Callable, Coroutine
 
-from quire.tasks import TaskSet
+from quire._runtime.tasks import TaskSet
 
 LOOK_WAIT_S = 0.1
 """Who asks waits so long for a look that is under way; then what the one before has found is the

@@ -6,13 +6,13 @@ import asyncio
 from dataclasses import fields, is_dataclass
 from typing import Any
 
+from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.errors import BookieUnavailableError, QuireError, UsageError
 from quire.http.answers import NotOfferedError
 from quire.http.api import Call, Field, Reply, Route, Text
 from quire.http.cluster import Connect
 from quire.storage.ledger_directories import Store
-from quire.tasks import TaskSet
 
 PREFIX = "/api/v1/bookie"
 SANITY_TIMEOUT_S = 5.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.units import host_port
 from quire.core.placement.tables import parse_groups
 from quire.errors import NoSuchKeyError, UsageError
-from quire.units import host_port
 
 if TYPE_CHECKING:
     from quire.client import Client

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+from quire._runtime.tasks import EACH_AT_ONCE, each
 from quire.client import Client
 from quire.codec.registration import check_bookie_id
 from quire.errors import UnreadableMetadataError, UsageError
@@ -22,7 +23,6 @@ from quire.replication.marks import Marks
 from quire.replication.move import recover_bookie
 from quire.replication.status import marked_ledgers
 from quire.streams.owners import refuse_owned
-from quire.tasks import EACH_AT_ONCE, each
 
 Connect = Callable[[], Awaitable[Client]]
 """The client that all routes share, connected when it is first asked for."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
 from quire.http.background import LOOK_WAIT_S
 from quire.http.bookie_list import bookie_facts
@@ -19,7 +20,6 @@ from quire.http.risks import Risks
 from quire.http.spaces import Spaces
 from quire.metadata.base import MetadataStore
 from quire.metadata.collection import read_switch, refusals
-from quire.metrics import Metric, gauge, labelled
 from quire.replication.at_risk import AtRisk
 from quire.replication.running import RunningJob, running_jobs
 from quire.replication.status import overview

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
 from quire.http.api import Call, Route
@@ -18,7 +19,6 @@ from quire.replication.pauses import Pauses
 from quire.replication.running import running_jobs
 from quire.replication.status import why_not
 from quire.streams.walk import namespaces
-from quire.tasks import each
 
 PREFIX = "/api/v1/quire"
 ANSWER_TIMEOUT_S = 5.0

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+from quire._runtime.clock import Clock
 from quire.client import Client
-from quire.clock import Clock
 from quire.errors import JobError, QuireError
 from quire.http.answers import NotFoundError, error_body
 from quire.replication.pauses import Gate, Pause

@@ -6,6 +6,7 @@ import random
 from dataclasses import asdict
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.codec.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.api import INT64_MAX, Call, Field, Reply, Route
@@ -26,7 +27,6 @@ from quire.replication.status import why_not
 from quire.streams import Namespace
 from quire.streams.namespace import namespace_path
 from quire.streams.owners import missed
-from quire.tasks import each
 
 PREFIX = "/api/v1/quire"
 PAGE = 100

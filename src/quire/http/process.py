@@ -8,7 +8,7 @@ import resource
 from collections.abc import Iterator
 from pathlib import Path
 
-from quire.metrics import Metric, counter, gauge
+from quire._runtime.metrics import Metric, counter, gauge
 
 
 def process_metrics() -> Iterator[Metric]:

@@ -14,10 +14,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from quire._runtime.tasks import each
+from quire._runtime.units import host_port
 from quire.http.background import LOOK_WAIT_S, Background
 from quire.metadata.base import BookieAddress
-from quire.tasks import each
-from quire.units import host_port
 
 ENDPOINT = "httpserver"
 """What Apache's bookies call it where they register."""

@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
+from quire._runtime.clock import Clock
+from quire._runtime.metrics import Metric, counter, gauge
 from quire.client import Client
-from quire.clock import Clock
 from quire.errors import MetadataUnavailableError, QuireError
 from quire.http.api import Call, Handler, Route
-from quire.metrics import Metric, counter, gauge
 
 PROBE_INTERVAL_S = 2.0
 """Between two questions to the store."""

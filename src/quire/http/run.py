@@ -9,9 +9,11 @@ from contextlib import asynccontextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.clock import SystemClock
+from quire._runtime.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
+from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
 from quire.client.metrics import client_metrics
-from quire.clock import SystemClock
 from quire.codec.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
@@ -28,10 +30,8 @@ from quire.http.reach import Reach
 from quire.http.security import HttpOptions
 from quire.http.server import HttpServer, Log
 from quire.http.static_files import static_routes
-from quire.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
 from quire.net.tls import client_tls
 from quire.replication.settings import AutorecoveryStats
-from quire.tasks import TaskSet
 
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie

@@ -18,9 +18,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from quire._runtime.units import host_port
 from quire.config import TlsServerConfig
 from quire.errors import StartError, UsageError
-from quire.units import host_port
 
 TOKEN_MIN = 16
 """Characters: one that can be guessed is none."""

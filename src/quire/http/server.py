@@ -14,6 +14,7 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
+from quire._runtime.units import host_port
 from quire.errors import QuireError, StartError
 from quire.http.answers import error_body, status_of
 from quire.http.api import Api, Reply, Route, Text
@@ -21,7 +22,6 @@ from quire.http.openapi import PATH as OPENAPI_PATH
 from quire.http.openapi import document
 from quire.http.security import Gate, HttpOptions, Refusal, check_options
 from quire.net.tls import TlsContext, server_tls
-from quire.units import host_port
 
 try:
     from aiohttp import web

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.tasks import each
 from quire.codec.stream_format import MAX_TXID
 from quire.codec.stream_segment import Truncation
 from quire.errors import StreamDamagedError
@@ -12,7 +13,6 @@ from quire.http.shapes import time_text
 from quire.streams.facts import SegmentFacts, records_from, segment_facts
 from quire.streams.named_ledgers import segment_words
 from quire.streams.positions import oldest_position
-from quire.tasks import each
 
 if TYPE_CHECKING:
     from quire.codec.dlsn import DLSN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from quire.clock import Clock, SystemClock
+from quire._runtime.clock import Clock, SystemClock
 from quire.metadata._common import SESSION_TIMEOUT_MS
 from quire.metadata.base import MetadataStore
 from quire.metadata.uri import Driver, parse_uri

@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.codec import registration
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_path import LEDGER_ID_MAX

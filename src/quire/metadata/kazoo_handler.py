@@ -9,7 +9,7 @@ from typing import Any
 
 from kazoo.handlers.threading import SequentialThreadingHandler
 
-from quire.units import host_port
+from quire._runtime.units import host_port
 
 logger = logging.getLogger("quire.metadata.zookeeper")
 

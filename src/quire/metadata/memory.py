@@ -14,7 +14,7 @@ from bisect import bisect_left, insort
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequence
 from typing import TypeVar
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_path import LEDGER_ID_MAX
 from quire.codec.registration import check_bookie_id

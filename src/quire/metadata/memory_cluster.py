@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextvars import copy_context
 from dataclasses import dataclass
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import ClusterNotInitialisedError, KeyExistsError, UnreadableMetadataError
 from quire.metadata._common import (

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
+from quire._runtime.tasks import each, pages
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.metadata.base import MetadataStore
 from quire.metadata.collection import check_not_back
 from quire.metadata.unreadable import Unread, read_or_skip
-from quire.tasks import each, pages
 
 LEDGERS_PER_LOOK = 256
 NAMED_MAX = 10

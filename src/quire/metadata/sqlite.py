@@ -14,7 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import TaskSet
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_metadata_format import decode
 from quire.codec.ledger_path import LEDGER_ID_MAX
@@ -62,7 +63,6 @@ from quire.metadata.sqlite_session import Presence, Session
 from quire.metadata.sqlite_tree import SqliteTree
 from quire.metadata.sqlite_watch import WATCH_POLL_S, Watches
 from quire.metadata.unreadable import decode_ledger
-from quire.tasks import TaskSet
 
 T = TypeVar("T")
 

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from quire._runtime.tasks import TaskSet
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import ClientClosedError, MetadataError, UnreadableMetadataError
 from quire.metadata._common import Handle, logger
@@ -20,7 +21,6 @@ from quire.metadata.base import Bookies, Versioned
 from quire.metadata.sqlite_file import SqliteFile
 from quire.metadata.sqlite_session import Session
 from quire.metadata.unreadable import decode_ledger
-from quire.tasks import TaskSet
 
 V = TypeVar("V")
 

@@ -20,7 +20,8 @@ import random
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import replace
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import TaskSet
 from quire.codec import layout
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.registration import check_bookie_id
@@ -69,7 +70,6 @@ from quire.metadata.zookeeper_root import OPERATION_TIMEOUT_S, ZooKeeperRoot
 from quire.metadata.zookeeper_tree import ZooKeeperTree
 from quire.metadata.zookeeper_values import Cookies, Values, read_instance_id
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
-from quire.tasks import TaskSet
 
 _CTOKEN_BITS = 63
 _CTOKEN_FORMAT_MIN = 3

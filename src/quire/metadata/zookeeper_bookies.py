@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping
 
+from quire._runtime.tasks import TaskSet
 from quire.errors import ClientClosedError, KeyExistsError, MetadataError
 from quire.metadata._common import bookie_exists, decode_address, logger
 from quire.metadata.base import BookieAddress, Bookies
@@ -18,7 +19,6 @@ from quire.metadata.kazoo_adapter import (
 )
 from quire.metadata.tree import Create, Delete
 from quire.metadata.zookeeper_root import ZooKeeperRoot
-from quire.tasks import TaskSet
 
 AVAILABLE = "available"
 READONLY = "readonly"

@@ -14,6 +14,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError, MetadataUnavailableError, QuireError
 from quire.metadata._tree_common import (
     below_ephemeral,
@@ -39,7 +40,6 @@ from quire.metadata.kazoo_adapter import (
 from quire.metadata.tree import Check, Create, Operation, Put, Result
 from quire.metadata.uri import VALUES_ROOT
 from quire.metadata.zookeeper_root import ZooKeeperRoot
-from quire.tasks import TaskSet
 
 MARKS = f"{VALUES_ROOT}/.marks"
 """Other clusters, with other identities, have theirs there as well."""

@@ -11,6 +11,7 @@ while some clients make long ids and others short ones: no harm, the two never m
 
 from __future__ import annotations
 
+from quire._runtime.tasks import TaskSet
 from quire.codec.ledger_path import (
     HIGH_ORDER_MAX,
     SEQUENCE_PREFIX,
@@ -23,7 +24,6 @@ from quire.codec.ledger_path import (
 from quire.errors import MetadataError, QuireError
 from quire.metadata.kazoo_adapter import Access, NodeError, NoNodeError
 from quire.metadata.zookeeper_root import ZooKeeperRoot
-from quire.tasks import TaskSet
 
 _FIRST_HIGH_ORDER = 1
 HIGH_ORDER_KEPT = 3

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from quire._runtime.tasks import TaskSet
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.ledger_path import parents_of
 from quire.errors import (
@@ -42,7 +43,6 @@ from quire.metadata.unreadable import decode_ledger
 from quire.metadata.zookeeper_ids import LedgerIds
 from quire.metadata.zookeeper_root import ZooKeeperRoot
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
-from quire.tasks import TaskSet
 
 SKIPPED_AT_ONCE = 64
 """The number of ids that are created at once in order to skip them."""

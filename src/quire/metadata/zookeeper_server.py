@@ -20,8 +20,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from quire._runtime.units import host_port
 from quire.errors import StartError, UsageError
-from quire.units import host_port
 
 START_TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 10.0

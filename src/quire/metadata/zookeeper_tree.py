@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
+from quire._runtime.tasks import TaskSet
 from quire.errors import MetadataError
 from quire.metadata._tree_common import (
     ROOT,
@@ -38,7 +39,6 @@ from quire.metadata.tree import (
 from quire.metadata.zookeeper_commits import Commits
 from quire.metadata.zookeeper_root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
 from quire.metadata.zookeeper_watch import ZooKeeperWatch
-from quire.tasks import TaskSet
 
 V = TypeVar("V")
 

@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from quire._runtime.tasks import TaskSet
 from quire.errors import ClientClosedError, MetadataError
 from quire.metadata._common import Handle, logger
 from quire.metadata.kazoo_adapter import LostConnectionError, NodeError, Notify
 from quire.metadata.zookeeper_root import ZooKeeperRoot
-from quire.tasks import TaskSet
 
 T = TypeVar("T")
 

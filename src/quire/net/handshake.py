@@ -15,6 +15,7 @@ import logging
 import ssl
 from typing import TypeVar, cast
 
+from quire._runtime.units import host_port
 from quire.codec import v3
 from quire.codec.frames import CONNECTION_REFUSED, LENGTH, Code
 from quire.codec.messages_pb2 import Response
@@ -24,7 +25,6 @@ from quire.errors import BookieUnavailableError, TlsError
 from quire.net.link import refusal
 from quire.net.network import Network
 from quire.net.tls import client_tls
-from quire.units import host_port
 
 MAX_ANSWER_BYTES = 1024
 """Of the two answers before the channel takes over; honest ones have some 20."""

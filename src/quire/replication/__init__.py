@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from quire.lazy import lazily
+from quire._runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from quire.core.replicas import Finding, Kind

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.core.quorum import write_set
 from quire.metadata.unreadable import Unread, read_or_skip
-from quire.tasks import each, pages
 
 PAGE_LEDGERS = 256
 """Whose metadata is in memory at a time."""

@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.core.fragments import members
 from quire.core.replicas import Bad, Finding, Kind, Sums, findings, suspicious
@@ -26,7 +27,6 @@ from quire.replication.audit_pieces import PIECE_BYTES, Piece, PlannedLedger
 from quire.replication.opened import open_for_repair
 from quire.replication.replica_reader import LAG_S, answers
 from quire.replication.scan import scan
-from quire.tasks import each
 
 FINDINGS_MAX = 1_000_000
 """Of one audit. They are ranges: a lost bookie is a few for each ledger."""

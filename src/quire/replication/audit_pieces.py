@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.ledger_metadata import LedgerMetadata, Segment
 from quire.core.fragments import Fragment, entry_bytes, stored_count
@@ -22,7 +23,6 @@ from quire.metadata.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import Budget
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.scan import Scan, compare, scan
-from quire.tasks import each
 
 Piece = Mapping[str, Any]
 

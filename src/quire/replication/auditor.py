@@ -20,8 +20,9 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import each
 from quire.client import Client
-from quire.clock import Clock
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.codec.underreplication import CHECKED_LEDGERS, CHECKED_PLACEMENT, CHECKED_REPLICAS
 from quire.errors import MetadataError, UnreadableMetadataError
@@ -42,7 +43,6 @@ from quire.replication.status import (
     note_unreadable,
     note_waiting,
 )
-from quire.tasks import each
 
 PAGE_LEDGERS = 256
 """Whose metadata is in memory at a time."""

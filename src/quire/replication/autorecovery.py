@@ -10,8 +10,8 @@ import asyncio
 import random
 from collections.abc import Awaitable, Callable
 
+from quire._runtime.clock import Clock, SystemClock
 from quire.client import Client
-from quire.clock import Clock, SystemClock
 from quire.errors import MetadataError
 from quire.replication.auditor import Adheres, Auditor, Log
 from quire.replication.budget import Budget

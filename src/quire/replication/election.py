@@ -12,7 +12,7 @@ import itertools
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.codec.registration import check_bookie_id
 from quire.codec.underreplication import ELECTION, VOTE_PREFIX, Holder, vote_number
 from quire.errors import MetadataError, NoSuchKeyError

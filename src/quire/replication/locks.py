@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.codec.underreplication import Holder, Underreplicated, lock_path
 from quire.codec.underreplication import mark_path as mark_path_below
 from quire.errors import (

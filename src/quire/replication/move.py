@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
+from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.unreadable import UNREADABLE, Unread
@@ -41,7 +42,6 @@ from quire.replication.move_result import (
 )
 from quire.replication.opened import open_for_repair
 from quire.replication.settings import OPEN_GRACE_S, PARALLEL
-from quire.tasks import each, pages
 
 LOCKED_PAUSE_S = 5.0
 """Before ledgers that others work on are tried again."""

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.core.fragments import Fragment
 from quire.errors import NoSuchLedgerError, QuireError
@@ -33,7 +34,6 @@ from quire.replication.plan import (
     make_plan,
 )
 from quire.replication.settings import PARALLEL, TARGET_SPREAD_PERCENT
-from quire.tasks import each, pages
 
 LOCATIONS_WAIT_S = 5.0
 """For the places of all bookies to be known."""

@@ -13,13 +13,13 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 from urllib.parse import quote
 
+from quire._runtime.tasks import TaskSet, each
+from quire._runtime.units import plural
 from quire.errors import KeyExistsError, NoSuchKeyError, QuireError
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.replication.pauses import KINDS
-from quire.tasks import TaskSet, each
-from quire.units import plural
 
 SAY_INTERVAL_S = 5.0
 """Between two times that a job says how far it is."""

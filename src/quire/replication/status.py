@@ -13,7 +13,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, TypeVar
 
-from quire.clock import Clock, SystemClock
+from quire._runtime.clock import Clock, SystemClock
+from quire._runtime.units import counted
 from quire.codec.underreplication import Holder, Underreplicated
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
 from quire.metadata.base import MetadataStore
@@ -21,7 +22,6 @@ from quire.metadata.unreadable import UNREADABLE, Unread, named_ledgers, reason_
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
-from quire.units import counted
 
 MISPLACED_TOLD_MAX = 20
 """Of what a check of placement has found."""

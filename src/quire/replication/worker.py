@@ -22,8 +22,8 @@ from collections.abc import Collection, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 
+from quire._runtime.clock import Clock
 from quire.client import Client
-from quire.clock import Clock
 from quire.codec.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind

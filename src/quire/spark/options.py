@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from quire import DigestType
+from quire._runtime.units import parse_size
 from quire.client.arrow import COLUMNS
 from quire.client.dataset_format import check_dataset_name, check_transaction_key
 from quire.client.placement import parse_placement
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 from quire.streams.names import check_stream_name
-from quire.units import parse_size
 
 T = TypeVar("T")
 D = TypeVar("D")

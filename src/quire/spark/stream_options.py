@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+from quire._runtime.units import parse_duration, parse_size
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 from quire.spark.options import (
@@ -28,7 +29,6 @@ from quire.streams.arrow import COLUMNS
 from quire.streams.names import check_subscription_name
 from quire.streams.namespace import namespace_path
 from quire.streams.positions import PLACES, Start, parse_start
-from quire.units import parse_duration, parse_size
 
 DEFAULT_NAMESPACE = "/streams"
 ENV_NAMESPACE = "QUIRE_NAMESPACE"

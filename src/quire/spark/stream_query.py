@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
+from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.errors import (
     MetadataUnavailableError,
@@ -27,7 +28,6 @@ from quire.spark.stream_options import STREAMS_MAX, StreamReadOptions
 from quire.spark.stream_plan import Piece
 from quire.spark.stream_view import Mark, StreamView, another_stream, lost
 from quire.streams import EARLIEST, Namespace
-from quire.tasks import TaskSet, each
 
 POLL_S = 1.0
 """How long an idle query waits for news before Spark is told that there is none."""

@@ -34,6 +34,7 @@ from pyspark.sql.types import (
 )
 
 from quire import QuireError, blocking
+from quire._runtime.tasks import each
 from quire.client.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
@@ -46,7 +47,6 @@ from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
 from quire.streams.arrow import COLUMNS, NULLABLE, RecordColumns
 from quire.streams.arrow import schema as arrow_schema
 from quire.streams.positions import Start
-from quire.tasks import each
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1024 * 1024

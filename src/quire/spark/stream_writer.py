@@ -24,6 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from quire import blocking
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import QuireError, UsageError
@@ -42,7 +43,6 @@ from quire.spark.stream_sink import (
 from quire.spark.stream_write_options import StreamWriteOptions
 from quire.streams import publishing
 from quire.streams.publishing import Batch, BatchKey
-from quire.tasks import each
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"

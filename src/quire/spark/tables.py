@@ -39,6 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import (
@@ -59,7 +60,6 @@ from quire.spark.stream_view import StreamView
 from quire.streams import DLSN, Namespace, Truncation
 from quire.streams.facts import SegmentFacts, segment_facts
 from quire.streams.walk import namespaces
-from quire.tasks import each
 
 LEDGERS_PER_TASK = 20_000
 ROWS_AT_ONCE = 256

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.units import counted
 from quire.codec.log_parts import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
 from quire.storage.extents import Extent
@@ -26,7 +27,6 @@ from quire.storage.scan import ScannedGroup
 from quire.storage.scrub import Findings, Target
 from quire.storage.seams import Disk
 from quire.storage.segment import SegmentState
-from quire.units import counted
 
 Progress = Callable[[int], None]
 """Called with the bytes that were read since the last call."""

@@ -14,6 +14,7 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from quire._runtime.units import are, counted, plural
 from quire.codec.digest import crc32c
 from quire.codec.log_parts import FormatError
 from quire.core.ranges import Range, count, widened
@@ -21,7 +22,6 @@ from quire.errors import StorageError
 from quire.storage.directory import read_small_file
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY
-from quire.units import are, counted, plural
 
 SUFFIX = ".damaged"
 FORMAT = 1

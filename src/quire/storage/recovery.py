@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from quire._runtime.units import counted
 from quire.codec.log_footer import Trailer
 from quire.codec.log_format import CleanMark, SegmentHeader
 from quire.codec.log_parts import (
@@ -51,7 +52,6 @@ from quire.storage.sealing import (
 from quire.storage.seams import Disk
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.tolerant import Tolerant
-from quire.units import counted
 
 CLEAN_NAME = f"{LOG_DIRECTORY}/CLEAN"
 

@@ -7,6 +7,7 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from quire._runtime.units import are, counted
 from quire.codec.log_footer import Trailer
 from quire.codec.log_format import SegmentHeader
 from quire.codec.log_group import GROUP_COMPACTED, GROUP_LAST
@@ -17,7 +18,6 @@ from quire.storage.scan import Scan, ScannedGroup
 from quire.storage.sealing import Loaded, mentioned, read
 from quire.storage.seams import File
 from quire.storage.segment import Segment, SegmentState, segment_name
-from quire.units import are, counted
 
 _LENGTH = struct.Struct(">I")
 _ENTRY_HEAD = struct.Struct(">qqq")  # ledger, entry, LAC

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from operator import add, attrgetter
 
+from quire._runtime.units import are, counted
 from quire.codec.frames import FRAME_HEADER_BYTES
 from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
 from quire.codec.log_parts import BLOCK_BYTES, StateRecord
@@ -23,7 +24,6 @@ from quire.storage.batch import Batch, Run, arrival, first_of
 from quire.storage.chunks import Chunks
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import File
-from quire.units import are, counted
 
 LOG_DIRECTORY = "log"
 

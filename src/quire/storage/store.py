@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
 from quire.codec.frame_runs import Entries
 from quire.codec.log_format import CleanMark
 from quire.codec.log_parts import RecordKind, StateRecord, segment_value

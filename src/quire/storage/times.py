@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.metrics import Histogram
+from quire._runtime.metrics import Histogram
 from quire.storage.log import WrittenGroup
 
 

@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Protocol, TypeVar, runtime_checkable
 
+from quire._runtime.clock import Clock
 from quire.client.background import call
 from quire.client.blocking import Client
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
-from quire.clock import Clock
 from quire.codec.digest import DigestType
 from quire.codec.frames import Buffer
 from quire.errors import UsageError

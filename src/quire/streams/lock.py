@@ -14,11 +14,11 @@ import asyncio
 import itertools
 from collections.abc import Callable
 
+from quire._runtime.tasks import TaskSet, each
 from quire.codec.stream_lock import LockMember, lock_member_prefix
 from quire.errors import MetadataError, NoSuchKeyError, QuireError, StreamLockedError
 from quire.metadata.base import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Tree
-from quire.tasks import TaskSet, each
 
 _numbers = itertools.count(1)
 """Tells the members of one session apart."""

@@ -15,6 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.streams.named_ledgers import (
@@ -27,7 +28,6 @@ from quire.streams.named_ledgers import (
     records,
     stream_record,
 )
-from quire.tasks import each
 
 TOLD_MAX = 1_000
 """The number of lost ledgers, and of unreadable records, that are named. All are counted."""

@@ -6,13 +6,13 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import NoSuchLedgerError
 from quire.metadata.collection import may_collect
 from quire.streams.mirror_copy import JOB
 from quire.streams.segment_builder import JOB_KEY
 from quire.streams.stream_metadata import NO_LEDGER, Claim, StreamMetadata
-from quire.tasks import each
 
 SWEEP_BEFORE = 1_000
 """How many ledger ids before the newest of the stream they are looked for."""

@@ -12,6 +12,8 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from quire._runtime.tasks import each
+from quire._runtime.units import counted
 from quire.client import Client
 from quire.client.datasets import HEADS as DATASETS
 from quire.client.datasets import Datasets
@@ -31,8 +33,6 @@ from quire.streams.object_format import LEAF, ObjectInfo, decode_head, head_key
 from quire.streams.state_machine import BUCKET as STATE_MACHINES
 from quire.streams.stream_metadata import LIST_ATTEMPTS
 from quire.streams.walk import OTHERS, walk
-from quire.tasks import each
-from quire.units import counted
 
 OWNERS_AT_ONCE = 64
 """The number of streams, objects or datasets whose records are read at a time."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any
 
+from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.codec.dlsn import DLSN
 from quire.codec.stream_binding import NamespaceBinding
@@ -53,7 +54,6 @@ from quire.streams.truncation import (
     would_retain,
 )
 from quire.streams.writer import StreamWriter
-from quire.tasks import TaskSet, each
 
 SETTINGS_NODE = ".quire"
 """Below a tenant or a namespace. Names that begin with "." are hidden in listings, Java's too."""

@@ -33,11 +33,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import each
 from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.client.skipped import NAMED_MAX, Skipped, log_skipped
 from quire.client.swap import swap
-from quire.clock import Clock
 from quire.codec.digest import DigestType
 from quire.codec.ledger_metadata import LedgerMetadata
 from quire.errors import (
@@ -71,7 +72,6 @@ from quire.streams.object_format import (
 )
 from quire.streams.object_reader import ObjectReader
 from quire.streams.object_source import Source, chunks_of
-from quire.tasks import each
 
 __all__ = ["ObjectInfo", "ObjectReader", "Objects", "Orphan", "Source"]
 

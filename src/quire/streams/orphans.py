@@ -16,6 +16,7 @@ from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.skipped import Skipped, log_skipped
 from quire.codec.ledger_metadata import LedgerMetadata
@@ -33,7 +34,6 @@ from quire.streams.named_ledgers import Owner, ledgers_of
 from quire.streams.segment_builder import JOB_KEY
 from quire.streams.segments import APPLICATION
 from quire.streams.walk import walk
-from quire.tasks import each
 
 STREAM_KEY = "stream"
 """In a ledger's custom metadata: the path of the stream that it was made for."""

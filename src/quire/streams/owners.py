@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.datasets import OWNER_KEY as DATASET_KEY
 from quire.codec.ledger_metadata import LedgerMetadata
@@ -30,7 +31,6 @@ from quire.streams.named_ledgers import (
 from quire.streams.object_format import BUCKET_KEY, NAME_KEY
 from quire.streams.orphans import STREAM_KEY
 from quire.streams.segments import APPLICATION
-from quire.tasks import each
 
 APPLICATION_KEY = "application"
 PULSAR_KEYS = {

@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote
 
+from quire._runtime.tasks import each
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import MetadataError, NoSuchKeyError, UsageError
 from quire.metadata.tree import Create, Operation, Put
 from quire.streams.stream_metadata import StreamMetadata
-from quire.tasks import each
 
 FORMAT = 1
 WRITERS = "quire-writers"

@@ -24,6 +24,7 @@ from contextlib import aclosing
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.stream_segment import StreamSegment
 from quire.errors import (
@@ -50,7 +51,6 @@ from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import Claim, StreamMetadata
 from quire.streams.takeover import take_over
 from quire.streams.truncation import stored_bytes
-from quire.tasks import each
 
 __all__ = [
     "Batch", "BatchKey", "Built", "SegmentBuilder", "abort", "begin", "discard", "is_published",

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from quire._runtime.tasks import TaskSet
 from quire.errors import (
     QuireError,
     StreamClosedError,
@@ -25,7 +26,6 @@ from quire.streams.room import Room
 from quire.streams.segment_writer import SegmentWriter
 from quire.streams.segments import Segments
 from quire.streams.settings import StreamSettings
-from quire.tasks import TaskSet
 
 T = TypeVar("T")
 

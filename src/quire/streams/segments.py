@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
+from quire._runtime.tasks import TaskSet
 from quire.client import Client, LedgerWriter
 from quire.codec.compression import Compression
 from quire.codec.stream_format import MAX_TXID
@@ -22,7 +23,6 @@ from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import NO_LEDGER, StreamMetadata
 from quire.streams.takeover import Taken, delete_insisting, tell_lost
 from quire.streams.truncation import retain, stored_bytes
-from quire.tasks import TaskSet
 
 PREPARE_AT = 0.8
 """Of `roll_bytes`: then the next ledger is made."""

@@ -21,6 +21,7 @@ from contextlib import aclosing
 from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
+from quire._runtime.tasks import TaskSet
 from quire.codec.dlsn import DLSN, INITIAL_DLSN
 from quire.codec.stream_name import stream_name
 from quire.errors import (
@@ -40,7 +41,6 @@ from quire.streams.object_format import ObjectInfo, check_name
 from quire.streams.objects import Objects
 from quire.streams.records import RecordBatch
 from quire.streams.writer import StreamWriter
-from quire.tasks import TaskSet
 
 ResultT = TypeVar("ResultT")
 ResultT_co = TypeVar("ResultT_co", covariant=True)

@@ -12,6 +12,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from quire._runtime.tasks import each
 from quire.codec.stream_format import FIRST_LSSN
 from quire.codec.stream_name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
 from quire.codec.stream_segment import (
@@ -35,7 +36,6 @@ from quire.errors import (
 from quire.metadata.base import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.streams.stream_life import Life, Lives, unique
-from quire.tasks import each
 
 NO_LEDGER = b""
 LOST_REPLY_ATTEMPTS = 10

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import takewhile
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.dlsn import DLSN
 from quire.codec.stream_segment import StreamSegment, Truncation
@@ -24,7 +25,6 @@ from quire.errors import (
 from quire.metadata.tree import Delete
 from quire.streams.settings import StreamSettings
 from quire.streams.stream_metadata import StreamMetadata
-from quire.tasks import each
 
 ATTEMPTS_MAX = 20
 SEGMENTS_PER_COMMIT = 200

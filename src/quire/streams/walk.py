@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.codec.stream_name import PARTITION, is_reserved
 from quire.errors import MetadataDeniedError, NoSuchKeyError
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT
 from quire.streams.namespace import BINDING_PREFIX, SETTINGS_NODE
-from quire.tasks import each
 
 NODES_AT_ONCE = 256
 """Whose children are read before the next are looked at."""

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Self
 
-from quire.clock import Clock
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import TaskSet
 from quire.codec.dlsn import DLSN, INVALID_DLSN
 from quire.codec.frames import Buffer
 from quire.codec.record import MAX_PAYLOAD_BYTES, entry_ends
@@ -34,7 +35,6 @@ from quire.streams.pump import Pump
 from quire.streams.room import Room
 from quire.streams.segments import Segments
 from quire.streams.settings import StreamSettings
-from quire.tasks import TaskSet
 
 
 class StreamWriter:

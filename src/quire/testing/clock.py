@@ -9,7 +9,7 @@ EPOCH_MS = 1_750_000_000_000
 
 
 class SimClock:
-    """`quire.clock.Clock` from the loop's time. `skew_ms` is how far this node's calendar is off;
+    """`Clock` from the loop's time. `skew_ms` is how far this node's calendar is off;
     it may be changed at any time (the calendar jumps, `monotonic` does not)."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, skew_ms: int = 0) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from quire._runtime.units import counted
 from quire.config import PlacementConfig
 from quire.core.placement.choice import Chance, choose, mix
 from quire.core.placement.search import ANYTHING, Members, Rank, Rule, Window, fill, windows
@@ -23,7 +24,6 @@ from quire.core.placement.values import (
 )
 from quire.core.placement.words import bookies_of, some
 from quire.errors import UsageError
-from quire.units import counted
 
 
 def spread(least: int, domain: Callable[[Place], str]) -> Rule:

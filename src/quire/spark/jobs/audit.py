@@ -17,6 +17,7 @@ from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import (
@@ -30,7 +31,6 @@ from quire.replication import Audit, Finding, audit_pieces
 from quire.spark.jobs.repair import RepairResult, repair_findings
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.streams import Namespace, StreamSegment
-from quire.tasks import each
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

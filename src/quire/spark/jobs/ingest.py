@@ -17,13 +17,13 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Any
 
 from quire import blocking
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import JobError, UsageError
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
 from quire.streams import Namespace, publishing
 from quire.streams.publishing import BatchKey
-from quire.tasks import each
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

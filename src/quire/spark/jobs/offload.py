@@ -18,6 +18,7 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import (
@@ -51,7 +52,6 @@ from quire.streams.lock import StreamLock
 from quire.streams.positions import oldest_position
 from quire.streams.stream_metadata import StreamMetadata
 from quire.streams.truncation import free, truncate, would_free
-from quire.tasks import TaskSet, each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

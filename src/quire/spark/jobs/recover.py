@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import MetadataError, MetadataUnavailableError
@@ -31,7 +32,6 @@ from quire.replication.move_result import (
 from quire.replication.settings import OPEN_GRACE_S
 from quire.spark.jobs.repair import task_locks
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
-from quire.tasks import each
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
