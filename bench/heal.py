@@ -24,7 +24,7 @@ from pathlib import Path
 
 import quire
 from quire.admin.bench_core import Load, Result, Shape, add_paced, create
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.testing.cluster import LocalCluster
 
 BOOKIES = 5

@@ -38,9 +38,10 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
-from quire.codec import frames, v3
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
 
 KEY = master_key(b"")
 LEDGER, HONEST = 7, 8

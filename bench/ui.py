@@ -28,7 +28,7 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, exposition
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Address, Bookie
-from quire.codec.registration import Endpoint
+from quire.codec.metadata.registration import Endpoint
 from quire.config import BookieConfig, ClientConfig
 from quire.core.placement.tables import with_location
 from quire.http.api import Api, Call, Route, Text

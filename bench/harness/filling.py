@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Literal
 
 from quire._runtime.clock import SystemClock
-from quire.codec.digest import master_key
-from quire.codec.frame_runs import entry_bytes
-from quire.codec.frames import add_request
+from quire.codec.entry.digest import master_key
+from quire.codec.entry.frame_runs import entry_bytes
+from quire.codec.wire.v2 import add_request
 from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory

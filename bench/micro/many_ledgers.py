@@ -30,7 +30,7 @@ from quire._runtime.heap import collect_on_demand, keep_heap
 from quire.admin import bench_core
 from quire.admin.bench_core import Load, Shape
 from quire.client import Client, LedgerWriter
-from quire.codec.frames import ADD_WORD, RESPONSE, add_columns, equal_frames
+from quire.codec.wire.v2 import ADD_WORD, RESPONSE, add_columns, equal_frames
 from quire.metadata.base import BookieAddress
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_cluster import MemoryCluster

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from quire._runtime.clock import SystemClock
-from quire.codec.frames import add_request
+from quire.codec.wire.v2 import add_request
 from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory

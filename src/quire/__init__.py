@@ -20,9 +20,9 @@ from quire.errors import QuireError
 if TYPE_CHECKING:
     from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
     from quire.client.quarantine import Suspect
-    from quire.codec.digest import DigestType
-    from quire.codec.entry import Entry, EntryRun
-    from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+    from quire.codec.entry.digest import DigestType
+    from quire.codec.entry.entry import Entry, EntryRun
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
     from quire.config import (
         BookieConfig,
         ClientConfig,
@@ -42,16 +42,16 @@ else:
             "CallerIdWriter": "quire.client:CallerIdWriter",
             "Client": "quire.client:Client",
             "ClientConfig": "quire.config:ClientConfig",
-            "DigestType": "quire.codec.digest:DigestType",
-            "Entry": "quire.codec.entry:Entry",
-            "EntryRun": "quire.codec.entry:EntryRun",
-            "LedgerMetadata": "quire.codec.ledger_metadata:LedgerMetadata",
+            "DigestType": "quire.codec.entry.digest:DigestType",
+            "Entry": "quire.codec.entry.entry:Entry",
+            "EntryRun": "quire.codec.entry.entry:EntryRun",
+            "LedgerMetadata": "quire.codec.metadata.ledger_metadata:LedgerMetadata",
             "LedgerReader": "quire.client:LedgerReader",
-            "LedgerState": "quire.codec.ledger_metadata:LedgerState",
+            "LedgerState": "quire.codec.metadata.ledger_metadata:LedgerState",
             "LedgerWriter": "quire.client:LedgerWriter",
             "LoadedConfig": "quire.configuration.load:LoadedConfig",
             "PlacementConfig": "quire.config:PlacementConfig",
-            "Segment": "quire.codec.ledger_metadata:Segment",
+            "Segment": "quire.codec.metadata.ledger_metadata:Segment",
             "Suspect": "quire.client.quarantine:Suspect",
             "TlsClientConfig": "quire.config:TlsClientConfig",
             "TlsServerConfig": "quire.config:TlsServerConfig",

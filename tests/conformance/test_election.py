@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.codec.underreplication import CHECKED_LEDGERS, Holder, checked_at
+from quire.codec.metadata.underreplication import CHECKED_LEDGERS, Holder, checked_at
 from quire.errors import MetadataError, UsageError
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Put

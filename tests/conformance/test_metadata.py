@@ -9,9 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.registration import Endpoint
+from quire.codec.metadata.registration import Endpoint
 from quire.errors import ClientClosedError, KeyExistsError, UsageError
 from quire.metadata.base import BookieAddress, Bookies, MetadataStore
 from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend

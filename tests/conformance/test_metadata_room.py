@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import MetadataTooLargeError, UsageError
 from quire.metadata import ledger_size
 from quire.metadata._common import NODE_BYTES_MAX

@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,
@@ -114,7 +114,7 @@ asyncio.run(main())
 
 CREATE = """
 import asyncio, sys
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.metadata import open_metadata
 
 async def main():

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     ClientClosedError,
     ClusterNotInitialisedError,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-from quire.codec import frames
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.wire import v2 as frames
 from quire.metadata.base import MetadataStore
 from quire.metadata.bookie_directories import LogMark, forget_bookie, read_directories
 from tests.conformance.conftest import Backend

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from quire._runtime.tasks import TaskSet
-from quire.codec.stream_lock import LockMember
+from quire.codec.distributedlog.lock import LockMember
 from quire.errors import StreamLockedError
 from quire.metadata.base import MetadataStore
 from quire.metadata.tree import Create, Delete, Tree

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import KeyExistsError, NoSuchKeyError
 from quire.metadata.base import BookieAddress, Bookies, Versioned
 from quire.metadata.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile

@@ -7,7 +7,7 @@ import sqlite3
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import LedgerExistsError, UnreadableMetadataError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.memory import MemoryStore

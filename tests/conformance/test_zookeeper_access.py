@@ -14,7 +14,7 @@ import pytest
 import quire
 from quire import blocking
 from quire._runtime.clock import SystemClock
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import ClusterNotInitialisedError, MetadataDeniedError, UsageError
 from quire.metadata import ZooKeeperOptions, kazoo_adapter, open_metadata
 from quire.metadata.base import BookieAddress, MetadataStore

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import (
     KeyExistsError,
     LedgerExistsError,

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec import layout
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata import layout
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataError, UsageError
 from quire.metadata import zookeeper_ids
 from quire.metadata.kazoo_adapter import ZooKeeperConnection

@@ -11,7 +11,7 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_mark
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataUnavailableError, MetadataWentBackError
 from quire.metadata import open_metadata
 from quire.metadata.base import MetadataStore

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from quire.bookie import identity
-from quire.codec import index_cache_format
+from quire.codec.log import index_cache as index_cache_format
 from quire.storage import directory, replay, sealing, spares, startup
 from quire.storage.collector import Collector
 from quire.storage.index_cache import CachedIndex

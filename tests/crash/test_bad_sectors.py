@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError, StorageError
 from quire.storage.index_cache import CACHE_NAME
 from quire.storage.segment import segment_name

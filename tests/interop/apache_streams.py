@@ -7,8 +7,8 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 from tests.interop.apache_java import from_java, java, to_java
 from tests.interop.sides import CALL_LIMIT_S
 from tests.interop.stream_sides import Got, Sent, StreamError

@@ -11,7 +11,7 @@ import quire
 from quire.client.background import call
 from quire.client.caller_ids import CallerIdWriter
 from quire.client.write_handle import WriteHandle
-from quire.codec.digest import DigestType
+from quire.codec.entry.digest import DigestType
 from tests.interop.sides import (
     CALL_LIMIT_S,
     DIGEST_BYTES,

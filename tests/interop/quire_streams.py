@@ -9,8 +9,8 @@ from typing import Any, TypeVar
 
 import quire
 from quire.client.background import call
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams import writer as writers
 from quire.streams.namespace import Namespace
 from quire.streams.positions import EARLIEST, AtTxid, Start

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 
 Sent = tuple[int, bytes]
 """A txid and a payload."""

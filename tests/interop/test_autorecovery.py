@@ -8,7 +8,7 @@ import signal
 
 import pytest
 
-from quire.codec.underreplication import Holder
+from quire.codec.metadata.underreplication import Holder
 from tests.interop.apache_cluster import LOOPBACK, Bookie, Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import check_closed, refused

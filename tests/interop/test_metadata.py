@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.codec import layout
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata import layout
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import NoSuchLedgerError
 from quire.metadata.base import BookieAddress
 from quire.metadata.uri import parse_uri

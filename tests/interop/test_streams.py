@@ -8,8 +8,8 @@ import random
 
 import pytest
 
-from quire.codec.dlsn import DLSN
-from quire.codec.record import MAX_PAYLOAD_BYTES
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from tests.interop.apache_streams import ApacheStreams, bind
 from tests.interop.quire_streams import QuireStreams
 from tests.interop.stream_place import BY_JAVA, BY_QUIRE, SIDES, Place

@@ -17,9 +17,17 @@ from typing import Any
 import pytest
 from kazoo.exceptions import NoNodeError
 
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import wrap
-from quire.codec.record import (
+from quire.codec.distributedlog.control_record import (
+    CreationTime,
+    FencingToken,
+    ProducerMark,
+    encode_control,
+)
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.limits import MAX_POSITION
+from quire.codec.distributedlog.lock import LockMember
+from quire.codec.distributedlog.record import (
     KEEPALIVE_PAYLOAD,
     RecordFlag,
     control_record,
@@ -27,10 +35,7 @@ from quire.codec.record import (
     encode_record,
     encode_records,
 )
-from quire.codec.stream_control import CreationTime, FencingToken, ProducerMark, encode_control
-from quire.codec.stream_format import MAX_POSITION
-from quire.codec.stream_lock import LockMember
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams.namespace import Namespace
 from quire.testing._process import with_parent
 from tests.interop.apache_streams import result as java_result

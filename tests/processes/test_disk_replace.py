@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.codec import frames
-from quire.codec.frames import Code
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import Code
 from quire.testing.cluster import BookieProcess, LocalCluster
 from tests.processes.cli import Quire
 from tests.support.bookie import Peer

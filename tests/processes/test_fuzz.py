@@ -19,9 +19,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from quire.codec import frames
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.slow

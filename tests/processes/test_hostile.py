@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.codec import frames
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
 from tests.processes.cli import Quire
 from tests.support.bookie import free_port
 from tests.support.waiting import wait_for

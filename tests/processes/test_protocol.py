@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.codec import frames
-from quire.codec.v3 import parse_response
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v3 import parse_response
 from quire.errors import EntryTooLargeError
 from quire.testing.cluster import LocalCluster
 

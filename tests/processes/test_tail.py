@@ -214,7 +214,7 @@ async def collect_more(reader: quire.LedgerReader, found: list[bytes]) -> None:
 
 async def test_large_entries(client: quire.Client) -> None:
     """The largest that there are fit into an answer to READ_LAC and to a long poll."""
-    from quire.codec.entry import max_payload_bytes
+    from quire.codec.entry.entry import max_payload_bytes
 
     size = max_payload_bytes(quire.DigestType.CRC32C)
     writer = await client.create_ledger()

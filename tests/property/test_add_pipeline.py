@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quire.codec.frames import add_request
+from quire.codec.wire.v2 import add_request
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.core.quorum import stripe, write_set
 

@@ -13,17 +13,15 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from quire.codec import (
-    cookie,
-    frames,
-    layout,
-    ledger_metadata_format,
-    ledger_path,
-    registration,
-    v3,
-)
-from quire.codec._protobuf_text import parse_text, quote
-from quire.codec._protobuf_wire import (
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import AddEncoder, BadEntryError, EntryCodec
+from quire.codec.metadata import cookie, layout, ledger_metadata_format, ledger_path, registration
+from quire.codec.metadata.cookie import Cookie
+from quire.codec.metadata.layout import Layout
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.protobuf_text import parse_text, quote
+from quire.codec.metadata.registration import BookieServiceInfo, Endpoint
+from quire.codec.protobuf_wire import (
     WireError,
     bytes_field,
     decode_varint,
@@ -32,16 +30,12 @@ from quire.codec._protobuf_wire import (
     int_field,
     read_fields,
 )
-from quire.codec.certificate import is_authorized, roles_of
-from quire.codec.cookie import Cookie
-from quire.codec.deferred_adds import DeferredAddEncoder
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import AddEncoder, BadEntryError, EntryCodec
-from quire.codec.frames import Code, Flag
-from quire.codec.layout import Layout
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.messages_pb2 import AddRequest, ReadRequest
-from quire.codec.registration import BookieServiceInfo, Endpoint
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.certificate import is_authorized, roles_of
+from quire.codec.wire.deferred_adds import DeferredAddEncoder
+from quire.codec.wire.messages_pb2 import AddRequest, ReadRequest
+from quire.codec.wire.v2 import Code, Flag
 from quire.errors import CookieError, MetadataError, UsageError
 
 I64 = st.integers(-(2**63), 2**63 - 1)

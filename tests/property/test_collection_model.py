@@ -16,7 +16,7 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_mark
 from quire.bookie.garbage import collect_garbage
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataWentBackError
 from quire.metadata.collection import accept
 from tests.support.bookie import memory_metadata

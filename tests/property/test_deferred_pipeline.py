@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from quire.codec.frames import add_request
+from quire.codec.wire.v2 import add_request
 from quire.core.add_pipeline import Block
 from quire.core.deferred_pipeline import DeferredPipeline
 from quire.core.quorum import write_set

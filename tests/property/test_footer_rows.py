@@ -9,9 +9,9 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec.digest import crc32c
-from quire.codec.log_footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
-from quire.codec.log_parts import Singles
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import PLAIN_ROWS_MAX, _encode_any_rows, encode_ledger_rows
+from quire.codec.log.state_records import Singles
 from quire.storage import footer_rows
 from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import Catalogue

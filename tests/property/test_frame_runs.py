@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec.digest import master_key
-from quire.codec.frame_runs import FRAMES_AT_ONCE, Entries, FrameRun, entry_bytes, packed
-from quire.codec.frames import BATCH_RESPONSE_BYTES, add_request, batch_read_response
+from quire.codec.entry.digest import master_key
+from quire.codec.entry.frame_runs import FRAMES_AT_ONCE, Entries, FrameRun, entry_bytes, packed
+from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, add_request, batch_read_response
 
 KEY = master_key(b"")
 equal = st.integers(0, 40).flatmap(

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec import frames
-from quire.codec.digest import DigestType
-from quire.codec.entry import BadEntryError, EntryCodec, check_batch
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import BadEntryError, EntryCodec, check_batch
+from quire.codec.wire import v2 as frames
 from quire.errors import ProtocolError
 from quire.net.frame_buffer import FrameBuffer
 

@@ -12,8 +12,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, given
 
-from quire.codec.digest import crc32c, crcs_of_one_bit
-from quire.codec.log_footer import (
+from quire.codec.entry.digest import crc32c, crcs_of_one_bit
+from quire.codec.log.footer import (
     DISJOINT,
     TRAILER_BYTES,
     FooterParts,
@@ -27,15 +27,7 @@ from quire.codec.log_footer import (
     encode_ledger_rows,
     summary_columns,
 )
-from quire.codec.log_format import (
-    CleanMark,
-    SegmentHeader,
-    decode_segment_header,
-    encode_segment_header,
-    ranges_of,
-    segment_header_size,
-)
-from quire.codec.log_group import (
+from quire.codec.log.group import (
     GroupEncoder,
     RunRow,
     check_group_table,
@@ -43,7 +35,15 @@ from quire.codec.log_group import (
     decode_group_table,
     group_checksums,
 )
-from quire.codec.log_parts import (
+from quire.codec.log.segment_header import (
+    CleanMark,
+    SegmentHeader,
+    decode_segment_header,
+    encode_segment_header,
+    ranges_of,
+    segment_header_size,
+)
+from quire.codec.log.state_records import (
     BLOCK_BYTES,
     Deleted,
     FormatError,

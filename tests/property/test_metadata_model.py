@@ -17,8 +17,8 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.errors import (
     KeyExistsError,
     LedgerExistsError,

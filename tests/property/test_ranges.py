@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, count, merged, touches, widened, without
 from quire.storage.extents import Extent, damaged_entries, healthy
 

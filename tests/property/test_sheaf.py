@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from quire.codec.digest import DigestType
-from quire.codec.entry import AddEncoder, EntryCodec
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import AddEncoder, EntryCodec
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.core.sheaf import Sheaf
 

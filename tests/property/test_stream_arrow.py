@@ -8,21 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec.compression import Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.entry import EntryRun
-from quire.codec.envelope import wrap
-from quire.codec.record import (
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.control_record import CreationTime, decode_control, encode_control
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.limits import MAX_USER_TXID
+from quire.codec.distributedlog.record import (
     RecordFlag,
     control_record,
     encode_record,
     encode_records,
     end_of_stream_record,
 )
-from quire.codec.record_set import encode_record_set
-from quire.codec.stream_control import CreationTime, decode_control, encode_control
-from quire.codec.stream_format import MAX_USER_TXID
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.record_set import encode_record_set
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.entry.entry import EntryRun
 from quire.errors import StreamDamagedError, UsageError
 from quire.streams.arrow import COLUMNS, TIME_MAX_MS, Origin, RecordColumns, schema
 from quire.streams.records import decode

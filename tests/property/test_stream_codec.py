@@ -10,22 +10,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from quire.codec.compression import Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import HEAD as ENVELOPE
-from quire.codec.envelope import wrap
-from quire.codec.record import (
-    HEAD_BYTES,
-    RecordFlag,
-    Records,
-    decode_entry,
-    encode_record,
-    encode_records,
-    entry_ends,
-)
-from quire.codec.record_set import encode_record_set
-from quire.codec.stream_binding import AccessRights, NamespaceBinding, NamespaceURI
-from quire.codec.stream_control import (
+from quire.codec.distributedlog.binding import AccessRights, NamespaceBinding, NamespaceURI
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.control_record import (
     MAX_ID_BYTES,
     ControlItem,
     CreationTime,
@@ -36,10 +23,23 @@ from quire.codec.stream_control import (
     decode_control,
     encode_control,
 )
-from quire.codec.stream_format import MAX_POSITION, MAX_USER_TXID, StreamFormatError
-from quire.codec.stream_lock import LockMember, lock_member_prefix
-from quire.codec.stream_name import is_reserved, stream_name
-from quire.codec.stream_segment import StreamSegment, Truncation, parse_segment_name
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import HEAD as ENVELOPE
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.limits import MAX_POSITION, MAX_USER_TXID, StreamFormatError
+from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
+from quire.codec.distributedlog.name import is_reserved, stream_name
+from quire.codec.distributedlog.record import (
+    HEAD_BYTES,
+    RecordFlag,
+    Records,
+    decode_entry,
+    encode_record,
+    encode_records,
+    entry_ends,
+)
+from quire.codec.distributedlog.record_set import encode_record_set
+from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
 from quire.errors import MetadataError, MetadataURIError, UsageError
 
 int64 = st.integers(-(2**63), 2**63 - 1)

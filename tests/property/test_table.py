@@ -8,8 +8,8 @@ from itertools import islice
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec.frames import ADD_WORD, RESPONSE, add_columns, add_responses_each
-from quire.codec.table import LAYOUTS_MAX, ROWS_MAX, _layout, pack_rows, unpack_rows
+from quire.codec.packed_rows import LAYOUTS_MAX, ROWS_MAX, _layout, pack_rows, unpack_rows
+from quire.codec.wire.v2 import ADD_WORD, RESPONSE, add_columns, add_responses_each
 
 ID = st.integers(0, 2**63 - 1)
 COUNTS = st.one_of(st.integers(0, 20), st.sampled_from([ROWS_MAX - 1, ROWS_MAX, 3 * ROWS_MAX + 7]))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import stored_by
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks, why_not
 from quire.replication import fragment as fragment_module

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import ADD_HEAD, add_request, add_responses, frame_bounds
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
+from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
 from quire.metadata.memory_cluster import Node
 from quire.testing.simulation.checker import Checker
 from quire.testing.simulation.flips import Flips

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from quire.bookie.damage import DamageReports
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
 from quire.storage import quarantine, salvage

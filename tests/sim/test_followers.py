@@ -15,7 +15,7 @@ import pytest
 
 from quire.client import Client, LedgerReader, follow
 from quire.client.follow import Feeds
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.errors import BookieUnavailableError, UsageError
 from quire.metadata.base import Versioned, Watch
 from quire.metadata.update import update_ledger

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from quire.client import Client
-from quire.codec.digest import master_key
-from quire.codec.frames import Code, Flag
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.entry.digest import master_key
+from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.codec.wire.v2 import Code, Flag
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
 from quire.metadata.bookie_directories import read_directories
 from quire.metadata.bookie_orders import What, order_path, read_order

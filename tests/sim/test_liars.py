@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from quire.client import Client
-from quire.codec.digest import DigestType
-from quire.codec.entry import META, EntryCodec
-from quire.codec.frames import (
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import META, EntryCodec
+from quire.codec.wire.v2 import (
     LAST_ENTRY,
     READ_RESPONSE_BYTES,
     READ_WORD,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.replicas import Finding, Kind
 from quire.errors import QuireError
 from quire.replication import fragment as fragment_module

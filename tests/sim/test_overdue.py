@@ -8,7 +8,7 @@ import pytest
 
 from quire.client import tail
 from quire.client.tail import Tail
-from quire.codec.entry import EntryRun
+from quire.codec.entry.entry import EntryRun
 from quire.testing.simulation import simulate
 
 

@@ -22,7 +22,7 @@ from quire.bookie.damage import DamageReports
 from quire.bookie.disk_replacement import Removal
 from quire.bookie.lost_directory import Holder
 from quire.bookie.over_replicated import OverReplicated
-from quire.codec.cookie import Cookie, encode
+from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.api import Call
 from quire.http.cluster import ClusterRoutes, cluster_facts

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.ledger_metadata import DigestType, LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import DigestType, LedgerMetadata, Segment
 from quire.config import PlacementConfig
 from quire.core.placement import RackAware
 from quire.errors import NotEnoughBookiesError, ReadError

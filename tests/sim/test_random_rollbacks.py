@@ -24,7 +24,7 @@ import pytest
 
 from quire.bookie.rollback import LOOK_S
 from quire.client.writer import LedgerWriter
-from quire.codec.frames import Code
+from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
 from quire.metadata.collection import accept, refusals
 from quire.storage.incarnation import Expected

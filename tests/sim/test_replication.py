@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import stored_by
 from quire.core.quorum import write_set
 from quire.core.replicas import Bad, Copies

@@ -14,8 +14,8 @@ import pytest
 from quire.bookie import identity
 from quire.bookie.rollback import Rollbacks
 from quire.client.writer import LedgerWriter
-from quire.codec.digest import master_key
-from quire.codec.frames import Code
+from quire.codec.entry.digest import master_key
+from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
 from quire.errors import QuireError
 from quire.metadata.bookie_directories import directories_path, forget_bookie

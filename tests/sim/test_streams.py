@@ -10,8 +10,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.testing.simulation import Plan, run_plan, simulate
 from quire.testing.simulation import stream_laws as laws
 from quire.testing.simulation.stream_facts import (

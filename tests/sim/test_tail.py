@@ -11,7 +11,7 @@ import random
 import pytest
 
 from quire.client import Client, LedgerReader
-from quire.codec.entry import Entry
+from quire.codec.entry.entry import Entry
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.testing.simulation.world import World

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 
 from quire.client import blocking
-from quire.codec.stream_segment import Truncation
+from quire.codec.distributedlog.segment import Truncation
 from quire.spark import lag_listener
 from quire.spark.stream_lag import LagListener, StreamLag
 from quire.streams.blocking import Namespace

@@ -28,8 +28,8 @@ from quire import blocking
 from quire.admin.cluster_init import init as cluster_init
 from quire.admin.pipeline_replicate import replicate as command
 from quire.client.background import call
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,

@@ -15,10 +15,11 @@ import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from quire.codec import v3
-from quire.codec.digest import DigestType
-from quire.codec.entry import META, META_BYTES, EntryCodec
-from quire.codec.frames import (
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import META, META_BYTES, EntryCodec
+from quire.codec.wire import v3
+from quire.codec.wire.messages_pb2 import Response, StatusCode
+from quire.codec.wire.v2 import (
     ADD_PREFIX,
     BATCH_READ_WORD,
     BATCH_RESPONSE,
@@ -34,7 +35,6 @@ from quire.codec.frames import (
     read_response,
     split_word,
 )
-from quire.codec.messages_pb2 import Response, StatusCode
 from tests.support.fault_proxy import CHUNK_BYTES, Address, ProxyThread, Way
 
 LAST_ENTRY = -1

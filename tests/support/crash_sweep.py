@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from quire.codec.log_footer import TRAILER_BYTES
+from quire.codec.log.footer import TRAILER_BYTES
 from quire.storage.config import StorageConfig
 from quire.storage.index_cache import CACHE_NAME
 from quire.storage.segment import LOG_DIRECTORY

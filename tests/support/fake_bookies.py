@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from quire.client import Client, LedgerWriter
 from quire.client.pool import BookiePool
 from quire.client.tracing import Tracing
-from quire.codec import frames
-from quire.codec.digest import DigestType
-from quire.codec.entry import META, EntryCodec
-from quire.codec.frames import LAST_ENTRY, Code, Flag, Opcode
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import META, EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag, Opcode
 from quire.config import ClientConfig
 from quire.core.quorum import write_set
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError

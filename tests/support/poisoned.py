@@ -17,8 +17,8 @@ from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.underreplication import mark_path
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.underreplication import mark_path
 from quire.metadata.base import MetadataStore
 from quire.metadata.memory import MemoryStore
 from quire.metadata.tree import Create

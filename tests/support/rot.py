@@ -10,7 +10,7 @@ import random
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError, QuireError
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import SimDisk

@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Callable
 from typing import Self, cast
 
-from quire.codec import frames, v3
-from quire.codec.frames import Code, Opcode
-from quire.codec.messages_pb2 import Request, Response
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.messages_pb2 import Request, Response
+from quire.codec.wire.v2 import Code, Opcode
 
 Answer = bytes | None
 """None: silence."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import merged
 from quire.errors import DamagedError, StorageError
 from quire.storage.config import StorageConfig

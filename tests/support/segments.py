@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.codec.log_footer import TRAILER_BYTES
+from quire.codec.log.footer import TRAILER_BYTES
 from quire.storage.check import Checked, check_segments, survey
 from quire.storage.inspect import list_files, open_segment, segment_numbers
 from quire.storage.rebuild import Rebuilt, plan, rebuild

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from quire.codec.frames import add_request
-from quire.codec.log_parts import Singles
+from quire.codec.log.state_records import Singles
+from quire.codec.wire.v2 import add_request
 from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
 from quire.storage.compactor import Compaction

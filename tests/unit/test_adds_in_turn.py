@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from quire.bookie.connection import Connection
 from quire.bookie.service import BookieService
-from quire.codec.frames import RESPONSE, Code, Flag, add_request
-from quire.codec.log_parts import Singles
+from quire.codec.log.state_records import Singles
+from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
 from quire.net.network import AsyncioNetwork

@@ -13,10 +13,11 @@ import pytest
 
 from quire.bookie import answer_budget, connection
 from quire.bookie.server import Bookie
-from quire.codec import frames, v3
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
 from quire.storage.store import LedgerStore
 from tests.support.bookie import Peer, peer_of, running_bookie

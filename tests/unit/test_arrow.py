@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire.client import arrow
-from quire.codec.digest import DigestType
-from quire.codec.entry import EntryCodec, EntryRun, check_batch
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec, EntryRun, check_batch
 from quire.errors import UsageError
 
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.metadata import open_metadata
 from quire.replication import at_risk as counting
 from quire.replication.at_risk import AtRisk, at_risk

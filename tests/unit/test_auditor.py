@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.underreplication import (
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.underreplication import (
     CHECKED_PLACEMENT,
     Holder,
     checked_at,

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from quire._runtime.clock import SystemClock
 from quire.admin.autorecovery import default_name
 from quire.admin.main import cli
-from quire.codec.registration import is_bookie_id
+from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.base import MetadataStore
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks

@@ -10,9 +10,9 @@ import pytest
 
 from quire.bookie import connection, protocol_v2
 from quire.bookie.server import Bookie
-from quire.codec import frames
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
 from quire.config import BookieConfig
 from tests.support.bookie import Peer, peer_of, polls_wait, running_bookie
 

@@ -19,10 +19,11 @@ from quire.bookie.connection import Connection
 from quire.bookie.connection_limits import ConnectionLimits
 from quire.bookie.long_polls import LongPolls
 from quire.bookie.service import Counters
-from quire.codec import frames, v3
-from quire.codec.digest import DigestType
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import FRAME_HEADER_BYTES, Code
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES, Code
 from quire.config import BookieConfig
 from quire.storage.batch import Batch
 from tests.support.bookie import SMALL, peer_of, running_bookie

@@ -21,9 +21,9 @@ from quire.bookie.identity import (
     create_identity,
     remembered_id,
 )
-from quire.codec.cookie import Cookie, decode, encode
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.registration import is_bookie_id
+from quire.codec.metadata.cookie import Cookie, decode, encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.registration import is_bookie_id
 from quire.errors import CookieError, KeyExistsError, StorageError, UsageError
 from quire.metadata.base import BookieAddress, MetadataStore
 from quire.metadata.bookie_orders import Order, What, give_order, read_order

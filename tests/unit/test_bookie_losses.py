@@ -12,8 +12,8 @@ import pytest
 from quire.bookie.answer_budget import Account
 from quire.bookie.service import BookieService
 from quire.bookie.whole import is_whole
-from quire.codec.frames import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig
 from quire.net.network import AsyncioNetwork
 from quire.storage.segment import segment_name

@@ -13,12 +13,13 @@ from typing import Any
 import pytest
 
 from quire.bookie.server import Bookie
-from quire.codec import frames, v3
-from quire.codec.availability import decode_availability
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code
-from quire.codec.messages_pb2 import Response
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.availability import decode_availability
+from quire.codec.wire.messages_pb2 import Response
+from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
 from tests.support.bookie import (
     SMALL,

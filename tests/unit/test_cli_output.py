@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from quire.admin.bench_core import Load, Result
 from quire.admin.output import OutputThread, ledger_as_json
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 
 TIMEOUT_S = 30.0
 

@@ -23,7 +23,7 @@ from quire.bookie.collection_guard import (
 )
 from quire.bookie.over_replicated import OverReplicated
 from quire.client.datasets import Datasets
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig
 from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError
 from quire.metadata.collection import (

@@ -14,9 +14,10 @@ from quire.bookie import connection_limits
 from quire.bookie.connection_limits import FREE_PARTIAL_BYTES
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.codec import frames, v3
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
 from quire.config import ClientConfig, TlsClientConfig
 from quire.errors import BookieUnavailableError
 from quire.net.channel import BookieChannel

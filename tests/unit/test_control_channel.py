@@ -10,17 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec import frames, v3
-from quire.codec.availability import encode_availability
-from quire.codec.deferred_adds import (
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.availability import encode_availability
+from quire.codec.wire.deferred_adds import (
     MAX_HEAD_BYTES,
     DeferredAddEncoder,
     max_deferred_payload_bytes,
 )
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import MAX_FRAME_BYTES, Code
-from quire.codec.messages_pb2 import Request
+from quire.codec.wire.messages_pb2 import Request
+from quire.codec.wire.v2 import MAX_FRAME_BYTES, Code
 from quire.errors import (
     BookieBusyError,
     BookieIOError,

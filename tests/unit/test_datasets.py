@@ -22,7 +22,7 @@ from quire.client.dataset_format import (
     Head,
 )
 from quire.client.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Datasets
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.codec.frames import add_request
+from quire.codec.wire.v2 import add_request
 from quire.core.add_pipeline import Block
 from quire.core.deferred_pipeline import DeferredPipeline
 

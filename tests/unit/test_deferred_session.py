@@ -11,8 +11,8 @@ from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
 from quire.client.tracing import Tracing
 from quire.client.turns import Turns
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
 from quire.net.control import ControlChannel
 from quire.net.link import AddSink

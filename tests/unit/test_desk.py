@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quire.codec.digest import master_key
-from quire.codec.frame_runs import FrameRun
-from quire.codec.frames import FRAME_HEADER_BYTES, add_request
+from quire.codec.entry.digest import master_key
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES, add_request
 from quire.errors import DamagedError
 from quire.storage import desk
 from quire.storage.desk import FRAMES_AT, Desk

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
-from quire.codec.log_parts import BLOCK_BYTES, FormatError
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError
 from quire.storage import scan, sealer
 from quire.storage.catalogue import Catalogue
 from quire.storage.disk import RealDisk

@@ -16,10 +16,11 @@ import pytest
 
 from quire.bookie.main import _started
 from quire.bookie.server import Bookie
-from quire.codec import frames, v3
-from quire.codec.digest import master_key
-from quire.codec.frame_runs import Entries
-from quire.codec.frames import LAST_ENTRY, Code, Flag
+from quire.codec.entry.digest import master_key
+from quire.codec.entry.frame_runs import Entries
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag
 from quire.metadata.base import MetadataStore
 from quire.storage.blocking import InlineReader
 from quire.storage.disk import RealDisk

@@ -11,8 +11,8 @@ import pytest
 
 from quire._runtime.tasks import TaskSet
 from quire.client.explicit_lac import ExplicitLac
-from quire.codec.digest import DigestType
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError
 from quire.testing import SimulatedLoop

@@ -12,8 +12,8 @@ import pytest
 
 from quire.client import LedgerReader, follow
 from quire.client.follow import Feed, Follower
-from quire.codec import v3
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.codec.wire import v3
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.base import Watch

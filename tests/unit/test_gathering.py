@@ -9,8 +9,8 @@ from itertools import accumulate, pairwise
 
 import pytest
 
-from quire.codec.frames import FRAME_HEADER_BYTES
-from quire.codec.log_footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage.gathering import (
     ENTRIES_MAX,
     GATHERED_BYTES,

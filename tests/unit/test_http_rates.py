@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.codec.registration import Endpoint
+from quire.codec.metadata.registration import Endpoint
 from quire.http.background import Background
 from quire.http.bookie_list import _described
 from quire.http.rates import (

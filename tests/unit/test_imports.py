@@ -83,7 +83,7 @@ it names a type, or makes a generator from a seed."""
 
 
 def room_of(file: str) -> str:
-    """`file` is relative to the package: 'codec/entry.py', 'errors.py'."""
+    """`file` is relative to the package: 'codec/entry/entry.py', 'errors.py'."""
     first, _, rest = file.partition("/")
     if rest:
         return first
@@ -268,7 +268,7 @@ REFUSED = [
 
 ACCEPTED = [
     ("codec/x.py", "import struct\nfrom quire.errors import ProtocolError"),
-    ("core/x.py", "from quire.codec.entry import Entry\nfrom quire import clock"),
+    ("core/x.py", "from quire.codec.entry.entry import Entry\nfrom quire import clock"),
     ("core/x.py", "from . import quorum\nfrom .quorum import write_set"),
     ("storage/disk.py", "import os, fcntl\nopen('a')"),
     ("storage/worker.py", "import time, threading\ntime.monotonic()"),

@@ -12,8 +12,8 @@ import pytest
 
 from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
-from quire.codec.log_footer import TRAILER_BYTES
-from quire.codec.log_parts import BLOCK_BYTES, RecordKind, StateRecord
+from quire.codec.log.footer import TRAILER_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
 from quire.errors import BookieUnavailableError
 from quire.http.api import Reply
 from quire.http.bookie import BookieRoutes

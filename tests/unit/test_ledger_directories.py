@@ -14,13 +14,14 @@ import pytest
 
 from quire.bookie.identity import COOKIE_FILE
 from quire.bookie.server import Bookie
-from quire.codec import frames, v3
-from quire.codec.cookie import decode, split_directories
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.underreplication import mark_path
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.cookie import decode, split_directories
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.underreplication import mark_path
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.base import MetadataStore
 from quire.metadata.uri import replication_root

@@ -12,8 +12,8 @@ from collections.abc import Callable
 
 import pytest
 
-from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.quorum import covered, write_set
 from quire.core.recovery import Doubt, RecoveryVotes, Verdict
 from quire.errors import NoSuchEntryError, ReadError, RecoveryError, UsageError

@@ -16,7 +16,7 @@ from quire._runtime.tasks import TaskSet
 from quire.client.link_watch import Links, LinkWatch
 from quire.client.metrics import ClientCounters
 from quire.client.pool import BookiePool
-from quire.codec.frames import Code, read_response
+from quire.codec.wire.v2 import Code, read_response
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, SilentConnectionError
 from quire.metadata.base import BookieAddress

@@ -21,12 +21,12 @@ from quire.admin.main import cli
 from quire.bookie.identity import COOKIE_FILE
 from quire.bookie.lost_directory import holder_of, replace_directory
 from quire.bookie.server import Bookie
-from quire.codec import frames
-from quire.codec.cookie import Cookie, decode, encode, split_directories
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.cookie import Cookie, decode, encode, split_directories
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, StorageError
 from quire.metadata.base import MetadataStore
 from quire.storage.disk import RealDisk

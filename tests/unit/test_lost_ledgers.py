@@ -11,7 +11,7 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import exposition
 from quire.client import Client
 from quire.client.dataset_format import DatasetLedger
-from quire.codec.stream_name import StreamPaths
+from quire.codec.distributedlog.name import StreamPaths
 from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.stream_facts import stream_facts
 from quire.metadata.tree import Put

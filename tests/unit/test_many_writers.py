@@ -21,8 +21,8 @@ from quire.client import Client, LedgerWriter
 from quire.client.add_session import AddSession
 from quire.client.metrics import ClientCounters
 from quire.client.turns import Turns
-from quire.codec.entry import MAX_ENTRY_ID
-from quire.codec.frames import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response, frame_bounds
+from quire.codec.entry.entry import MAX_ENTRY_ID
+from quire.codec.wire.v2 import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response, frame_bounds
 from quire.config import ClientConfig
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.errors import LedgerClosedError, WriteError

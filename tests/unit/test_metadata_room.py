@@ -10,9 +10,9 @@ import pytest
 
 from quire.client import LedgerWriter
 from quire.client.away import REJOIN_DELAY_S
-from quire.codec.frames import Code
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.ledger_metadata_format import encode
+from quire.codec.wire.v2 import Code
 from quire.core.fragments import Fragment
 from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, UsageError
 from quire.metadata._common import NODE_BYTES_MAX

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from quire.codec import cookie, layout, registration
-from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.ledger_metadata_format import decode, encode
-from quire.codec.ledger_path import (
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata import cookie, layout, registration
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata_format import decode, encode
+from quire.codec.metadata.ledger_path import (
     FLAT,
     HIERARCHICAL,
     LEDGER_ID_MAX,

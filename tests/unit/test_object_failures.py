@@ -14,7 +14,7 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.client import swap
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec.frames import Buffer
+from quire.codec.wire.v2 import Buffer
 from quire.errors import (
     MetadataError,
     NoSuchObjectError,

@@ -20,8 +20,8 @@ from opentelemetry.trace import StatusCode
 from quire.client.logs import JsonFormatter, log_event
 from quire.client.quarantine import Misbehaviour
 from quire.client.tracing import Tracing
-from quire.codec.frames import Code
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig
 from quire.errors import LedgerFencedError, NoSuchLedgerError, RecoveryError
 from tests.support.fake_bookies import (

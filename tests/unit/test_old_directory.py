@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
 from quire.bookie.identity import COOKIE_FILE
-from quire.codec.frames import Code
+from quire.codec.wire.v2 import Code
 from quire.errors import CookieError
 from quire.metadata.base import MetadataStore
 from quire.metadata.bookie_directories import (

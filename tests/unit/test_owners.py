@@ -10,8 +10,8 @@ import pytest
 
 from quire.client import Client
 from quire.client.dataset_format import DatasetLedger
-from quire.codec.stream_name import StreamPaths
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.name import StreamPaths
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import LedgerOwnedError, NoSuchLedgerError
 from quire.http.answers import error_body, status_of
 from quire.metadata.tree import Create, Put

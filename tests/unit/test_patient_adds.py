@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.codec import frames
-from quire.codec.frames import Flag
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import Flag
 from quire.storage.appender import PATIENT_BYTES_MAX
 from quire.storage.batch import Batch
 from quire.storage.config import StorageConfig

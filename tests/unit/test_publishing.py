@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     StreamConditionError,
     StreamError,

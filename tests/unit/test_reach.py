@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.log_footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.storage import reach
 from quire.storage.reach import reach_of
 from quire.storage.segment import Segment

@@ -7,7 +7,7 @@ from copy import deepcopy
 
 import pytest
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.storage import sealer
 from quire.storage.batch import Batch, Run
 from quire.storage.inspect import open_segment

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from quire.client.client import Client
-from quire.codec.entry import Entry
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.entry.entry import Entry
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import ClientConfig
 from quire.core.fragments import fragments
 from quire.errors import LedgerRecreatedError, NoSuchLedgerError, UnauthorizedError

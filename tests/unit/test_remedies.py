@@ -39,7 +39,7 @@ ASKED_FOR = {
 """Remedies for callers who asked for destruction, or who destroyed already."""
 
 HARMLESS = {
-    "codec/compression.py:Compression.parse": "the format of streams",
+    "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "errors.py:MetadataTooLargeError": "what is still possible with the ledger",
     "metadata/unreadable.py:REMEDY": "that nothing is deleted",
     "metadata/zookeeper_listing.py:_Walk.unknown": "that nothing is deleted",

@@ -7,7 +7,7 @@ from collections import Counter
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.core.fragments import fragments, stored_count
 from quire.core.replicas import BLOCK_ENTRIES
 from quire.replication import Budget

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.ledger_metadata_format import decode
-from quire.codec.underreplication import (
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata_format import decode
+from quire.codec.metadata.underreplication import (
     Underreplicated,
     lock_owner,
     lock_path,

@@ -13,8 +13,8 @@ from quire.admin.main import cli
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.rollback import expected_of, why_behind
 from quire.bookie.server import Bookie
-from quire.codec import frames
-from quire.codec.frames import Code
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import Code
 from quire.errors import StorageError
 from quire.metadata.base import MetadataStore
 from quire.metadata.bookie_directories import (

@@ -14,10 +14,10 @@ import pytest
 from quire.bookie.garbage import collect_garbage
 from quire.bookie.identity import COOKIE_FILE, check_identity
 from quire.bookie.server import Bookie
-from quire.codec import frames
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code, Flag
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire.v2 import Code, Flag
 from quire.errors import CookieError, NoSuchLedgerError
 from quire.metadata.base import LedgerRange
 from quire.storage.worker import ThreadWorker

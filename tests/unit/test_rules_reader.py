@@ -12,7 +12,7 @@ import pytest
 
 from quire.client.ledger_view import LedgerView
 from quire.client.read_engine import FIRST_SINGLE_READS
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
 from quire.metadata.base import Versioned
 from quire.metadata.update import update_ledger

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from quire.codec.frames import Code, Flag
-from quire.codec.ledger_metadata import LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerState, Segment
+from quire.codec.wire.v2 import Code, Flag
 from quire.errors import NotEnoughBookiesError, RecoveryError
 from quire.metadata.update import update_ledger
 from tests.support.fake_bookies import (

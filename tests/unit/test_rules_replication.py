@@ -7,8 +7,8 @@ import random
 
 import pytest
 
-from quire.codec.frames import Flag
-from quire.codec.ledger_metadata import LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerState, Segment
+from quire.codec.wire.v2 import Flag
 from quire.core.fragments import stored_by
 from quire.errors import UsageError
 from quire.replication import ReplicationLocks

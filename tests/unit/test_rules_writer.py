@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from quire.client import LedgerWriter
-from quire.codec.frames import Code
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.wire.v2 import Code
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.errors import (
     AddQuorumTimeoutError,

@@ -13,7 +13,7 @@ import pytest
 from quire.client import LedgerWriter
 from quire.client.add_member import Member
 from quire.client.turns import TURNS_ALONE
-from quire.codec.frames import Code, add_response
+from quire.codec.wire.v2 import Code, add_response
 from quire.errors import QuireError
 from quire.net.channel import BookieChannel
 from tests.unit.test_many_writers import FarEnd, drained, many_writers

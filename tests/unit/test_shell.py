@@ -14,8 +14,8 @@ from quire.admin.main import cli
 from quire.admin.shell import REFUSED, VERBS, shell
 from quire.admin.shell_ledgers import metadata_text
 from quire.admin.shell_options import Shell, bookie_line, hex_dump, readable
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
 from quire.metadata import open_metadata
 from quire.metadata._common import NODE_BYTES_MAX
 from quire.metadata.base import BookieAddress

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.log_footer import TRAILER_BYTES
+from quire.codec.log.footer import TRAILER_BYTES
 from quire.storage.index_cache import CACHE_NAME
 from quire.storage.inspect import open_segment
 from quire.storage.recovery import Recovery, RecoveryReport

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from quire.codec.dlsn import DLSN
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary, DurableDict, follow, lead
 from quire.streams.objects import Objects

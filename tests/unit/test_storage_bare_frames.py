@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.frame_runs import Entries, packed
-from quire.codec.frames import BATCH_RESPONSE_BYTES, FRAME_HEADER_BYTES, batch_read_response
-from quire.codec.log_format import SegmentHeader, encode_segment_header
-from quire.codec.log_group import BARE_HEAD_BYTES
-from quire.codec.log_parts import RecordKind
+from quire.codec.entry.frame_runs import Entries, packed
+from quire.codec.log.group import BARE_HEAD_BYTES
+from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
+from quire.codec.log.state_records import RecordKind
+from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, FRAME_HEADER_BYTES, batch_read_response
 from quire.errors import DamagedError
 from quire.storage import rewrite
 from quire.storage.check import runs_of_groups

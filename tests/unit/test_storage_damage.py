@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.log_parts import BLOCK_BYTES, FormatError
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError
 from quire.storage.quarantine_record import (
     LEDGERS_MAX,
     SegmentDamage,

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping
 from quire.errors import DamagedError
 from quire.storage import quarantine_record

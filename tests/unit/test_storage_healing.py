@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.storage.ledger_directories import LedgerDirectories
 from quire.storage.quarantine_record import record_name
 from quire.storage.scrub import SegmentScrub

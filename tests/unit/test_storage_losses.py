@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from quire.codec.frames import add_request
-from quire.codec.log_group import GROUP_MAGIC
+from quire.codec.log.group import GROUP_MAGIC
+from quire.codec.wire.v2 import add_request
 from quire.storage import sealer
 from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import VOUCHES

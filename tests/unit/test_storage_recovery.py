@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.codec.log_group import GROUP_HEADER_BYTES, GROUP_MAGIC
+from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.errors import DamagedError, StorageError
 from quire.storage.recovery import RecoveryReport
 from quire.storage.segment import segment_name
@@ -326,7 +326,7 @@ def test_a_footer_that_is_damaged_is_made_again_from_the_groups() -> None:
 
 
 def test_a_log_of_a_later_version_is_refused_untouched() -> None:
-    from quire.codec.digest import crc32c
+    from quire.codec.entry.digest import crc32c
 
     box = opened()
     box.append(entries(1, 0, 3))

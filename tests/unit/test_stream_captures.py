@@ -10,21 +10,21 @@ from typing import Any
 
 import pytest
 
-from quire.codec import dlsn as positions
-from quire.codec.compression import Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import wrap
-from quire.codec.record import (
+from quire.codec.distributedlog import dlsn as positions
+from quire.codec.distributedlog.binding import AccessRights, NamespaceBinding
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
+from quire.codec.distributedlog.name import decode_number, is_reserved, stream_name
+from quire.codec.distributedlog.record import (
     CONTROL_PAYLOAD,
     END_OF_STREAM_PAYLOAD,
     RecordFlag,
     decode_entry,
     encode_record,
 )
-from quire.codec.stream_binding import AccessRights, NamespaceBinding
-from quire.codec.stream_lock import LockMember, lock_member_prefix
-from quire.codec.stream_name import decode_number, is_reserved, stream_name
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from tests.support.stream_vectors import TESTED, VECTORS, data_of, named
 
 # -- what Java wrote in a cluster -------------------------------------------------------------

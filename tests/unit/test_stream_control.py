@@ -6,10 +6,7 @@ import struct
 
 import pytest
 
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import wrap
-from quire.codec.record import control_record, decode_entry
-from quire.codec.stream_control import (
+from quire.codec.distributedlog.control_record import (
     MAX_PRODUCERS,
     CreationTime,
     FencingToken,
@@ -20,7 +17,10 @@ from quire.codec.stream_control import (
     encode_control,
     is_ours,
 )
-from quire.codec.stream_format import StreamFormatError
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.record import control_record, decode_entry
 from quire.errors import UsageError
 
 GOLDEN_CONTROL = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from quire.codec.record import MAX_PAYLOAD_BYTES
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 from quire.streams.positions import EARLIEST, LATEST
 from quire.streams.producers import PRODUCERS_MAX
 from quire.streams.pump import GIVE_UP_S

@@ -8,12 +8,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from quire.codec import compression, record
-from quire.codec.compression import Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import HEAD as ENVELOPE
-from quire.codec.envelope import MAX_BODY_BYTES, unwrap, wrap
-from quire.codec.record import (
+from quire.codec.distributedlog import compression, record
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import HEAD as ENVELOPE
+from quire.codec.distributedlog.envelope import MAX_BODY_BYTES, unwrap, wrap
+from quire.codec.distributedlog.limits import (
+    MAX_ENTRY_BYTES,
+    MAX_EXPANDED_BYTES,
+    MAX_POSITION,
+    MAX_TXID,
+    MAX_USER_TXID,
+    StreamFormatError,
+)
+from quire.codec.distributedlog.record import (
     HEAD,
     MAX_PAYLOAD_BYTES,
     RecordFlag,
@@ -24,16 +32,8 @@ from quire.codec.record import (
     end_of_stream_record,
     entry_ends,
 )
-from quire.codec.record_set import HEAD as SET
-from quire.codec.record_set import encode_record_set
-from quire.codec.stream_format import (
-    MAX_ENTRY_BYTES,
-    MAX_EXPANDED_BYTES,
-    MAX_POSITION,
-    MAX_TXID,
-    MAX_USER_TXID,
-    StreamFormatError,
-)
+from quire.codec.distributedlog.record_set import HEAD as SET
+from quire.codec.distributedlog.record_set import encode_record_set
 from quire.errors import UsageError
 
 Run = tuple[Sequence[int], Sequence[int]] | None

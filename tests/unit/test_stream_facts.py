@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 
 from quire.client.skipped import Skipped
-from quire.codec.dlsn import DLSN
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.stream_binding import NamespaceBinding
+from quire.codec.distributedlog.binding import NamespaceBinding
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
 from quire.streams import orphans

@@ -6,9 +6,9 @@ import logging
 
 import pytest
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_format import MAX_POSITION
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_POSITION
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import StreamGapError
 from quire.streams.facts import segment_facts
 from quire.streams.positions import LATEST, AtSequence, AtTxid

@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from quire.codec.dlsn import DLSN
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import NoSuchStreamError
 from quire.streams.positions import EARLIEST
 from quire.streams.segment_list import SegmentList

@@ -9,11 +9,18 @@ from typing import Any
 
 import pytest
 
-from quire.codec import dlsn as positions
-from quire.codec.compression import Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import wrap
-from quire.codec.record import (
+from quire.codec.distributedlog import dlsn as positions
+from quire.codec.distributedlog.binding import AccessRights, NamespaceBinding, NamespaceURI
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.limits import (
+    MAX_EXPANDED_BYTES,
+    MAX_RECORD_BYTES,
+    StreamFormatError,
+)
+from quire.codec.distributedlog.name import StreamPaths, decode_number, stream_name
+from quire.codec.distributedlog.record import (
     HEAD_BYTES,
     KEEPALIVE_PAYLOAD,
     MAX_PAYLOAD_BYTES,
@@ -25,11 +32,8 @@ from quire.codec.record import (
     encode_records,
     end_of_stream_record,
 )
-from quire.codec.record_set import encode_record_set, member_bounds
-from quire.codec.stream_binding import AccessRights, NamespaceBinding, NamespaceURI
-from quire.codec.stream_format import MAX_EXPANDED_BYTES, MAX_RECORD_BYTES, StreamFormatError
-from quire.codec.stream_name import StreamPaths, decode_number, stream_name
-from quire.codec.stream_segment import StreamSegment, parse_segment_name
+from quire.codec.distributedlog.record_set import encode_record_set, member_bounds
+from quire.codec.distributedlog.segment import StreamSegment, parse_segment_name
 from quire.errors import MetadataError, MetadataURIError, UsageError
 from tests.support.stream_vectors import TESTED, VECTORS, data_of, named
 from tests.unit import test_stream_captures

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import pytest
 
 from quire.client import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import Truncation
 from quire.errors import (
     NoSuchNamespaceError,
     NoSuchStreamError,

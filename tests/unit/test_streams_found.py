@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchStreamError,

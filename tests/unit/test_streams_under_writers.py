@@ -7,8 +7,8 @@ import asyncio
 
 import pytest
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import NoSuchStreamError, QuireError, StreamFencedError, StreamLockedError
 from quire.metadata.tree import Create, Delete
 from quire.streams.stream_metadata import StreamMetadata

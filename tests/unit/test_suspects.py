@@ -11,8 +11,8 @@ import pytest
 
 from quire._runtime.tasks import TaskSet
 from quire.client.quarantine import BookieHealth, Misbehaviour, Suspect
-from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import LedgerState, Segment
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.config import ClientConfig
 from quire.errors import DigestError, MetadataUnavailableError, NotEnoughBookiesError, ReadError
 from quire.net.control import LacAnswer

@@ -18,12 +18,12 @@ from quire._runtime.clock import SystemClock
 from quire.client import Client, LedgerReader
 from quire.client.follow import Feed
 from quire.client.tail import Tail
-from quire.codec import v3
-from quire.codec.digest import DigestType
-from quire.codec.entry import Entry, EntryCodec, EntryRun
-from quire.codec.frames import Code
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.messages_pb2 import Request
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import Entry, EntryCodec, EntryRun
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.wire import v3
+from quire.codec.wire.messages_pb2 import Request
+from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
 from quire.metadata.base import BookieAddress

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography.hazmat.primitives import serialization
 
-from quire.codec.certificate import is_authorized, organizational_unit, roles_of
+from quire.codec.wire.certificate import is_authorized, organizational_unit, roles_of
 from quire.config import TlsClientConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.net.tls import client_context, client_tls, server_context, server_tls

@@ -16,10 +16,11 @@ import pytest
 import uvloop
 
 from quire.bookie.server import Bookie
-from quire.codec import frames, v3
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 

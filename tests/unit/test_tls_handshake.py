@@ -14,8 +14,8 @@ from typing import Any, cast
 import pytest
 import uvloop
 
-from quire.codec import v3
-from quire.codec.frames import LENGTH, Code
+from quire.codec.wire import v3
+from quire.codec.wire.v2 import LENGTH, Code
 from quire.config import ClientConfig, TlsClientConfig, TlsServerConfig
 from quire.errors import BookieUnavailableError, TlsError
 from quire.net.handshake import MAX_ANSWER_BYTES, Dialer

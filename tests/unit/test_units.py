@@ -9,7 +9,7 @@ import pytest
 
 import quire
 from quire._runtime.units import are, counted, host_port, plural
-from quire.codec.registration import default_bookie_id
+from quire.codec.metadata.registration import default_bookie_id
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_the_ids_of_bookies_stay_as_they_are() -> None:
 
 JOINED = re.compile(r"""\{[^{}]*(host|advertise|bind|address|target|LOOPBACK)[^{}]*\}:\{""")
 ALLOWED = {
-    "codec/registration.py",  # ids, which are names
+    "codec/metadata/registration.py",  # ids, which are names
     "_runtime/units.py",
     "metadata/uri.py",  # has its brackets from the URI
     "admin/shell_rename.py",  # ids of Apache's bookies
@@ -69,4 +69,4 @@ def test_host_and_port_are_joined_in_one_place() -> None:
         if JOINED.search(path.read_text())
     }
     assert found <= ALLOWED, found - ALLOWED
-    assert "codec/registration.py" in found  # the expression finds what it should
+    assert "codec/metadata/registration.py" in found  # the expression finds what it should

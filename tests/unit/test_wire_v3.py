@@ -13,13 +13,13 @@ from google.protobuf import text_format
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.codec import availability, v3
-from quire.codec._protobuf_wire import decode_varint, encode_varint, int64
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Code
-from quire.codec.messages_pb2 import Request, Response
-from quire.codec.v3_stretch import AddStretch, add_responses, stretch_of
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.protobuf_wire import decode_varint, encode_varint, int64
+from quire.codec.wire import availability, v3
+from quire.codec.wire.messages_pb2 import Request, Response
+from quire.codec.wire.v2 import Code
+from quire.codec.wire.v3_adds import AddStretch, add_responses, stretch_of
 
 VECTORS: dict[str, dict[str, Any]] = {
     vector["name"]: vector

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from quire.codec import frames
-from quire.codec.digest import DigestType, mac_key, master_key
-from quire.codec.entry import AddEncoder, EntryCodec, check_batch
+from quire.codec.entry.digest import DigestType, mac_key, master_key
+from quire.codec.entry.entry import AddEncoder, EntryCodec, check_batch
+from quire.codec.wire import v2 as frames
 
 VECTORS: dict[str, dict[str, Any]] = {
     vector["name"]: vector

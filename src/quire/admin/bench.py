@@ -126,8 +126,8 @@ def _work(verb: str, given: dict[str, Any]) -> Work:
 
 
 def _check_size(size: int, digest: str) -> None:
-    from quire.codec.digest import DigestType
-    from quire.codec.entry import max_payload_bytes
+    from quire.codec.entry.digest import DigestType
+    from quire.codec.entry.entry import max_payload_bytes
 
     most = max_payload_bytes(DigestType.parse(digest))
     if size > most:

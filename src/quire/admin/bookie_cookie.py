@@ -30,7 +30,7 @@ from quire.admin.output import print_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from quire.codec.cookie import Cookie
+    from quire.codec.metadata.cookie import Cookie
 
 _COMMANDS = {
     "show": ("quire.admin.bookie_cookie:show", "Show the cookies of a bookie, and compare them."),
@@ -127,7 +127,7 @@ class _Shown:
     def read(self, data: bytes) -> None:
         """What the cluster has; b"": nothing."""
         from quire.bookie.identity import tell_differences
-        from quire.codec.cookie import decode, differences
+        from quire.codec.metadata.cookie import decode, differences
         from quire.errors import CookieError
 
         try:
@@ -294,7 +294,7 @@ def generate(
     output: Any,
 ) -> None:
     """Print the cookie that a bookie with these directories has. Nothing is changed."""
-    from quire.codec.cookie import Cookie, encode
+    from quire.codec.metadata.cookie import Cookie, encode
 
     if instance_id is None:
         if uri is None:

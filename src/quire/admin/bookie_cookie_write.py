@@ -16,7 +16,7 @@ from quire.admin.groups import say
 from quire.admin.options import Command, bookie_argument, metadata_option, run_async
 
 if TYPE_CHECKING:
-    from quire.codec.cookie import Cookie
+    from quire.codec.metadata.cookie import Cookie
     from quire.metadata.base import MetadataStore
     from quire.storage.seams import Disk
 
@@ -75,7 +75,7 @@ async def _create_where_missing(
     store: MetadataStore, disk: Disk, bookie: str, given: Cookie | None, force: bool, dry_run: bool
 ) -> None:
     from quire.bookie.identity import known_cookie, stored_cookie
-    from quire.codec.cookie import decode
+    from quire.codec.metadata.cookie import decode
     from quire.errors import CookieError
 
     known = await known_cookie(store, bookie)
@@ -113,7 +113,7 @@ async def _create_where_missing(
 
 def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
     from quire.bookie.identity import COOKIE_FILE
-    from quire.codec.cookie import encode, split_directories
+    from quire.codec.metadata.cookie import encode, split_directories
     from quire.errors import CookieError
     from quire.storage.directory import read_identity, write_small_file
 
@@ -139,7 +139,7 @@ def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
 
 async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     from quire.bookie.identity import known_cookie
-    from quire.codec.cookie import encode
+    from quire.codec.metadata.cookie import encode
     from quire.errors import CookieError, KeyExistsError
 
     exists = CookieError(
@@ -223,7 +223,7 @@ async def _update_all(
         tell_differences,
         value_of,
     )
-    from quire.codec.cookie import differences, encode
+    from quire.codec.metadata.cookie import differences, encode
     from quire.metadata.bookie_directories import read_directories
     from quire.storage.directory import read_identity, write_small_file
 
@@ -261,7 +261,7 @@ async def _cookie_there(
 ) -> Cookie:
     """Of a directory of the bookie `wanted` ("": of any), which has so many of them."""
     from quire.bookie.identity import stored_cookie
-    from quire.codec.cookie import split_directories
+    from quire.codec.metadata.cookie import split_directories
     from quire.errors import CookieError
 
     one = stored_cookie(disk, store.uri)
@@ -289,7 +289,7 @@ async def _cookie_there(
 async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     """In the cluster."""
     from quire.bookie.identity import its_cookie, tell_differences
-    from quire.codec.cookie import decode, differences, encode
+    from quire.codec.metadata.cookie import decode, differences, encode
     from quire.errors import CookieError
 
     known = await its_cookie(store, made.bookie_id)
@@ -310,7 +310,7 @@ async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
 
 
 def _read_given(file: str, bookie: str) -> Cookie:
-    from quire.codec.cookie import decode
+    from quire.codec.metadata.cookie import decode
     from quire.errors import CookieError
 
     data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()

@@ -16,7 +16,7 @@ from quire.admin.options import LEDGER_ID_MAX, json_option
 from quire.admin.output import print_json, time_text
 
 if TYPE_CHECKING:
-    from quire.codec.log_parts import StateRecord
+    from quire.codec.log.state_records import StateRecord
     from quire.storage.disk import RealDisk
     from quire.storage.extents import Extent
     from quire.storage.inspect import FileFacts, LedgerFacts, SegmentDump, SegmentFacts
@@ -260,7 +260,7 @@ def _show_group(group: ScannedGroup, runs: bool, as_json: bool) -> None:
 
 def _record_as_json(record: StateRecord) -> dict[str, Any]:
     """A master key is told by its length alone: whoever has it may write."""
-    from quire.codec.log_parts import Deleted, Merged, RecordKind, decode_segment_value
+    from quire.codec.log.state_records import Deleted, Merged, RecordKind, decode_segment_value
 
     described: dict[str, Any] = {
         "record": record.kind.name.lower(),
@@ -295,7 +295,7 @@ def _record_text(described: dict[str, Any]) -> str:
 
 def _show_index(dump: SegmentDump, as_json: bool) -> bool:
     """Whether something in it does not check."""
-    from quire.codec.log_parts import FormatError
+    from quire.codec.log.state_records import FormatError
 
     trailer, bad = dump.facts.trailer, bool(dump.problem)
     if trailer is None or dump.summary is None:

@@ -31,7 +31,7 @@ from quire.metadata.unreadable import Unread
 if TYPE_CHECKING:
     from quire.bookie.disk_replacement import Replacement
     from quire.bookie.lost_directory import Content, Holder
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.base import Bookies, MetadataStore
     from quire.storage.seams import Disk
 

@@ -25,7 +25,7 @@ from quire.admin.options import (
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
-    from quire.codec.cookie import Cookie
+    from quire.codec.metadata.cookie import Cookie
     from quire.metadata.base import MetadataStore
     from quire.storage.disk import RealDisk
     from quire.storage.erase import ErasePlan
@@ -153,7 +153,7 @@ class _Erasing:
 
 def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
     """That of all directories."""
-    from quire.codec.cookie import split_directories
+    from quire.codec.metadata.cookie import split_directories
     from quire.errors import CookieError
 
     cookies = {one.cookie for one in work}

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.admin.job_progress import JobBar
-    from quire.codec.cookie import Cookie
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.cookie import Cookie
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.base import MetadataStore
     from quire.metadata.bookie_directories import BookieDirectories
     from quire.metadata.unreadable import Unread
@@ -132,7 +132,7 @@ def absolute(directories: Sequence[str]) -> list[str]:
 
 
 def cookie_as_json(cookie: Cookie | None) -> dict[str, Any] | None:
-    from quire.codec.cookie import split_directories
+    from quire.codec.metadata.cookie import split_directories
 
     if cookie is None:
         return None

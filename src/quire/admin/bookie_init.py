@@ -47,7 +47,7 @@ def init(
     the id, it is an error and nothing is changed.
     """
     from quire.bookie.options import check_advertised, check_directories, check_new_id
-    from quire.codec.registration import default_bookie_id
+    from quire.codec.metadata.registration import default_bookie_id
 
     wanted = bookie_id or default_bookie_id(advertise, port)
     check_directories((directory,))

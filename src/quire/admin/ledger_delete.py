@@ -15,7 +15,7 @@ from quire.admin.progress import Progress
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
 
 
 @click.command()

@@ -26,8 +26,8 @@ from quire.admin.progress import Progress
 from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
-    from quire.codec.entry import EntryRun
-    from quire.codec.ledger_metadata import LedgerState
+    from quire.codec.entry.entry import EntryRun
+    from quire.codec.metadata.ledger_metadata import LedgerState
 
 
 @click.command()

@@ -10,7 +10,7 @@ from quire.admin.options import json_option, ledger_argument, metadata_option, r
 from quire.admin.output import ledger_as_json, print_json
 
 if TYPE_CHECKING:
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
 
 
 @click.command()

@@ -117,7 +117,7 @@ def write(
 async def _write(uri: str, shape: _Shape, explicit_lac_ms: int) -> int:
     import quire
     from quire.admin.lines import LineSource, signals_to
-    from quire.codec.entry import max_payload_bytes
+    from quire.codec.entry.entry import max_payload_bytes
 
     async with connect(uri, explicit_lac_interval_ms=explicit_lac_ms) as client:
         writer = await client.create_ledger(

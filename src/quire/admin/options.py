@@ -89,7 +89,7 @@ class FiniteRange(click.FloatRange):
 
 def check_bookie(bookie_id: str) -> None:
     """Raise UsageError if no bookie can have this id."""
-    from quire.codec.registration import check_bookie_id
+    from quire.codec.metadata.registration import check_bookie_id
 
     check_bookie_id(bookie_id)
 

@@ -23,7 +23,7 @@ def _streams(text: str) -> str:
 
 
 def _token(text: str) -> str:
-    from quire.codec.stream_control import check_token
+    from quire.codec.distributedlog.control_record import check_token
 
     return check_token(text)
 

@@ -237,7 +237,12 @@ def endpoint_info(shell: Shell, bookie: str) -> int:
     uri = shell.cluster()
 
     async def work() -> int:
-        from quire.codec.registration import RPC_ENDPOINT, RPC_PROTOCOL, TLS_EXTENSION, Endpoint
+        from quire.codec.metadata.registration import (
+            RPC_ENDPOINT,
+            RPC_PROTOCOL,
+            TLS_EXTENSION,
+            Endpoint,
+        )
 
         async with opened_metadata(uri) as store:
             found = (await store.bookies()).find(bookie)

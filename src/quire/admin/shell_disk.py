@@ -96,8 +96,8 @@ def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
 def _opened(entry: bytes) -> tuple[int, bytes]:
     """The LAC in an entry, and its payload. What kind of digest stands before that is not stored
     beside it: one that fits is believed, else it is left where it is."""
-    from quire.codec.digest import DIGEST_SIZE_BYTES, DigestType, digester
-    from quire.codec.entry import META, META_BYTES
+    from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType, digester
+    from quire.codec.entry.entry import META, META_BYTES
 
     meta, rest = entry[:META_BYTES], entry[META_BYTES:]
     if len(meta) < META_BYTES:

@@ -27,7 +27,7 @@ from quire.admin.tls import connect
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64
@@ -147,7 +147,7 @@ def ledger_metadata(
         raise click.UsageError("give one of -dumptofile and -restorefromfile")
     if update and restore is None:
         raise click.UsageError("-update goes with -restorefromfile")
-    from quire.codec.ledger_metadata_format import encode
+    from quire.codec.metadata.ledger_metadata_format import encode
 
     uri = shell.cluster()
     wanted = None if restore is None else _read_metadata(restore)
@@ -169,7 +169,7 @@ def ledger_metadata(
 
 
 def _read_metadata(file: str) -> LedgerMetadata:
-    from quire.codec.ledger_metadata_format import decode
+    from quire.codec.metadata.ledger_metadata_format import decode
     from quire.errors import MetadataError, UsageError
 
     with Path(file).open("rb") as opened:
@@ -319,8 +319,8 @@ async def _read_replica(
     show: Callable[[int, int, bytes], None],
 ) -> int:
     """What one bookie has of these entries, those that it should not have left out."""
-    from quire.codec.digest import DigestType
-    from quire.codec.entry import EntryCodec
+    from quire.codec.entry.digest import DigestType
+    from quire.codec.entry.entry import EntryCodec
     from quire.core.replicas import Bad
     from quire.replication.replica_reader import ReplicaReader
 

@@ -100,7 +100,7 @@ class Shell:
                 return stored
         if "bookie.port" not in self.given and "bookie.advertise" not in self.given:
             raise click.UsageError("which bookie? Give -localbookie ID, or -conf bk_server.conf")
-        from quire.codec.registration import default_bookie_id
+        from quire.codec.metadata.registration import default_bookie_id
 
         host = self.given.get("bookie.advertise", process.advertise)
         return default_bookie_id(host, self.given.get("bookie.port", process.port))

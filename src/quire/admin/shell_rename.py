@@ -18,7 +18,7 @@ from quire.admin.tls import connect
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
 
 UPDATES_PER_S = 5
 
@@ -110,7 +110,7 @@ def _rename(
     dry_run: bool,
 ) -> int:
     async def work() -> int:
-        from quire.codec.registration import check_bookie_id
+        from quire.codec.metadata.registration import check_bookie_id
         from quire.errors import UsageError
 
         check_bookie_id(target)

@@ -34,7 +34,7 @@ from quire.replication.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
     from quire.replication.decommission import Decommissioned
     from quire.replication.move_result import RecoverResult
@@ -148,7 +148,7 @@ def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: b
     uri = shell.cluster()
 
     async def work() -> None:
-        from quire.codec.underreplication import (
+        from quire.codec.metadata.underreplication import (
             CHECKED_LEDGERS,
             CHECKED_PLACEMENT,
             CHECKED_REPLICAS,

@@ -43,7 +43,7 @@ def stream_callback(
     context: click.Context, parameter: click.Parameter, value: str | None
 ) -> str | None:
     """Check the name of a stream."""
-    from quire.codec.stream_name import stream_name
+    from quire.codec.distributedlog.name import stream_name
     from quire.errors import UsageError
 
     try:

@@ -20,7 +20,7 @@ from quire.admin.stream_options import (
 from quire.admin.tls import tls_options
 
 if TYPE_CHECKING:
-    from quire.codec.stream_segment import StreamSegment
+    from quire.codec.distributedlog.segment import StreamSegment
     from quire.streams.positions import Start
 
 

@@ -185,7 +185,7 @@ class Lines:
 
     def __init__(self, delimiter: bytes, base64: bool) -> None:
         from quire.admin.lines import LineSplitter
-        from quire.codec.record import MAX_PAYLOAD_BYTES
+        from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES
 
         self._limit_bytes = MAX_PAYLOAD_BYTES
         if base64:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from quire.codec.entry import LAC_PACKET
-from quire.codec.frames import LAST_ENTRY, Buffer, Code
-from quire.codec.v3 import Op, frame, response
-from quire.codec.v3_stretch import add_responses
+from quire.codec.entry.entry import LAC_PACKET
+from quire.codec.wire.v2 import LAST_ENTRY, Buffer, Code
+from quire.codec.wire.v3 import Op, frame, response
+from quire.codec.wire.v3_adds import add_responses
 from quire.errors import StorageError
 from quire.storage.batch import Batch
 

@@ -19,8 +19,8 @@ from quire.bookie.connection_limits import FREE_PARTIAL_BYTES
 from quire.bookie.intake import MIN_ENTRY_BYTES
 from quire.bookie.protocol_v2 import ADD_KIND, RequestsV2
 from quire.bookie.protocol_v3 import RequestsV3
-from quire.codec.frames import CONNECTION_REFUSED, FRAME_HEADER_BYTES, Buffer
-from quire.codec.v3 import FIRST_BYTE
+from quire.codec.wire.v2 import CONNECTION_REFUSED, FRAME_HEADER_BYTES, Buffer
+from quire.codec.wire.v3 import FIRST_BYTE
 from quire.errors import ProtocolError
 from quire.net.frame_buffer import FrameBuffer, frame_size
 

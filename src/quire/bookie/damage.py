@@ -25,8 +25,8 @@ from quire._runtime.tasks import each
 from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.bookie.whole import durable, is_whole
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range
 from quire.errors import (
     CookieError,

@@ -28,7 +28,7 @@ from quire.bookie.identity import (
     tell_differences,
     value_of,
 )
-from quire.codec.cookie import Cookie, decode, differences, encode, split_directories
+from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
 from quire.errors import (
     CookieError,
     QuireError,

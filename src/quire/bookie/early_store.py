@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Mapping
 from contextlib import AbstractAsyncContextManager, nullcontext
 
-from quire.codec.frame_runs import Entries
+from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError
 from quire.storage.appender import Done
 from quire.storage.ledger_directories import Store

@@ -22,7 +22,7 @@ from datetime import UTC, datetime
 
 from quire._runtime.units import host_port
 from quire.bookie.orders import forget_predecessor
-from quire.codec.cookie import Cookie, Difference, decode, differences, encode
+from quire.codec.metadata.cookie import Cookie, Difference, decode, differences, encode
 from quire.errors import (
     CookieError,
     KeyExistsError,

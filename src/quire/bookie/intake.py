@@ -6,8 +6,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from quire.codec.frames import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
-from quire.codec.log_parts import Singles
+from quire.codec.log.state_records import Singles
+from quire.codec.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.errors import StorageError, UsageError
 from quire.storage.batch import Batch, Run, runs_of
 from quire.storage.config import SEGMENT_BYTES_LEAST

@@ -27,7 +27,7 @@ from quire.bookie.identity import (
     tell_differences,
     value_of,
 )
-from quire.codec.cookie import Cookie, decode, differences, encode, split_directories
+from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
 from quire.errors import CookieError, QuireError, StorageError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.bookie_directories import BookieDirectories, read_directories

@@ -11,7 +11,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import fields
 
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata.registration import check_bookie_id
 from quire.config import BookieConfig
 from quire.errors import UsageError
 

@@ -23,7 +23,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
 from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
-from quire.codec.underreplication import Holder, lock_path
+from quire.codec.metadata.underreplication import Holder, lock_path
 from quire.errors import (
     CookieError,
     KeyExistsError,

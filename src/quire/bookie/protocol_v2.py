@@ -13,8 +13,8 @@ from operator import eq
 from typing import TYPE_CHECKING
 
 from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
-from quire.codec.frame_runs import packed
-from quire.codec.frames import (
+from quire.codec.entry.frame_runs import packed
+from quire.codec.wire.v2 import (
     ADD_HEAD,
     ADD_WORD,
     BATCH_READ_REQUEST,

@@ -21,10 +21,11 @@ from quire.bookie.answers_v3 import (
 )
 from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
 from quire.bookie.protocol_v2 import AUTH_DISABLED_PLUGIN
-from quire.codec._protobuf_wire import encode_varint
-from quire.codec.availability import encode_availability
-from quire.codec.entry import LAC_PACKET
-from quire.codec.frames import (
+from quire.codec.entry.entry import LAC_PACKET
+from quire.codec.protobuf_wire import encode_varint
+from quire.codec.wire.availability import encode_availability
+from quire.codec.wire.messages_pb2 import Request
+from quire.codec.wire.v2 import (
     ADD_PREFIX,
     ADD_WORD,
     FRAME_HEADER_BYTES,
@@ -36,8 +37,7 @@ from quire.codec.frames import (
     Flag,
     equal_frames,
 )
-from quire.codec.messages_pb2 import Request
-from quire.codec.v3 import (
+from quire.codec.wire.v3 import (
     DEFERRED_SYNC,
     VERSION,
     BadMessageError,
@@ -48,7 +48,7 @@ from quire.codec.v3 import (
     parse_request,
     response,
 )
-from quire.codec.v3_stretch import AddStretch, add_responses, stretch_of
+from quire.codec.wire.v3_adds import AddStretch, add_responses, stretch_of
 from quire.errors import ProtocolError, StorageError
 from quire.net.frame_buffer import frame_size
 from quire.storage.signals import NoLedger

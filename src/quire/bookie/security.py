@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
-from quire.codec.certificate import is_authorized, organizational_unit
+from quire.codec.wire.certificate import is_authorized, organizational_unit
 from quire.config import BookieConfig, TlsServerConfig
 from quire.errors import TlsConfigError
 from quire.net.network import Network

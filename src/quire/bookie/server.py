@@ -32,7 +32,7 @@ from quire.bookie.over_replicated import OverReplicated
 from quire.bookie.rollback import Rollbacks
 from quire.bookie.security import check_security
 from quire.bookie.service import BookieService, EventLog
-from quire.codec.registration import Endpoint, check_bookie_id, default_bookie_id
+from quire.codec.metadata.registration import Endpoint, check_bookie_id, default_bookie_id
 from quire.config import BookieConfig
 from quire.errors import (
     CollectionOffError,

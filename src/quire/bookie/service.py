@@ -18,8 +18,8 @@ from quire.bookie.connection_limits import ConnectionLimits
 from quire.bookie.early_store import EarlyStore
 from quire.bookie.long_polls import LongPolls, PollTarget
 from quire.bookie.security import Security
-from quire.codec.frame_runs import entry_bytes
-from quire.codec.frames import (
+from quire.codec.entry.frame_runs import entry_bytes
+from quire.codec.wire.v2 import (
     BATCH_READ_BASE_BYTES,
     HIGH_PRIORITY,
     KEY_BYTES,

@@ -20,8 +20,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from quire.codec.digest import master_key
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.entry.digest import master_key
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.fragments import fragments, members, stored_count
 from quire.core.ranges import Range, merged, without
 from quire.errors import StorageError

@@ -26,8 +26,8 @@ from quire.client.logs import log_event
 from quire.client.pool import BookiePool
 from quire.client.replacement import ChangeEnsemble, Replacement
 from quire.client.turns import Route
-from quire.codec.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
-from quire.codec.frames import Buffer
+from quire.codec.entry.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
+from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.core.add_pipeline import AddPipeline, Block
 from quire.core.placement import Wanted

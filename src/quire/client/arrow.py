@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from quire.codec.entry import EntryRun
+from quire.codec.entry.entry import EntryRun
 from quire.errors import UsageError
 
 if TYPE_CHECKING:

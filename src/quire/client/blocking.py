@@ -20,10 +20,10 @@ from quire.client.quarantine import Suspect
 from quire.client.reader import LedgerReader as AsyncReader
 from quire.client.write_handle import WriteHandle
 from quire.client.writer import LedgerWriter as AsyncWriter
-from quire.codec.digest import DigestType
-from quire.codec.entry import Entry, EntryRun
-from quire.codec.frames import Buffer
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import Entry, EntryRun
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.errors import ClientClosedError, UsageError
 from quire.metadata import ZooKeeperOptions

@@ -13,8 +13,8 @@ from typing import Unpack
 
 from quire._runtime.units import counted
 from quire.client.write_handle import HowToWrite, WriteHandle, payload_bytes
-from quire.codec.entry import MAX_ENTRY_ID
-from quire.codec.frames import Buffer
+from quire.codec.entry.entry import MAX_ENTRY_ID
+from quire.codec.wire.v2 import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError
 
 HELD_ENTRY_BYTES = 200

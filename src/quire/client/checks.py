@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from quire.client.placement import make_policy
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement.values import parse_location
 from quire.errors import UsageError

@@ -25,9 +25,9 @@ from quire.client.reader import LedgerReader
 from quire.client.recovery import Recovery
 from quire.client.tracing import Tracing, note
 from quire.client.writer import LedgerWriter
-from quire.codec.digest import DigestType
-from quire.codec.entry import EntryCodec
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.config import ClientConfig
 from quire.core.recovery import Doubt
 from quire.errors import (

@@ -17,8 +17,8 @@ from quire.client.add_member import Member
 from quire.client.add_session import AddSession
 from quire.client.pool import BookiePool
 from quire.client.replacement import ChangeEnsemble
-from quire.codec.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
-from quire.codec.entry import EntryCodec
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.wire.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.config import ClientConfig
 from quire.core.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError

@@ -28,8 +28,8 @@ from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
 from quire.client.tail import Tail, bytes_of
-from quire.codec.digest import DigestType
-from quire.codec.entry import EntryCodec, EntryRun
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec, EntryRun
 from quire.config import ClientConfig
 from quire.core.recovery import Doubt
 from quire.errors import (

@@ -11,8 +11,8 @@ from __future__ import annotations
 import asyncio
 
 from quire.client.pool import BookiePool
-from quire.codec.frames import LAST_ENTRY, Flag
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import LAST_ENTRY, Flag
 from quire.errors import BookieTimeoutError, QuireError, UnauthorizedError
 from quire.net.answer_codes import NoEntryAnswer, NoLedgerAnswer
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from quire.client.pool import BookiePool
 from quire.client.quarantine import misbehaviour_of
-from quire.codec.entry import BadEntryError, EntryCodec
-from quire.codec.frames import LAST_ENTRY, Flag
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.entry import BadEntryError, EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import LAST_ENTRY, Flag
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import (
     BookieTimeoutError,

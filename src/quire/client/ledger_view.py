@@ -3,7 +3,7 @@ spec, rule 39), and metadata gives way to newer metadata only."""
 
 from __future__ import annotations
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.creation import check_same_creation
 

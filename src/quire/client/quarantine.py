@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from quire._runtime.tasks import TaskSet
 from quire.client.absences import CHECKS, Absences, AskAgain
 from quire.client.logs import Field, log_event
-from quire.codec.entry import BadEntryError, WrongEntryError
+from quire.codec.entry.entry import BadEntryError, WrongEntryError
 from quire.config import ClientConfig
 from quire.errors import QuireError
 

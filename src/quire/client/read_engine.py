@@ -19,10 +19,10 @@ from functools import partial
 from quire.client.hedge import Hedge
 from quire.client.pool import BookiePool
 from quire.client.quarantine import Misbehaviour, misbehaviour_of
-from quire.codec.digest import DigestType
-from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
-from quire.codec.frames import BATCH_RESPONSE_BYTES, LENGTH
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH
 from quire.config import ClientConfig
 from quire.core.quorum import stripe, write_set
 from quire.core.recovery import NO_DOUBT, Doubt, EntryVotes

@@ -13,8 +13,8 @@ from quire.client.last_confirmed import read_last_confirmed
 from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
 from quire.client.read_engine import ReadEngine
-from quire.codec.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
-from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata
+from quire.codec.entry.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
+from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import NoSuchEntryError, ReadError, UsageError

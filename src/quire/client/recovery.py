@@ -23,10 +23,10 @@ from quire.client.pool import BookiePool
 from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import ReadEngine
 from quire.client.tracing import note
-from quire.codec.digest import master_key
-from quire.codec.entry import BadEntryError, EntryCodec, EntryRun, check_batch
-from quire.codec.frames import BATCH_RESPONSE_BYTES, LENGTH, MAX_FRAME_BYTES, Flag
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.entry.digest import master_key
+from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH, MAX_FRAME_BYTES, Flag
 from quire.config import ClientConfig
 from quire.core.quorum import stripe
 from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac

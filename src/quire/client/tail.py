@@ -39,9 +39,9 @@ from quire.client.ledger_view import LedgerView
 from quire.client.pool import BookiePool
 from quire.client.quarantine import misbehaviour_of
 from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
-from quire.codec.entry import BadEntryError, EntryCodec, EntryRun
-from quire.codec.frames import Flag
-from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun
+from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
+from quire.codec.wire.v2 import Flag
 from quire.config import KIB, ClientConfig
 from quire.errors import (
     BookieError,

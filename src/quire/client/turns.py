@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
 from quire.client.metrics import ClientCounters
-from quire.codec.frames import Buffer
+from quire.codec.wire.v2 import Buffer
 from quire.core.sheaf import Sheaf
 from quire.net.link import Link
 

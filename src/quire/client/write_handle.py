@@ -14,10 +14,10 @@ from quire.client.deferred_session import DeferredSession
 from quire.client.explicit_lac import ExplicitLac
 from quire.client.pool import BookiePool
 from quire.client.tracing import note
-from quire.codec.digest import DigestType, master_key
-from quire.codec.entry import EntryCodec
-from quire.codec.frames import Buffer
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.entry.digest import DigestType, master_key
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.errors import (
     LedgerClosedError,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from quire.client.write_handle import WriteHandle, payload_bytes
-from quire.codec.frames import Buffer
+from quire.codec.wire.v2 import Buffer
 
 
 class LedgerWriter(WriteHandle):

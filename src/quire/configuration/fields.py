@@ -14,7 +14,7 @@ from dataclasses import MISSING, asdict, dataclass, fields, is_dataclass
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig, ClientConfig
 from quire.replication.settings import AutorecoverySettings
 

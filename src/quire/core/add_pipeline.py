@@ -22,8 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from quire.codec.entry import AddEncoder
-from quire.codec.frames import Buffer, frame_bounds
+from quire.codec.entry.entry import AddEncoder
+from quire.codec.wire.v2 import Buffer, frame_bounds
 from quire.core.quorum import in_write_set
 from quire.core.sheaf import Sheaf
 

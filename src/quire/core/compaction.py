@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 
 FIXED_BYTES = 8 * BLOCK_BYTES
 """Of an output, whatever is in it: header, partly filled blocks, trailer."""

@@ -21,8 +21,8 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.codec.digest import crc32c, crc32c_of
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.digest import crc32c, crc32c_of
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, last_stored, next_stored
 from quire.core.quorum import write_set
 

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from quire.codec.entry import PIECES, AddEncoder
-from quire.codec.frames import Buffer, add_responses_each
+from quire.codec.entry.entry import PIECES, AddEncoder
+from quire.codec.wire.v2 import Buffer, add_responses_each
 
 if TYPE_CHECKING:
     from quire.core.add_pipeline import AddPipeline

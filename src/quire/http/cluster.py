@@ -8,7 +8,7 @@ from typing import Any
 
 from quire._runtime.tasks import EACH_AT_ONCE, each
 from quire.client import Client
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.answers import NotFoundError
 from quire.http.api import Call, Field, Reply, Route

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 from quire._runtime.tasks import each
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.http.api import INT64_MAX, Call, Field, Reply, Route
 from quire.http.bookie_list import bookie_facts

@@ -14,7 +14,7 @@ from quire._runtime.metrics import CONTENT_TYPE, Metric, counter, exposition, ga
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
 from quire.client.metrics import client_metrics
-from quire.codec.registration import Endpoint
+from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.http.api import Api, Call, Handler, Route, Text

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quire.codec.ledger_metadata import LedgerMetadata
+    from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.base import MetadataStore
     from quire.metadata.unreadable import Unread
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from quire._runtime.tasks import each
-from quire.codec.stream_format import MAX_TXID
-from quire.codec.stream_segment import Truncation
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.segment import Truncation
 from quire.errors import StreamDamagedError
 from quire.http.shapes import time_text
 from quire.streams.facts import SegmentFacts, records_from, segment_facts
@@ -15,7 +15,7 @@ from quire.streams.named_ledgers import segment_words
 from quire.streams.positions import oldest_position
 
 if TYPE_CHECKING:
-    from quire.codec.dlsn import DLSN
+    from quire.codec.distributedlog.dlsn import DLSN
     from quire.streams import Namespace
     from quire.streams.settings import StreamSettings
 

@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from quire._runtime.clock import Clock
-from quire.codec import registration
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata import registration
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.errors import (
     KeyExistsError,
     LedgerExistsError,

@@ -16,8 +16,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.registration import Endpoint
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.registration import Endpoint
 from quire.errors import KeyExistsError
 
 if TYPE_CHECKING:

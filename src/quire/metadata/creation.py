@@ -7,7 +7,7 @@ mistake.
 
 from __future__ import annotations
 
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerRecreatedError
 from quire.metadata.base import UNKNOWN_CREATION, Versioned
 

@@ -18,8 +18,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import MetadataTooLargeError, UsageError
 from quire.metadata._common import NODE_BYTES_MAX
 

@@ -15,9 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Sequen
 from typing import TypeVar
 
 from quire._runtime.clock import Clock
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_path import LEDGER_ID_MAX
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import (
     ClientClosedError,
     KeyExistsError,

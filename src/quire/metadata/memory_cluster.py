@@ -9,7 +9,7 @@ from contextvars import copy_context
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import ClusterNotInitialisedError, KeyExistsError, UnreadableMetadataError
 from quire.metadata._common import (
     Handle,

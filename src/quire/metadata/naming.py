@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 
 from quire._runtime.tasks import each, pages
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, UnreadableMetadataError
 from quire.metadata.base import MetadataStore
 from quire.metadata.collection import check_not_back

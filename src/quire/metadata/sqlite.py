@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode
-from quire.codec.ledger_path import LEDGER_ID_MAX
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata_format import decode
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import (
     ClientClosedError,
     KeyExistsError,

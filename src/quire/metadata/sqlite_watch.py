@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from quire._runtime.tasks import TaskSet
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import ClientClosedError, MetadataError, UnreadableMetadataError
 from quire.metadata._common import Handle, logger
 from quire.metadata.base import Bookies, Versioned

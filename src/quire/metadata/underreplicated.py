@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.codec.underreplication import Underreplicated, mark_path
+from quire.codec.metadata.underreplication import Underreplicated, mark_path
 from quire.errors import (
     KeyExistsError,
     MetadataError,

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_metadata_format import decode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata_format import decode
 from quire.errors import (
     MetadataDeniedError,
     NoSuchLedgerError,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import MetadataError, VersionConflictError
 from quire.metadata.base import MetadataStore, Versioned
 from quire.metadata.creation import check_same_creation

@@ -15,7 +15,7 @@ import enum
 import re
 from dataclasses import dataclass
 
-from quire.codec import layout
+from quire.codec.metadata import layout
 from quire.errors import MetadataURIError
 
 DEFAULT_ZOOKEEPER_PORT = 2181

@@ -22,9 +22,9 @@ from dataclasses import replace
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
-from quire.codec import layout
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata import layout
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import ClientClosedError, KeyExistsError, UsageError
 from quire.metadata._common import (
     SESSION_TIMEOUT_MS,

@@ -12,7 +12,7 @@ while some clients make long ids and others short ones: no harm, the two never m
 from __future__ import annotations
 
 from quire._runtime.tasks import TaskSet
-from quire.codec.ledger_path import (
+from quire.codec.metadata.ledger_path import (
     HIGH_ORDER_MAX,
     SEQUENCE_PREFIX,
     SHORT_ID_END,

@@ -12,8 +12,8 @@ import asyncio
 from collections.abc import Callable
 
 from quire._runtime.tasks import TaskSet
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.ledger_path import parents_of
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_path import parents_of
 from quire.errors import (
     LedgerExistsError,
     LedgerRecreatedError,

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from collections.abc import AsyncIterator, Sequence
 
-from quire.codec.ledger_path import (
+from quire.codec.metadata.ledger_path import (
     LEAF_CAPACITY,
     LEDGER_ID_MAX,
     TOP_DIGITS,

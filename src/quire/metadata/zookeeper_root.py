@@ -8,8 +8,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from quire.codec import layout
-from quire.codec.ledger_path import LedgerManager
+from quire.codec.metadata import layout
+from quire.codec.metadata.ledger_path import LedgerManager
 from quire.errors import ClusterNotInitialisedError, MetadataError, MetadataUnavailableError
 from quire.metadata.kazoo_adapter import (
     Access,

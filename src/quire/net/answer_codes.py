@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.codec.frames import Code
+from quire.codec.wire.v2 import Code
 from quire.errors import (
     BookieBusyError,
     BookieError,

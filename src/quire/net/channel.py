@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from operator import length_hint
 
-from quire.codec.frames import (
+from quire.codec.wire.v2 import (
     ADD_RESPONSE_BYTES,
     ADD_WORD,
     BATCH_READ_WORD,

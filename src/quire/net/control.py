@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from quire.codec import v3
-from quire.codec.availability import BadAvailabilityError, decode_availability
-from quire.codec.frames import LENGTH, MAX_FRAME_BYTES, Buffer, Code
-from quire.codec.messages_pb2 import Response
+from quire.codec.wire import v3
+from quire.codec.wire.availability import BadAvailabilityError, decode_availability
+from quire.codec.wire.messages_pb2 import Response
+from quire.codec.wire.v2 import LENGTH, MAX_FRAME_BYTES, Buffer, Code
 from quire.errors import BookieBusyError, ProtocolError
 from quire.net.answer_codes import error_of
 from quire.net.frame_buffer import frame_size

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.codec.frames import LENGTH, MAX_FRAME_BYTES
+from quire.codec.wire.v2 import LENGTH, MAX_FRAME_BYTES
 from quire.errors import ProtocolError
 
 Buffer = bytes | bytearray | memoryview

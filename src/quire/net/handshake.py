@@ -16,10 +16,10 @@ import ssl
 from typing import TypeVar, cast
 
 from quire._runtime.units import host_port
-from quire.codec import v3
-from quire.codec.frames import CONNECTION_REFUSED, LENGTH, Code
-from quire.codec.messages_pb2 import Response
-from quire.codec.registration import default_bookie_id
+from quire.codec.metadata.registration import default_bookie_id
+from quire.codec.wire import v3
+from quire.codec.wire.messages_pb2 import Response
+from quire.codec.wire.v2 import CONNECTION_REFUSED, LENGTH, Code
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, TlsError
 from quire.net.link import refusal

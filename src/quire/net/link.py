@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Protocol, cast
 
-from quire.codec.frames import CONNECTION_REFUSED, MAX_FRAME_BYTES, Buffer
+from quire.codec.wire.v2 import CONNECTION_REFUSED, MAX_FRAME_BYTES, Buffer
 from quire.errors import (
     BookieUnavailableError,
     ProtocolError,

@@ -15,7 +15,7 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.fragments import Fragment, entry_bytes, stored_count
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Kind, Sums
 from quire.errors import NoSuchLedgerError

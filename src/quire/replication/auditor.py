@@ -23,8 +23,12 @@ from functools import partial
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.underreplication import CHECKED_LEDGERS, CHECKED_PLACEMENT, CHECKED_REPLICAS
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.underreplication import (
+    CHECKED_LEDGERS,
+    CHECKED_PLACEMENT,
+    CHECKED_REPLICAS,
+)
 from quire.errors import MetadataError, UnreadableMetadataError
 from quire.metadata.base import Bookies
 from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, last_stored, next_stored, stored_count
 from quire.core.quorum import in_write_set
 from quire.core.replicas import Bad

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from quire._runtime.clock import Clock
-from quire.codec.registration import check_bookie_id
-from quire.codec.underreplication import ELECTION, VOTE_PREFIX, Holder, vote_number
+from quire.codec.metadata.registration import check_bookie_id
+from quire.codec.metadata.underreplication import ELECTION, VOTE_PREFIX, Holder, vote_number
 from quire.errors import MetadataError, NoSuchKeyError
 from quire.metadata.base import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put

@@ -21,8 +21,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata, Segment
-from quire.codec.ledger_metadata_format import encode
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
+from quire.codec.metadata.ledger_metadata_format import encode
 from quire.core.fragments import Fragment, entry_bytes, replaced_in, stored_by, with_segments
 from quire.core.placement import Wanted
 from quire.core.replicas import Copies

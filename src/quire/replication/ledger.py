@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import Fragment, entry_bytes, members, stored_count
 from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireError
 from quire.metadata.base import UNKNOWN_CREATION

@@ -11,8 +11,8 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from quire._runtime.clock import Clock
-from quire.codec.underreplication import Holder, Underreplicated, lock_path
-from quire.codec.underreplication import mark_path as mark_path_below
+from quire.codec.metadata.underreplication import Holder, Underreplicated, lock_path
+from quire.codec.metadata.underreplication import mark_path as mark_path_below
 from quire.errors import (
     KeyExistsError,
     MetadataError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator, Callable
 
-from quire.codec.underreplication import (
+from quire.codec.metadata.underreplication import (
     DELAY,
     DISABLE,
     LAYOUT,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments
 from quire.core.placement import Wanted
 from quire.errors import NoSuchLedgerError, QuireError

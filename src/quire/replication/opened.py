@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 from quire.client import Client
 from quire.client.last_confirmed import read_last_confirmed
-from quire.codec.digest import DigestType
-from quire.codec.entry import EntryCodec
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import EntryCodec
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments
 from quire.errors import ReadError
 from quire.metadata.base import Versioned

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quire.codec.registration import check_bookie_id
+from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import (
     KeyExistsError,
     MetadataError,

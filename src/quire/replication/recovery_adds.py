@@ -8,9 +8,9 @@ import asyncio
 from collections.abc import Sequence
 
 from quire.client import Client
-from quire.codec.digest import master_key
-from quire.codec.entry import META, AddEncoder
-from quire.codec.frames import Buffer, Flag
+from quire.codec.entry.digest import master_key
+from quire.codec.entry.entry import META, AddEncoder
+from quire.codec.wire.v2 import Buffer, Flag
 from quire.config import MIB
 from quire.core.replicas import Copies
 from quire.errors import (

@@ -13,9 +13,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
 from quire.client import Client
-from quire.codec.entry import BadEntryError, EntryCodec, check_batch
-from quire.codec.frames import BATCH_RESPONSE_BYTES, LAST_ENTRY
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.entry import BadEntryError, EntryCodec, check_batch
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LAST_ENTRY
 from quire.config import KIB
 from quire.core.fragments import stored_by
 from quire.core.replicas import Bad, Copies, Kind

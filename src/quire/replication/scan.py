@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from quire.client import Client
-from quire.codec.digest import crc32c
+from quire.codec.entry.digest import crc32c
 from quire.core.fragments import Fragment
 from quire.core.quorum import write_set
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, unlike

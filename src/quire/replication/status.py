@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.units import counted
-from quire.codec.underreplication import Holder, Underreplicated
+from quire.codec.metadata.underreplication import Holder, Underreplicated
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
 from quire.metadata.base import MetadataStore
 from quire.metadata.unreadable import UNREADABLE, Unread, named_ledgers, reason_of

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock
 from quire.client import Client
-from quire.codec.underreplication import Underreplicated
+from quire.codec.metadata.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
 from quire.errors import LedgerError, MetadataError, NoSuchLedgerError, QuireError

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from quire.codec.log_format import ranges_of, segment_header_size
-from quire.codec.log_parts import BLOCK_BYTES, StateRecord
+from quire.codec.log.segment_header import ranges_of, segment_header_size
+from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
 from quire.errors import DiskFullError, StorageError, UsageError
 from quire.storage.batch import Batch
 from quire.storage.catalogue import Catalogue

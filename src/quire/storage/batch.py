@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from quire.codec.frames import FRAME_HEADER_BYTES
-from quire.codec.log_group import GROUP_HEADER_BYTES, RUN_ROW
-from quire.codec.log_parts import BLOCK_BYTES, Buffer, Singles, StateRecord
+from quire.codec.log.group import GROUP_HEADER_BYTES, RUN_ROW
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, Singles, StateRecord
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.errors import StorageError
 
 if TYPE_CHECKING:

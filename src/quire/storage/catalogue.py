@@ -9,9 +9,9 @@ import struct
 from collections.abc import Iterable
 from itertools import pairwise
 
-from quire.codec.index_cache_format import CachedLedger
-from quire.codec.log_footer import Summary
-from quire.codec.log_parts import (
+from quire.codec.log.footer import Summary
+from quire.codec.log.index_cache import CachedLedger
+from quire.codec.log.state_records import (
     Deleted,
     Merged,
     RecordKind,

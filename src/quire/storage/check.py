@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.units import counted
-from quire.codec.log_parts import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
+from quire.codec.log.state_records import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range, merged, without
 from quire.storage.extents import Extent
 from quire.storage.incarnation import LogPosition

@@ -15,9 +15,9 @@ from functools import partial
 from itertools import chain
 from typing import Generic, TypeVar
 
-from quire.codec.frame_runs import Entries, FrameRun
-from quire.codec.log_footer import CONSECUTIVE, LedgerRows
-from quire.codec.log_format import ranges_of
+from quire.codec.entry.frame_runs import Entries, FrameRun
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.segment_header import ranges_of
 from quire.core.ranges import Range, merged
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles

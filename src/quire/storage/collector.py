@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from quire.codec.log_parts import (
+from quire.codec.log.state_records import (
     Deleted,
     FormatError,
     RecordKind,

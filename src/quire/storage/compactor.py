@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from quire.codec.log_parts import (
+from quire.codec.log.state_records import (
     Deleted,
     Merged,
     RecordKind,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 
 KIB = 1024
 MIB = 1024 * 1024

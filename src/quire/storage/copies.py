@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
-from quire.codec.digest import crc32c
-from quire.codec.log_footer import LedgerRows, Summary, Trailer, decode_footer_summary
-from quire.codec.log_footer import decode_ledger_rows as decode_rows
-from quire.codec.log_parts import FormatError
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import LedgerRows, Summary, Trailer, decode_footer_summary
+from quire.codec.log.footer import decode_ledger_rows as decode_rows
+from quire.codec.log.state_records import FormatError
 from quire.core.ranges import Range, merged, without
 from quire.storage import extents
 from quire.storage.extents import Extent

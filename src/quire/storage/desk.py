@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.codec.frame_runs import FrameRun
-from quire.codec.frames import FRAME_HEADER_BYTES
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage.seams import File
 
 FRAMES_AT = BLOCK_BYTES

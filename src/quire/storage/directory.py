@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from quire.codec.log_format import ID_BYTES
+from quire.codec.log.segment_header import ID_BYTES
 from quire.errors import StorageError
 from quire.storage.disk import LOCK_NAME
 from quire.storage.seams import Disk

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from quire.codec.frame_runs import Entries
+from quire.codec.entry.frame_runs import Entries
 from quire.errors import DamagedError
 from quire.storage import sealed_rows
 from quire.storage.blocking import BlockingReader

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from quire.codec.log_footer import CONSECUTIVE, LedgerRows
-from quire.codec.log_format import ranges_of
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.segment_header import ranges_of
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping, without
 from quire.storage.batch import Run
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, chain, groupby, islice, repeat
 from operator import add, eq, mul, sub
 
-from quire.codec.digest import crc32c_of
-from quire.codec.log_footer import (
+from quire.codec.entry.digest import crc32c_of
+from quire.codec.log.footer import (
     DISJOINT,
     PLAIN_ROWS_MAX,
     Summary,

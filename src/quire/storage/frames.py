@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
-from quire.codec.frame_runs import FrameRun
-from quire.codec.log_parts import Buffer
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.log.state_records import Buffer
 from quire.errors import DamagedError
 from quire.storage.segment import Place
 

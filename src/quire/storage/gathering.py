@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.codec.frame_runs import FrameRun
-from quire.codec.log_footer import CONSECUTIVE, LedgerRows
-from quire.codec.log_parts import BLOCK_BYTES, aligned
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.state_records import BLOCK_BYTES, aligned
 from quire.storage.frames import frames_are
 from quire.storage.segment import Segment
 

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.codec.digest import crc32c
+from quire.codec.entry.digest import crc32c
 from quire.errors import StorageError
 from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
 from quire.storage.seams import Disk

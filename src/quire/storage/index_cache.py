@@ -14,10 +14,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from quire.codec import index_cache_format as fmt
-from quire.codec.index_cache_format import CachedLedger, CachedSegment
-from quire.codec.log_footer import TRAILER_BYTES, Trailer, decode_trailer
-from quire.codec.log_parts import Buffer, FormatError
+from quire.codec.log import index_cache as fmt
+from quire.codec.log.footer import TRAILER_BYTES, Trailer, decode_trailer
+from quire.codec.log.index_cache import CachedLedger, CachedSegment
+from quire.codec.log.state_records import Buffer, FormatError
 from quire.storage import sealed_rows
 from quire.storage.catalogue import Catalogue
 from quire.storage.ledger_ids import LedgerIds

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from quire.codec.log_footer import Trailer
+from quire.codec.log.footer import Trailer
 from quire.errors import StorageError
 from quire.storage.appender import Done
 from quire.storage.chore import PacedChore, Tools

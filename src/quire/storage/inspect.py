@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from quire.codec.digest import crc32c
-from quire.codec.log_footer import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import (
     Summary,
     Trailer,
     decode_footer_records,
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log_format import SegmentHeader
-from quire.codec.log_group import GROUP_MAGIC
-from quire.codec.log_parts import BLOCK_BYTES, FormatError, StateRecord
+from quire.codec.log.group import GROUP_MAGIC
+from quire.codec.log.segment_header import SegmentHeader
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, StateRecord
 from quire.core.ranges import Range, merged
 from quire.storage import extents
 from quire.storage.disk import LOCK_NAME

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-from quire.codec.frame_runs import Entries
+from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError, UsageError
 from quire.storage.appender import Done
 from quire.storage.batch import Batch, Run

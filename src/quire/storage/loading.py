@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.codec.log_footer import Trailer
+from quire.codec.log.footer import Trailer
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.segment import Segment
 

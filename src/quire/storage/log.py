@@ -15,8 +15,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from quire.codec.log_format import SegmentHeader, encode_segment_header
-from quire.codec.log_group import EncodedGroup, GroupEncoder
+from quire.codec.log.group import EncodedGroup, GroupEncoder
+from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.errors import StorageError
 from quire.storage.batch import Batch
 from quire.storage.seams import Worker

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from quire.codec.digest import crc32c_of
-from quire.codec.log_parts import BLOCK_BYTES, Buffer
+from quire.codec.entry.digest import crc32c_of
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer
 from quire.storage.desk import Desk
 from quire.storage.segment import Segment
 

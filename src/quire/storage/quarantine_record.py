@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from quire._runtime.units import are, counted, plural
-from quire.codec.digest import crc32c
-from quire.codec.log_parts import FormatError
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.state_records import FormatError
 from quire.core.ranges import Range, count, widened
 from quire.errors import StorageError
 from quire.storage.directory import read_small_file

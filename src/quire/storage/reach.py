@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from quire.codec.log_footer import LedgerRows
+from quire.codec.log.footer import LedgerRows
 from quire.storage.segment import Segment
 
 ROWS_MAX = 4096

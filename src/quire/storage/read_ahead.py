@@ -17,7 +17,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
-from quire.codec.frame_runs import FrameRun
+from quire.codec.entry.frame_runs import FrameRun
 from quire.storage.blocking import BlockingReader
 from quire.storage.cache import SegmentFiles
 from quire.storage.reach import Reach

@@ -12,10 +12,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
-from quire.codec.digest import crc32c
-from quire.codec.frame_runs import Entries, FrameRun
-from quire.codec.frames import FRAME_HEADER_BYTES, KEY_BYTES
-from quire.codec.log_footer import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.entry.frame_runs import Entries, FrameRun
+from quire.codec.log.footer import (
     DISJOINT,
     LedgerRows,
     LedgerSummary,
@@ -24,7 +23,8 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES, KEY_BYTES
 from quire.errors import DamagedError
 from quire.storage import sealed_rows
 from quire.storage.cache import ByteCache, SegmentFiles

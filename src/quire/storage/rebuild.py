@@ -13,8 +13,8 @@ import enum
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from quire.codec.log_footer import Summary, Trailer
-from quire.codec.log_group import GROUP_LAST
+from quire.codec.log.footer import Summary, Trailer
+from quire.codec.log.group import GROUP_LAST
 from quire.storage.catalogue import Catalogue
 from quire.storage.check import Progress
 from quire.storage.inspect import SegmentDump, open_segment

@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire._runtime.units import counted
-from quire.codec.log_footer import Trailer
-from quire.codec.log_format import CleanMark, SegmentHeader
-from quire.codec.log_parts import (
+from quire.codec.log.footer import Trailer
+from quire.codec.log.segment_header import CleanMark, SegmentHeader
+from quire.codec.log.state_records import (
     FormatError,
     RecordKind,
     StateRecord,

@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from quire._runtime.units import are, counted
-from quire.codec.log_footer import Trailer
-from quire.codec.log_format import SegmentHeader
-from quire.codec.log_group import GROUP_COMPACTED, GROUP_LAST
-from quire.codec.log_parts import BLOCK_BYTES, StateRecord, aligned, block_checksums
+from quire.codec.log.footer import Trailer
+from quire.codec.log.group import GROUP_COMPACTED, GROUP_LAST
+from quire.codec.log.segment_header import SegmentHeader
+from quire.codec.log.state_records import BLOCK_BYTES, StateRecord, aligned, block_checksums
 from quire.storage.batch import Batch, Run
 from quire.storage.catalogue import Catalogue
 from quire.storage.scan import Scan, ScannedGroup

@@ -20,9 +20,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
 
-from quire.codec.digest import crc32c
-from quire.codec.frame_runs import FrameRun
-from quire.codec.log_footer import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.log.footer import (
     DISJOINT,
     Trailer,
     decode_footer_checksums,
@@ -30,15 +30,15 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_ledger_rows,
 )
-from quire.codec.log_format import SegmentHeader, encode_segment_header
-from quire.codec.log_group import (
+from quire.codec.log.group import (
     BARE_HEAD_BYTES,
     GROUP_BARE,
     GROUP_COMPACTED,
     GROUP_LAST,
     GroupEncoder,
 )
-from quire.codec.log_parts import BLOCK_BYTES, Buffer, FormatError, StateRecord
+from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
 from quire.errors import DamagedError, StorageError
 from quire.storage.batch import Batch, Run
 from quire.storage.copies import Footers

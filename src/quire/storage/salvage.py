@@ -10,9 +10,9 @@ from array import array
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quire.codec.log_footer import Trailer
-from quire.codec.log_group import RunRow
-from quire.codec.log_parts import Deleted, FormatError, RecordKind, StateRecord
+from quire.codec.log.footer import Trailer
+from quire.codec.log.group import RunRow
+from quire.codec.log.state_records import Deleted, FormatError, RecordKind, StateRecord
 from quire.core.ranges import Range
 from quire.storage import extents
 from quire.storage.copies import Footers, Newer, lacking

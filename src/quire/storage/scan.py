@@ -6,9 +6,8 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from quire.codec.digest import crc32c, crcs_of_one_bit
-from quire.codec.log_format import SegmentHeader, decode_segment_header, segment_header_bytes
-from quire.codec.log_group import (
+from quire.codec.entry.digest import crc32c, crcs_of_one_bit
+from quire.codec.log.group import (
     GROUP_HEADER_BYTES,
     GROUP_MAGIC,
     GroupHeader,
@@ -20,7 +19,12 @@ from quire.codec.log_group import (
     looks_like_group,
     turned_table_length,
 )
-from quire.codec.log_parts import BLOCK_BYTES, FormatError, VersionError, aligned
+from quire.codec.log.segment_header import (
+    SegmentHeader,
+    decode_segment_header,
+    segment_header_bytes,
+)
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, VersionError, aligned
 from quire.errors import StorageError
 from quire.storage.sealing import read
 from quire.storage.seams import Readable

@@ -17,8 +17,8 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-from quire.codec.digest import crc32c
-from quire.codec.log_footer import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import (
     LedgerRows,
     Summary,
     Trailer,
@@ -28,8 +28,7 @@ from quire.codec.log_footer import (
     decode_ledger_rows,
     decode_trailer,
 )
-from quire.codec.log_format import encode_segment_header
-from quire.codec.log_group import (
+from quire.codec.log.group import (
     GroupHeader,
     GroupTable,
     RunRow,
@@ -37,7 +36,8 @@ from quire.codec.log_group import (
     decode_group_table,
     group_checksums,
 )
-from quire.codec.log_parts import BLOCK_BYTES, FormatError, block_checksums
+from quire.codec.log.segment_header import encode_segment_header
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, block_checksums
 from quire.core.ranges import Range, merged, touches, widened
 from quire.storage import extents
 from quire.storage.extents import Extent

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from quire.codec.log_parts import FormatError
+from quire.codec.log.state_records import FormatError
 from quire.core.ranges import Range, count
 from quire.storage.catalogue import Catalogue
 from quire.storage.copies import Footers, lacking, newer_copies

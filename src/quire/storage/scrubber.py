@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
 from quire.storage.chore import PacedChore, Tools
 from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file

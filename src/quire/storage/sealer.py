@@ -7,8 +7,8 @@ from array import array
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 
-from quire.codec.log_footer import Summary
-from quire.codec.log_parts import Deleted, RecordKind, StateRecord
+from quire.codec.log.footer import Summary
+from quire.codec.log.state_records import Deleted, RecordKind, StateRecord
 from quire.storage.chore import Chore, Tools
 from quire.storage.chunks import Chunks
 from quire.storage.sealing import Sealed, SealInput, write_footer

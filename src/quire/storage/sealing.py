@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from quire.codec.log_footer import (
+from quire.codec.log.footer import (
     TRAILER_BARE,
     TRAILER_BYTES,
     FooterParts,
@@ -15,8 +15,8 @@ from quire.codec.log_footer import (
     decode_footer_summary,
     decode_trailer,
 )
-from quire.codec.log_group import BARE_HEAD_BYTES
-from quire.codec.log_parts import StateRecord
+from quire.codec.log.group import BARE_HEAD_BYTES
+from quire.codec.log.state_records import StateRecord
 from quire.storage.footer_rows import Described, FooterRows
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import Readable

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from operator import add, attrgetter
 
 from quire._runtime.units import are, counted
-from quire.codec.frames import FRAME_HEADER_BYTES
-from quire.codec.log_footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
-from quire.codec.log_parts import BLOCK_BYTES, StateRecord
+from quire.codec.log.footer import CONSECUTIVE, DISJOINT, LedgerRows, Trailer
+from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES
 from quire.storage import sealed_rows
 from quire.storage.batch import Batch, Run, arrival, first_of
 from quire.storage.chunks import Chunks

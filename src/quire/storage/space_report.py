@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from quire.codec.digest import crc32c
-from quire.codec.log_footer import CONSECUTIVE, LedgerRows, Trailer, decode_ledger_rows
-from quire.codec.log_parts import FormatError
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows, Trailer, decode_ledger_rows
+from quire.codec.log.state_records import FormatError
 from quire.core.compaction import why_not
 from quire.core.ranges import count
 from quire.storage.catalogue import VOUCHES

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.codec.log_footer import Trailer
-from quire.codec.log_format import ranges_of, segment_header_size
-from quire.codec.log_parts import (
+from quire.codec.log.footer import Trailer
+from quire.codec.log.segment_header import ranges_of, segment_header_size
+from quire.codec.log.state_records import (
     BLOCK_BYTES,
     RecordKind,
     aligned,

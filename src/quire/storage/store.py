@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from quire._runtime.clock import Clock
-from quire.codec.frame_runs import Entries
-from quire.codec.log_format import CleanMark
-from quire.codec.log_parts import RecordKind, StateRecord, segment_value
+from quire.codec.entry.frame_runs import Entries
+from quire.codec.log.segment_header import CleanMark
+from quire.codec.log.state_records import RecordKind, StateRecord, segment_value
 from quire.errors import StorageError, UsageError
 from quire.storage.appender import Appender, Done, Schedule
 from quire.storage.batch import Batch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 
-from quire.codec.log_parts import BLOCK_BYTES, Buffer
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer
 from quire.storage.seams import Readable
 
 UNREADABLE = {errno.EIO, errno.EBADMSG}

@@ -11,9 +11,9 @@
 The same names without `await` are in `quire.streams.blocking`.
 """
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_name import StreamPaths, stream_name
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.name import StreamPaths, stream_name
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.streams.drafts import Appended
 from quire.streams.namespace import Namespace
 from quire.streams.objects import Objects

@@ -14,7 +14,7 @@
 | value    | binary       | the payload                                                          |
 
 Entries full of records of one size, which are most, are taken apart by numpy, many entries at once
-where they look alike; others go through `quire.codec.record`. Needs the extra `arrow`.
+where they look alike; others go through `quire.codec.distributedlog.record`. Needs the extra `arrow`.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 from quire.client.arrow import OFFSET_MAX, import_pyarrow
-from quire.codec import envelope
-from quire.codec.compression import CODEC_BITS, Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.entry import EntryRun
-from quire.codec.record import HEAD, HEAD_BYTES, RecordFlag, Records
-from quire.codec.stream_control import CreationTime, decode_control
-from quire.codec.stream_format import StreamFormatError
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog import envelope
+from quire.codec.distributedlog.compression import CODEC_BITS, Compression
+from quire.codec.distributedlog.control_record import CreationTime, decode_control
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.record import HEAD, HEAD_BYTES, RecordFlag, Records
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.entry.entry import EntryRun
 from quire.errors import StreamDamagedError, UsageError
 from quire.streams.records import decode
 
@@ -299,7 +299,7 @@ class RecordColumns:
 
 @lru_cache(maxsize=256)
 def _heads(payload_bytes: int) -> Any:
-    """`quire.codec.record.HEAD`, followed by so many bytes."""
+    """`quire.codec.distributedlog.record.HEAD`, followed by so many bytes."""
     import numpy
 
     return numpy.dtype(

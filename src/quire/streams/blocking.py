@@ -21,9 +21,9 @@ from typing import Any, Self, TypeVar
 
 from quire.client.background import call
 from quire.client.blocking import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.frames import Buffer
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
 from quire.streams import namespace as asynchronous
 from quire.streams.drafts import Appended

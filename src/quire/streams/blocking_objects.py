@@ -13,8 +13,8 @@ from quire._runtime.clock import Clock
 from quire.client.background import call
 from quire.client.blocking import Client
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
-from quire.codec.digest import DigestType
-from quire.codec.frames import Buffer
+from quire.codec.entry.digest import DigestType
+from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
 from quire.streams.object_format import CHUNK_BYTES_DEFAULT, ObjectInfo
 from quire.streams.object_reader import ObjectReader

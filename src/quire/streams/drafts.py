@@ -11,9 +11,9 @@ import asyncio
 from collections.abc import Sequence
 from itertools import accumulate
 
-from quire.codec.dlsn import DLSN
-from quire.codec.frames import Buffer
-from quire.codec.record import HEAD_BYTES
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.record import HEAD_BYTES
+from quire.codec.wire.v2 import Buffer
 
 
 class Draft:

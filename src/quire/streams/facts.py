@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError
 from quire.streams.positions import oldest_position, search_segment
 from quire.streams.records import decode, read_entries

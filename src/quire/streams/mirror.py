@@ -22,8 +22,8 @@ from contextlib import aclosing
 from typing import Any, TypeVar
 
 from quire.client import LedgerReader
-from quire.codec.entry import EntryRun
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.entry.entry import EntryRun
 from quire.errors import (
     BookieError,
     LedgerError,

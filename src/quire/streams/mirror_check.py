@@ -16,8 +16,8 @@ from dataclasses import replace
 from typing import Any
 
 from quire.client import Client
-from quire.codec.stream_format import UNASSIGNED_SEQUENCE_ID
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataError,
     NoSuchKeyError,

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_format import MAX_POSITION
-from quire.codec.stream_segment import Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_POSITION
+from quire.codec.distributedlog.segment import Truncation
 from quire.streams.facts import segment_facts
 from quire.streams.mirror import Mirror
 

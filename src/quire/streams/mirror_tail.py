@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.client import LedgerWriter
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams.records import decode
 
 

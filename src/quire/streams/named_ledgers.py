@@ -17,8 +17,8 @@ from quire._runtime.units import counted
 from quire.client import Client
 from quire.client.datasets import HEADS as DATASETS
 from quire.client.datasets import Datasets
-from quire.codec.stream_name import PARTITION, StreamPaths, decode_number, is_reserved
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.name import PARTITION, StreamPaths, decode_number, is_reserved
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataDeniedError,
     MetadataError,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.codec.stream_control import check_token
-from quire.codec.stream_name import stream_name
+from quire.codec.distributedlog.control_record import check_token
+from quire.codec.distributedlog.name import stream_name
 from quire.streams.published import check_key_name
 from quire.streams.subscriptions import check_subscription_name
 

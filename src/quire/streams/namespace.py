@@ -13,10 +13,10 @@ from typing import Any
 
 from quire._runtime.tasks import TaskSet, each
 from quire.client import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_binding import NamespaceBinding
-from quire.codec.stream_name import StreamPaths, is_reserved, stream_name
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.binding import NamespaceBinding
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.name import StreamPaths, is_reserved, stream_name
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     MetadataURIError,
     NoSuchKeyError,

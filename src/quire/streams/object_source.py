@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterable
 
-from quire.codec.frames import Buffer
+from quire.codec.wire.v2 import Buffer
 
 Source = Buffer | AsyncIterable[Buffer]
 """What an object is made of. A buffer must not change until `put` has returned; the buffers of an

@@ -39,8 +39,8 @@ from quire.client import Client, LedgerWriter
 from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAULT_WRITE_QUORUM
 from quire.client.skipped import NAMED_MAX, Skipped, log_skipped
 from quire.client.swap import swap
-from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     MetadataError,
     MetadataUnavailableError,

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.client.skipped import Skipped, log_skipped
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.stream_name import PARTITION
+from quire.codec.distributedlog.name import PARTITION
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import (
     LedgerError,
     MetadataError,

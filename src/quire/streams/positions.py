@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from quire.client import Client, LedgerReader
-from quire.codec.dlsn import DLSN, INITIAL_DLSN
-from quire.codec.record import Records
-from quire.codec.stream_control import CreationTime, decode_control
-from quire.codec.stream_format import StreamFormatError
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.control_record import CreationTime, decode_control
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.record import Records
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.records import read_entries
 

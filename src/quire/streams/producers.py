@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from quire.client import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.record import RecordFlag, Records
-from quire.codec.stream_control import (
+from quire.codec.distributedlog.control_record import (
     FencingToken,
     ProducerMark,
     Producers,
@@ -21,7 +19,9 @@ from quire.codec.stream_control import (
     decode_control,
     encode_control,
 )
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.record import RecordFlag, Records
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams.records import read_entries
 

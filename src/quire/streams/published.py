@@ -23,7 +23,7 @@ from typing import Any
 from urllib.parse import quote, unquote
 
 from quire._runtime.tasks import each
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import MetadataError, NoSuchKeyError, UsageError
 from quire.metadata.tree import Create, Operation, Put
 from quire.streams.stream_metadata import StreamMetadata

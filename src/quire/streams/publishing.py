@@ -26,7 +26,7 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchKeyError,

@@ -15,10 +15,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import aclosing
 
 from quire.client import Client, LedgerReader
-from quire.codec.dlsn import DLSN
-from quire.codec.entry import EntryRun
-from quire.codec.stream_format import MAX_TXID
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.entry.entry import EntryRun
 from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
 from quire.streams.positions import EARLIEST, Start, find, oldest_position
 from quire.streams.records import Gap, Record, RecordBatch, decode

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from quire.client import LedgerReader
-from quire.codec.dlsn import DLSN
-from quire.codec.record import Records, decode_entry
-from quire.codec.stream_format import StreamFormatError
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.record import Records, decode_entry
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import StreamDamagedError
 
 

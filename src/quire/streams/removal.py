@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from quire.client import Client
-from quire.codec.stream_segment import StreamSegment, parse_segment_name
+from quire.codec.distributedlog.segment import StreamSegment, parse_segment_name
 from quire.errors import (
     LedgerError,
     MetadataUnavailableError,

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from quire.client import Client, LedgerWriter
-from quire.codec.compression import Compression
-from quire.codec.frames import Buffer
-from quire.codec.record import entry_ends
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.record import entry_ends
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.wire.v2 import Buffer
 from quire.errors import TxidOrderError
 from quire.streams.drafts import Draft
 from quire.streams.segment_writer import SegmentWriter

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from types import TracebackType
 
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.streams.stream_metadata import StreamMetadata
 
 LIST_AGAIN_S = 30.0

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections import deque
 
 from quire.client import LedgerWriter
-from quire.codec.compression import Compression
-from quire.codec.dlsn import DLSN
-from quire.codec.envelope import wrap
-from quire.codec.frames import Buffer
-from quire.codec.record import CONTROL_PAYLOAD, control_record, encode_records, end_of_stream_record
-from quire.codec.stream_format import MAX_TXID
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.envelope import wrap
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.record import (
+    CONTROL_PAYLOAD,
+    control_record,
+    encode_records,
+    end_of_stream_record,
+)
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.wire.v2 import Buffer
 from quire.streams.drafts import Draft
 
 

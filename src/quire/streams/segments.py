@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, LedgerWriter
-from quire.codec.compression import Compression
-from quire.codec.stream_format import MAX_TXID
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import NoSuchLedgerError, QuireError, StreamFencedError, StreamQuotaError
 from quire.streams.drafts import Draft
 from quire.streams.lock import StreamLock

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
-from quire.codec.digest import DigestType
+from quire.codec.entry.digest import DigestType
 from quire.errors import MetadataError, UsageError
 
 FORMAT_KEY = "quire"

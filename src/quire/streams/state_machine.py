@@ -22,8 +22,8 @@ from types import TracebackType
 from typing import Generic, Protocol, Self, TypeVar
 
 from quire._runtime.tasks import TaskSet
-from quire.codec.dlsn import DLSN, INITIAL_DLSN
-from quire.codec.stream_name import stream_name
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.name import stream_name
 from quire.errors import (
     NoSuchObjectError,
     ObjectDamagedError,

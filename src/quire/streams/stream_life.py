@@ -17,7 +17,7 @@ import itertools
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from quire.codec.stream_name import StreamPaths
+from quire.codec.distributedlog.name import StreamPaths
 from quire.errors import NoSuchKeyError, NotEmptyError, VersionConflictError
 from quire.metadata.base import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree

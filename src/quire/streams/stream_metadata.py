@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.tasks import each
-from quire.codec.stream_format import FIRST_LSSN
-from quire.codec.stream_name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
-from quire.codec.stream_segment import (
+from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
+from quire.codec.distributedlog.segment import (
     StreamSegment,
     completed_name,
     in_progress_name,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_format import StreamFormatError
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import (
     KeyExistsError,
     MetadataDeniedError,

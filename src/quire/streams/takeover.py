@@ -12,8 +12,8 @@ import logging
 from dataclasses import dataclass, field
 
 from quire.client import Client, LedgerReader
-from quire.codec.stream_format import MAX_POSITION, MAX_TXID
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.limits import MAX_POSITION, MAX_TXID
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StreamEndedError
 from quire.streams.producers import Marks, read_marks
 from quire.streams.records import read_entries

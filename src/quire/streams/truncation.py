@@ -13,8 +13,8 @@ from itertools import takewhile
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import (
     MetadataUnavailableError,
     NoSuchKeyError,

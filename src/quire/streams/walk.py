@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Iterable
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.codec.stream_name import PARTITION, is_reserved
+from quire.codec.distributedlog.name import PARTITION, is_reserved
 from quire.errors import MetadataDeniedError, NoSuchKeyError
 from quire.metadata.tree import Tree
 from quire.metadata.uri import VALUES_ROOT

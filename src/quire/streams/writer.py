@@ -16,11 +16,11 @@ from typing import Self
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
-from quire.codec.dlsn import DLSN, INVALID_DLSN
-from quire.codec.frames import Buffer
-from quire.codec.record import MAX_PAYLOAD_BYTES, entry_ends
-from quire.codec.stream_control import CreationTime, FencingToken, encode_control
-from quire.codec.stream_format import MAX_USER_TXID
+from quire.codec.distributedlog.control_record import CreationTime, FencingToken, encode_control
+from quire.codec.distributedlog.dlsn import DLSN, INVALID_DLSN
+from quire.codec.distributedlog.limits import MAX_USER_TXID
+from quire.codec.distributedlog.record import MAX_PAYLOAD_BYTES, entry_ends
+from quire.codec.wire.v2 import Buffer
 from quire.errors import (
     RecordTooLargeError,
     StreamClosedError,

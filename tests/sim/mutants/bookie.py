@@ -12,8 +12,8 @@ from quire.bookie.announcement import Announcement
 from quire.bookie.intake import Intake
 from quire.bookie.protocol_v3 import RequestsV3
 from quire.bookie.service import BookieService
-from quire.codec.frames import Code
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
+from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError
 from quire.metadata.base import LedgerRange
 from quire.metadata.memory import MemoryStore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.codec import index_cache_format
+from quire.codec.log import index_cache as index_cache_format
 from quire.storage import index_cache
 from quire.storage.index_cache import CachedIndex, Snapshot
 from quire.storage.recovery import Recovery

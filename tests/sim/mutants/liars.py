@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from quire.client.read_engine import ReadEngine
-from quire.codec import entry
-from quire.codec.entry import EntryCodec
+from quire.codec.entry import entry
+from quire.codec.entry.entry import EntryCodec
 from quire.core.recovery import Doubt, RecoveryVotes
 from tests.sim.mutants.mutant import edit, mutant
 

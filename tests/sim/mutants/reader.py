@@ -8,8 +8,8 @@ from quire.client.follow import Feed, Follower
 from quire.client.hedge import Hedge
 from quire.client.ledger_view import LedgerView
 from quire.client.tail import Tail
-from quire.codec import entry
-from quire.codec.entry import EntryCodec
+from quire.codec.entry import entry
+from quire.codec.entry.entry import EntryCodec
 from tests.sim.mutants.mutant import edit, mutant
 
 

@@ -9,7 +9,7 @@ import pytest
 from quire.client import last_confirmed
 from quire.client import recovery as module
 from quire.client.recovery import Recovery
-from quire.codec.frames import Flag
+from quire.codec.wire.v2 import Flag
 from quire.core import recovery as core
 from quire.metadata.update import update_ledger
 from tests.sim.mutants.mutant import edit, mutant

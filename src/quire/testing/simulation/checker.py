@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from quire.bookie.server import Bookie
-from quire.codec.frames import Buffer
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.node import SimTask

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
-from quire.codec.frame_runs import Entries
-from quire.codec.frames import Buffer
+from quire.codec.entry.frame_runs import Entries
+from quire.codec.wire.v2 import Buffer
 from quire.errors import StorageError
 from quire.storage.batch import Batch, Run
 from quire.storage.early_reads import EarlyReads

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 
-from quire.codec.frames import ADD_HEAD, VERSION, frame_bounds
+from quire.codec.wire.v2 import ADD_HEAD, VERSION, frame_bounds
 
 FLIPPED_FRAMES = 0.2
 

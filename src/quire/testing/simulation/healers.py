@@ -14,8 +14,8 @@ from weakref import WeakKeyDictionary
 
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
-from quire.codec.underreplication import (
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.underreplication import (
     ELECTION,
     LEDGERS,
     Holder,

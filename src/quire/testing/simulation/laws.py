@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from quire.codec.ledger_metadata import LedgerMetadata, LedgerState
+from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.quorum import write_set
 
 

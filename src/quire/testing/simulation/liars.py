@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from quire.bookie.server import Bookie
 from quire.client import Client
 from quire.client.quarantine import PROVEN
-from quire.codec.digest import DigestType
-from quire.codec.entry import META, EntryCodec
-from quire.codec.frames import Buffer
+from quire.codec.entry.digest import DigestType
+from quire.codec.entry.entry import META, EntryCodec
+from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
 from quire.storage.batch import Batch
 from quire.storage.signals import NoEntry

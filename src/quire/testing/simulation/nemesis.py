@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory import MemoryStore

@@ -14,7 +14,7 @@ from typing import Any
 
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments, stored_by
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory import MemoryStore

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import PlacementConfig
 from quire.core.fragments import fragments
 from quire.core.quorum import write_set

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from quire.codec.log_footer import Trailer
-from quire.codec.log_parts import BLOCK_BYTES
+from quire.codec.log.footer import Trailer
+from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
 from quire.storage.inspect import number_of, open_segment
 from quire.storage.quarantine_record import SegmentDamage, stored_records

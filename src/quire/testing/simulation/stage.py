@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from quire.codec.entry import Entry
+from quire.codec.entry.entry import Entry
 from quire.errors import NoSuchEntryError, NoSuchLedgerError, QuireError
 from quire.testing.simulation.checker import Checker
 from quire.testing.simulation.history import History, payload

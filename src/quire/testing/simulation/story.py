@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.testing.loop import START_TIME_S
 from quire.testing.simulation.faults import Fault
 from quire.testing.simulation.history import History, Record

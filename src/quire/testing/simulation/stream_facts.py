@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from quire.codec.dlsn import DLSN, INITIAL_DLSN
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.testing.simulation.stream_plans import StreamPlan
 
 PAYLOAD_REPETITIONS = (1, 1, 3, 20, 200)

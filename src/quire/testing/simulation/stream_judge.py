@@ -9,9 +9,9 @@ import asyncio
 from collections.abc import Callable
 
 from quire.client import Client
-from quire.codec.dlsn import INITIAL_DLSN
-from quire.codec.stream_name import StreamPaths
-from quire.codec.stream_segment import StreamSegment
+from quire.codec.distributedlog.dlsn import INITIAL_DLSN
+from quire.codec.distributedlog.name import StreamPaths
+from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import StreamConditionError, StreamEndedError
 from quire.streams import Gap, Namespace, Record, StreamWriter
 from quire.streams.orphans import delete_orphans, find_orphans

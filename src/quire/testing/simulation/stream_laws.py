@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from quire.codec.dlsn import DLSN, INITIAL_DLSN
-from quire.codec.stream_segment import StreamSegment, Truncation
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.testing.simulation.stream_facts import Handle, Seen, Sent, StreamFacts, producer_of
 
 # -- when a writer is told that a record is acknowledged ----------------------------------------

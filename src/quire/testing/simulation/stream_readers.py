@@ -7,7 +7,7 @@ import random
 from contextlib import aclosing
 
 from quire.client import Client
-from quire.codec.dlsn import DLSN, INITIAL_DLSN
+from quire.codec.distributedlog.dlsn import DLSN, INITIAL_DLSN
 from quire.errors import NoSuchStreamError, QuireError, StreamGapError
 from quire.streams import (
     EARLIEST,

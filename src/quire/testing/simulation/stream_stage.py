@@ -7,10 +7,10 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 from quire.client import Client
-from quire.codec.dlsn import DLSN
-from quire.codec.ledger_metadata import LedgerMetadata
-from quire.codec.stream_name import PARTITION, StreamPaths
-from quire.codec.stream_segment import StreamSegment, Truncation, parse_segment_name
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.name import PARTITION, StreamPaths
+from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
 from quire.metadata.memory_nodes import Change
 from quire.streams import Namespace, Record

@@ -8,7 +8,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from quire.client import Client
-from quire.codec.dlsn import DLSN
+from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import (
     NoSuchStreamError,
     QuireError,

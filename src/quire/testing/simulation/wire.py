@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from struct import error as StructError
 from typing import NamedTuple
 
-from quire.codec import frames, v3
-from quire.codec.entry import LAC_PACKET, META, META_BYTES
-from quire.codec.frames import LAST_ENTRY, LENGTH, MAX_FRAME_BYTES, Buffer, Code, Flag, Opcode
-from quire.codec.messages_pb2 import AddRequest, ReadRequest
+from quire.codec.entry.entry import LAC_PACKET, META, META_BYTES
+from quire.codec.wire import v2 as frames
+from quire.codec.wire import v3
+from quire.codec.wire.messages_pb2 import AddRequest, ReadRequest
+from quire.codec.wire.v2 import LAST_ENTRY, LENGTH, MAX_FRAME_BYTES, Buffer, Code, Flag, Opcode
 from quire.testing.transport import End
 
 LAST = "the last entry"

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from quire.bookie.server import Address, Bookie
 from quire.client import Client
-from quire.codec.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import BookieConfig, ClientConfig, PlacementConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.metadata.base import Versioned

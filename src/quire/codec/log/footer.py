@@ -67,9 +67,9 @@ from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import NamedTuple
 
-from quire.codec.digest import crc32c
-from quire.codec.log_group import RunLike, head_bytes_of
-from quire.codec.log_parts import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.group import RunLike, head_bytes_of
+from quire.codec.log.state_records import (
     BLOCK_BYTES,
     Buffer,
     FormatError,

@@ -26,9 +26,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.codec._protobuf_text import parse_text, quote
-from quire.codec._protobuf_wire import int64, int_field, read_fields
-from quire.codec.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.protobuf_text import parse_text, quote
+from quire.codec.protobuf_wire import int64, int_field, read_fields
 
 LEDGERS = "ledgers"
 LOCKS = "locks"

@@ -24,7 +24,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from quire.codec._protobuf_wire import bytes_field, int32, int_field, read_fields, text_field
+from quire.codec.protobuf_wire import bytes_field, int32, int_field, read_fields, text_field
 from quire.errors import MetadataError, UsageError
 
 RPC_PROTOCOL = "bookie-rpc"

@@ -11,10 +11,9 @@ from functools import lru_cache
 
 from google.protobuf.message import DecodeError
 
-from quire.codec import messages_pb2 as messages
-from quire.codec._protobuf_wire import encode_varint
-from quire.codec.frames import LENGTH, Buffer, Code
-from quire.codec.messages_pb2 import (
+from quire.codec.protobuf_wire import encode_varint
+from quire.codec.wire import messages_pb2 as messages
+from quire.codec.wire.messages_pb2 import (
     AddRequest,
     AuthMessage,
     BKPacketHeader,
@@ -28,6 +27,7 @@ from quire.codec.messages_pb2 import (
     StartTLSRequest,
     WriteLacRequest,
 )
+from quire.codec.wire.v2 import LENGTH, Buffer, Code
 
 FIRST_BYTE = 0x0A
 """With it begins every v3 request of a client; it is no version of protocol v2."""

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import overload
 
-from quire.codec.frames import FRAME_HEADER_BYTES, LENGTH, Buffer, pack_entries
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES, LENGTH, Buffer, pack_entries
 
 FRAMES_AT_ONCE = 64
 """Unpacked by one call: an object for each entry is what packing costs, and these are not there

@@ -14,9 +14,15 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 
-from quire.codec.compression import CODEC_BITS, Compression, check_lengths, compress, expand
-from quire.codec.digest import Buffer
-from quire.codec.stream_format import MAX_ENTRY_BYTES, MAX_EXPANDED_BYTES, StreamFormatError
+from quire.codec.distributedlog.compression import (
+    CODEC_BITS,
+    Compression,
+    check_lengths,
+    compress,
+    expand,
+)
+from quire.codec.distributedlog.limits import MAX_ENTRY_BYTES, MAX_EXPANDED_BYTES, StreamFormatError
+from quire.codec.entry.digest import Buffer
 from quire.errors import UsageError
 
 VERSION = 1

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from sys import byteorder
 
-from quire.codec.table import pack_rows, unpack_rows
+from quire.codec.packed_rows import pack_rows, unpack_rows
 
 Buffer = bytes | bytearray | memoryview
 

@@ -36,8 +36,8 @@ import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from quire.codec.digest import crc32c
-from quire.codec.log_parts import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.state_records import (
     BLOCK_BYTES,
     MAX_TABLE_BYTES,
     Buffer,

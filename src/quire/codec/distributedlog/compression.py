@@ -15,8 +15,8 @@ import enum
 from collections.abc import Callable
 from functools import lru_cache
 
-from quire.codec.digest import Buffer
-from quire.codec.stream_format import StreamFormatError
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.entry.digest import Buffer
 from quire.errors import UsageError
 
 CODEC_BITS = 0b11

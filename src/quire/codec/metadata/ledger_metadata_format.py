@@ -18,8 +18,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from quire.codec._protobuf_text import TextMessage, parse_text, quote
-from quire.codec._protobuf_wire import (
+from quire.codec.entry.digest import DigestType
+from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Segment
+from quire.codec.metadata.protobuf_text import TextMessage, parse_text, quote
+from quire.codec.protobuf_wire import (
     bytes_field,
     decode_varint,
     encode_varint,
@@ -29,8 +31,6 @@ from quire.codec._protobuf_wire import (
     read_fields,
     text_field,
 )
-from quire.codec.digest import DigestType
-from quire.codec.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState, Segment
 from quire.errors import UnreadableMetadataError, UsageError
 
 _HEADER = b"BookieMetadataFormatVersion\t"

@@ -17,8 +17,8 @@ import struct
 from base64 import b64decode, b64encode
 from typing import NamedTuple
 
-from quire.codec.digest import Buffer
-from quire.codec.stream_format import FIRST_LSSN, UNASSIGNED_LSSN, StreamFormatError
+from quire.codec.distributedlog.limits import FIRST_LSSN, UNASSIGNED_LSSN, StreamFormatError
+from quire.codec.entry.digest import Buffer
 
 VERSION = 1
 V1 = struct.Struct(">bqqq")  # version, segment, entry, slot

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
-from quire.codec.digest import DigestType
+from quire.codec.entry.digest import DigestType
 
 NO_ENTRY = -1
 CURRENT_FORMAT = 3

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.codec.digest import crc32c_of
+from quire.codec.entry.digest import crc32c_of
 
 Buffer = bytes | bytearray | memoryview
 

@@ -47,9 +47,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
-from quire.codec.digest import crc32c
-from quire.codec.frames import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
-from quire.codec.log_parts import (
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.state_records import (
     BLOCK_BYTES,
     MAX_TABLE_BYTES,
     Buffer,
@@ -63,7 +62,8 @@ from quire.codec.log_parts import (
     from_little,
     little,
 )
-from quire.codec.table import pack_rows
+from quire.codec.packed_rows import pack_rows
+from quire.codec.wire.v2 import BATCH_ENTRY_OVERHEAD_BYTES, FRAME_HEADER_BYTES
 
 BARE_HEAD_BYTES = BATCH_ENTRY_OVERHEAD_BYTES
 """Before the entry in a bare frame."""

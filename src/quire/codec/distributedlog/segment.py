@@ -38,8 +38,8 @@ import enum
 import re
 from dataclasses import dataclass, replace
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_format import (
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import (
     INVALID_TXID,
     MAX_POSITION,
     UNASSIGNED_LSSN,

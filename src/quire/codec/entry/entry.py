@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
 
-from quire.codec.digest import (
+from quire.codec.entry.digest import (
     DIGEST_SIZE_BYTES,
     Buffer,
     DigestType,
@@ -24,7 +24,8 @@ from quire.codec.digest import (
     digester,
     digests_of,
 )
-from quire.codec.frames import (
+from quire.codec.packed_rows import pack_rows, unpack_rows
+from quire.codec.wire.v2 import (
     ADD_PREFIX,
     FRAME_HEADER_BYTES,
     LENGTH,
@@ -32,7 +33,6 @@ from quire.codec.frames import (
     Opcode,
     header_word,
 )
-from quire.codec.table import pack_rows, unpack_rows
 
 _META_ROW = "qqqq"  # ledger, entry, last add confirmed, ledger length
 META = struct.Struct(f">{_META_ROW}")

@@ -30,8 +30,8 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from quire.codec._tjson import BOOL, I64, TEXT, Value, read_struct, write_struct
-from quire.codec.stream_format import FIRST_LSSN
+from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.tjson import BOOL, I64, TEXT, Value, read_struct, write_struct
 from quire.errors import MetadataError, MetadataURIError
 
 _VERSION = "1"

@@ -19,9 +19,9 @@ from functools import lru_cache
 from operator import lt
 from typing import NamedTuple
 
-from quire.codec._protobuf_wire import WireError, decode_varint, int64
-from quire.codec.frames import KEY_BYTES, LENGTH
-from quire.codec.v3 import status_varint
+from quire.codec.protobuf_wire import WireError, decode_varint, int64
+from quire.codec.wire.v2 import KEY_BYTES, LENGTH
+from quire.codec.wire.v3 import status_varint
 
 _HEADER = b"\x08\x03\x10\x02\x18"  # version 3, operation ADD, txnId follows
 _ADD_TAG = b"\xaa\x06"

@@ -55,9 +55,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from quire.codec.digest import crc32c
-from quire.codec.log_footer import TRAILER_BYTES
-from quire.codec.log_parts import Buffer, FormatError, from_little, little
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import TRAILER_BYTES
+from quire.codec.log.state_records import Buffer, FormatError, from_little, little
 
 VERSION = 1
 HEAD, SEGMENT, DEAD, LEDGERS, END = b"HEAD", b"SEGM", b"DEAD", b"LEDG", b"ENDS"

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from quire.codec._protobuf_text import parse_text, quote
+from quire.codec.metadata.protobuf_text import parse_text, quote
 from quire.errors import CookieError
 
 LAYOUT_VERSION = 5

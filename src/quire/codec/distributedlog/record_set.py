@@ -17,9 +17,15 @@ import struct
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from quire.codec.compression import CODEC_BITS, Compression, check_lengths, compress, expand
-from quire.codec.digest import Buffer
-from quire.codec.stream_format import MAX_ENTRY_BYTES, StreamFormatError
+from quire.codec.distributedlog.compression import (
+    CODEC_BITS,
+    Compression,
+    check_lengths,
+    compress,
+    expand,
+)
+from quire.codec.distributedlog.limits import MAX_ENTRY_BYTES, StreamFormatError
+from quire.codec.entry.digest import Buffer
 from quire.errors import UsageError
 
 VERSION = 0x1000

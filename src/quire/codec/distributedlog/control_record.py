@@ -23,8 +23,8 @@ import struct
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from quire.codec.dlsn import DLSN
-from quire.codec.stream_format import StreamFormatError
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
 from quire.errors import UsageError
 
 OURS = b"quire:"

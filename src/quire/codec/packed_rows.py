@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from quire.codec.digest import Buffer
+from quire.codec.entry.digest import Buffer
 
 ROWS_MAX = 128
 """In one call: what `struct` keeps of so many rows of four fields takes 16 KB."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from quire.codec import ledger_path
-from quire.codec.ledger_path import LedgerManager
+from quire.codec.metadata import ledger_path
+from quire.codec.metadata.ledger_path import LedgerManager
 from quire.errors import MetadataError
 
 FORMAT_VERSION = 2

@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.codec._protobuf_wire import encode_varint
-from quire.codec.digest import DIGEST_SIZE_BYTES, DigestType
-from quire.codec.entry import META, META_BYTES, EntryCodec
-from quire.codec.frames import LENGTH, MAX_FRAME_BYTES, Buffer
+from quire.codec.entry.digest import DIGEST_SIZE_BYTES, DigestType
+from quire.codec.entry.entry import META, META_BYTES, EntryCodec
+from quire.codec.protobuf_wire import encode_varint
+from quire.codec.wire.v2 import LENGTH, MAX_FRAME_BYTES, Buffer
 
 _ADD_HEADER = b"\x08\x03\x10\x02\x18"  # version 3, operation ADD, and the tag of the transaction
 _ADD_TAG = encode_varint(101 << 3 | 2)

@@ -19,10 +19,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, compress
 
-from quire.codec.digest import Buffer
-from quire.codec.envelope import MAX_BODY_BYTES, unwrap
-from quire.codec.record_set import member_bounds, member_count
-from quire.codec.stream_format import (
+from quire.codec.distributedlog.envelope import MAX_BODY_BYTES, unwrap
+from quire.codec.distributedlog.limits import (
     MAX_EXPANDED_BYTES,
     MAX_POSITION,
     MAX_RECORD_BYTES,
@@ -30,6 +28,8 @@ from quire.codec.stream_format import (
     MAX_USER_TXID,
     StreamFormatError,
 )
+from quire.codec.distributedlog.record_set import member_bounds, member_count
+from quire.codec.entry.digest import Buffer
 from quire.errors import UsageError
 
 HEAD = struct.Struct(">qqi")  # metadata, txid, payload length

@@ -1,0 +1,4 @@
+"""DistributedLog's formats: records, segments, names and positions of streams.
+
+Start with `record`.
+"""
