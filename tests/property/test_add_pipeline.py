@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quire.codec.wire.v2 import add_request
-from quire.core.add_pipeline import AddPipeline, Block
-from quire.core.quorum import stripe, write_set
+from quire.core.append.pipeline import AddPipeline, Block
+from quire.core.append.quorum import stripe, write_set
 
 KEY = bytes(20)
 

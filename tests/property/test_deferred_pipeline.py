@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from quire.codec.wire.v2 import add_request
-from quire.core.add_pipeline import Block
-from quire.core.deferred_pipeline import DeferredPipeline
-from quire.core.quorum import write_set
+from quire.core.append.deferred_pipeline import DeferredPipeline
+from quire.core.append.pipeline import Block
+from quire.core.append.quorum import write_set
 
 KEY = bytes(20)
 

@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import AddEncoder, EntryCodec
-from quire.core.add_pipeline import AddPipeline, Block
-from quire.core.sheaf import Sheaf
+from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.pipeline import AddPipeline, Block
 
 LEDGERS = 4
 MEMBERS = 3

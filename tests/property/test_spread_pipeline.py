@@ -5,9 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.core.add_pipeline import AddPipeline, Block
-from quire.core.quorum import stripe, write_set
-from quire.core.spread_pipeline import SpreadPipeline
+from quire.core.append.pipeline import AddPipeline, Block
+from quire.core.append.quorum import stripe, write_set
+from quire.core.append.spread_pipeline import SpreadPipeline
 
 SHAPES = [(3, 3, 2), (3, 2, 2), (5, 3, 2), (4, 4, 2), (4, 2, 1), (6, 3, 1), (1, 1, 1)]
 ENTRIES_MAX = 14

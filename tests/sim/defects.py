@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from quire.client.recovery import Recovery
-from quire.core.add_pipeline import AddPipeline
+from quire.core.append.pipeline import AddPipeline
 from quire.testing.simulation import Plan, run_plan
 
 SEEDS = 40

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from quire.client import turns
-from quire.core import add_pipeline
-from quire.core.add_pipeline import AddPipeline
-from quire.core.sheaf import Sheaf
+from quire.core.append import pipeline as add_pipeline
+from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.pipeline import AddPipeline
 from quire.testing.simulation import simulate, writers
 from tests.sim.mutants.mutant import edit
 

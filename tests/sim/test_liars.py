@@ -28,7 +28,7 @@ from quire.codec.wire.v2 import (
     frame_bounds,
     read_response,
 )
-from quire.core.quorum import negatives_needed
+from quire.core.append.quorum import negatives_needed
 from quire.core.recovery import Doubt, RecoveryVotes
 from quire.errors import LedgerClosedError, LedgerFencedError, QuireError, ReadError, RecoveryError
 from quire.testing.simulation.world import World

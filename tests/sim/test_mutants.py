@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from quire.core import quorum
-from quire.core.add_pipeline import AddPipeline
+from quire.core.append import quorum
+from quire.core.append.pipeline import AddPipeline
 from quire.testing.simulation import WORKLOADS
 from tests.sim.mutants import MUTANTS, ROOMS, Mutant, applied, kill
 from tests.sim.mutants.mutant import edit
@@ -137,7 +137,7 @@ def test_a_mutant_that_does_not_fit_leaves_the_table_alone(
 
 def test_an_edit_keeps_super_and_reaches_every_module() -> None:
     from quire.core import recovery
-    from quire.core.deferred_pipeline import DeferredPipeline
+    from quire.core.append.deferred_pipeline import DeferredPipeline
 
     with pytest.MonkeyPatch.context() as patch:
         edit(patch, DeferredPipeline, "restart", ("self.generation += 1", "self.generation += 7"))

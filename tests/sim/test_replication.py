@@ -15,8 +15,8 @@ import pytest
 
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState
+from quire.core.append.quorum import write_set
 from quire.core.fragments import stored_by
-from quire.core.quorum import write_set
 from quire.core.replicas import Bad, Copies
 from quire.errors import QuireError
 from quire.replication import (

@@ -24,7 +24,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag, Opcode
 from quire.config import ClientConfig
-from quire.core.quorum import write_set
+from quire.core.append.quorum import write_set
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
 from quire.metadata.base import BookieAddress, Registration
 from quire.metadata.memory import MemoryStore

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from quire.codec.wire.v2 import add_request
-from quire.core.add_pipeline import Block
-from quire.core.deferred_pipeline import DeferredPipeline
+from quire.core.append.deferred_pipeline import DeferredPipeline
+from quire.core.append.pipeline import Block
 
 
 def pushed(pipeline: DeferredPipeline, count: int) -> None:

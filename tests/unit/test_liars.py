@@ -14,7 +14,7 @@ import pytest
 
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState
-from quire.core.quorum import covered, write_set
+from quire.core.append.quorum import covered, write_set
 from quire.core.recovery import Doubt, RecoveryVotes, Verdict
 from quire.errors import NoSuchEntryError, ReadError, RecoveryError, UsageError
 from tests.support.fake_bookies import (

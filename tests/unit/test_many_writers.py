@@ -24,7 +24,7 @@ from quire.client.turns import Turns
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response, frame_bounds
 from quire.config import ClientConfig
-from quire.core.add_pipeline import AddPipeline, Block
+from quire.core.append.pipeline import AddPipeline, Block
 from quire.errors import LedgerClosedError, WriteError
 from quire.metadata.base import BookieAddress
 from quire.metadata.memory import MemoryStore

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from quire.config import PlacementConfig
+from quire.core.append.quorum import write_set
 from quire.core.placement import (
     POLICIES,
     Level,
@@ -33,7 +34,6 @@ from quire.core.placement.tables import (
     with_location,
 )
 from quire.core.placement.words import situation
-from quire.core.quorum import write_set
 from quire.errors import UsageError
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "metadata.json").read_text())

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from quire.core.quorum import bearable, covered, negatives_needed, stripe, write_set
+from quire.core.append.quorum import bearable, covered, negatives_needed, stripe, write_set
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "metadata.json").read_text())
 

@@ -11,7 +11,7 @@ import pytest
 from quire.client import LedgerWriter
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import Code
-from quire.core.add_pipeline import AddPipeline, Block
+from quire.core.append.pipeline import AddPipeline, Block
 from quire.errors import (
     AddQuorumTimeoutError,
     LedgerClosedError,

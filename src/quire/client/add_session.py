@@ -29,10 +29,10 @@ from quire.client.turns import Route
 from quire.codec.entry.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
-from quire.core.add_pipeline import AddPipeline, Block
+from quire.core.append.pipeline import AddPipeline, Block
+from quire.core.append.quorum import bearable
+from quire.core.append.spread_pipeline import SpreadPipeline
 from quire.core.placement import Wanted
-from quire.core.quorum import bearable
-from quire.core.spread_pipeline import SpreadPipeline
 from quire.errors import (
     BookieTimeoutError,
     EntryTooLargeError,

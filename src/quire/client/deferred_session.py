@@ -20,7 +20,7 @@ from quire.client.replacement import ChangeEnsemble
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.config import ClientConfig
-from quire.core.deferred_pipeline import DeferredPipeline
+from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.errors import BookieTimeoutError, QuireError
 from quire.net.control import ControlChannel
 

@@ -24,7 +24,7 @@ from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_b
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH
 from quire.config import ClientConfig
-from quire.core.quorum import stripe, write_set
+from quire.core.append.quorum import stripe, write_set
 from quire.core.recovery import NO_DOUBT, Doubt, EntryVotes
 from quire.errors import (
     BookieTimeoutError,

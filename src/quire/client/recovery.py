@@ -28,7 +28,7 @@ from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_b
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, LENGTH, MAX_FRAME_BYTES, Flag
 from quire.config import ClientConfig
-from quire.core.quorum import stripe
+from quire.core.append.quorum import stripe
 from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
 from quire.metadata.base import MetadataStore, Versioned

@@ -13,7 +13,7 @@ from weakref import WeakValueDictionary
 
 from quire.client.metrics import ClientCounters
 from quire.codec.wire.v2 import Buffer
-from quire.core.sheaf import Sheaf
+from quire.core.append.coalesced_adds import Sheaf
 from quire.net.link import Link
 
 SHEAF_ROWS_MIN = 2

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
-from quire.core.quorum import in_write_set, stripe
+from quire.core.append.quorum import in_write_set, stripe
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import enum
 from collections.abc import Collection, Hashable, Mapping
 from dataclasses import dataclass, field
 
-from quire.core.quorum import covered, negatives_needed, write_set
+from quire.core.append.quorum import covered, negatives_needed, write_set
 
 
 @dataclass(frozen=True, slots=True)

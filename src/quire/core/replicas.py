@@ -23,8 +23,8 @@ from dataclasses import dataclass
 
 from quire.codec.entry.digest import crc32c, crc32c_of
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, last_stored, next_stored
-from quire.core.quorum import write_set
 
 BLOCK_ENTRIES = 4_096
 """Of one sum. Blocks begin at multiples of it."""

@@ -10,7 +10,7 @@ from typing import Any
 from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
-from quire.core.quorum import write_set
+from quire.core.append.quorum import write_set
 from quire.metadata.unreadable import Unread, read_or_skip
 
 PAGE_LEDGERS = 256

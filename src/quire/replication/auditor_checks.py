@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.core.append.quorum import in_write_set
 from quire.core.fragments import Fragment, last_stored, next_stored, stored_count
-from quire.core.quorum import in_write_set
 from quire.core.replicas import Bad
 from quire.errors import NoSuchEntryError, NoSuchLedgerError, QuireError
 from quire.replication.opened import OpenedLedger, open_for_repair

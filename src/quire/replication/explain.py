@@ -14,8 +14,8 @@ from itertools import pairwise
 from typing import Any
 
 from quire.client import Client
+from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, stored_by, stored_count
-from quire.core.quorum import write_set
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Finding, Kind, coalesced, findings
 from quire.errors import (
     BookieTimeoutError,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 
 from quire.client import Client
 from quire.codec.entry.digest import crc32c
+from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment
-from quire.core.quorum import write_set
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Copies, Kind, Summing, Sums, unlike
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger

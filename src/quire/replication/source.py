@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from quire.client import Client
-from quire.core.quorum import write_set
+from quire.core.append.quorum import write_set
 from quire.core.replicas import Copies
 from quire.errors import ReadError
 from quire.replication.opened import OpenedLedger

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from quire.client.placement import Placement
-from quire.core import placement, quorum
-from quire.core.add_pipeline import AddPipeline
+from quire.core import placement
+from quire.core.append import quorum
+from quire.core.append.pipeline import AddPipeline
 from quire.core.recovery import RecoveryVotes
 from tests.sim.mutants.mutant import edit, mutant
 

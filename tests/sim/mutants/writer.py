@@ -15,8 +15,8 @@ from quire.client.explicit_lac import ExplicitLac
 from quire.client.pool import BookiePool
 from quire.client.replacement import Replacement
 from quire.client.write_handle import WriteHandle
-from quire.core.add_pipeline import AddPipeline
-from quire.core.deferred_pipeline import DeferredPipeline
+from quire.core.append.deferred_pipeline import DeferredPipeline
+from quire.core.append.pipeline import AddPipeline
 from tests.sim.mutants.mutant import edit, mutant
 
 

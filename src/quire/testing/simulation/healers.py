@@ -23,8 +23,8 @@ from quire.codec.metadata.underreplication import (
     lock_path,
     vote_number,
 )
+from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, fragments, members, stored_by
-from quire.core.quorum import write_set
 from quire.errors import NoSuchLedgerError
 from quire.metadata.memory import MemoryStore
 from quire.metadata.memory_nodes import Change

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
-from quire.core.quorum import write_set
+from quire.core.append.quorum import write_set
 
 
 def _nothing() -> int:

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import PlacementConfig
+from quire.core.append.quorum import write_set
 from quire.core.fragments import fragments
-from quire.core.quorum import write_set
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.replication.explain import explain_ledger
 from quire.testing.simulation.stage import Stage

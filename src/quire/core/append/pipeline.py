@@ -24,8 +24,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from quire.codec.entry.entry import AddEncoder
 from quire.codec.wire.v2 import Buffer, frame_bounds
-from quire.core.quorum import in_write_set
-from quire.core.sheaf import Sheaf
+from quire.core.append.coalesced_adds import Sheaf
+from quire.core.append.quorum import in_write_set
 
 PUSHES_ALONE = 32
 """So many entries are not lent, behind one that had to be settled because the next one came: this

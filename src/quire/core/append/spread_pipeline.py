@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from quire.core.add_pipeline import AddPipeline
+from quire.core.append.pipeline import AddPipeline
 from quire.core.placement.search import windows
 
 

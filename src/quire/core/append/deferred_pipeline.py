@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from quire.core.add_pipeline import AddPipeline
+from quire.core.append.pipeline import AddPipeline
 
 
 class DeferredPipeline(AddPipeline):

@@ -24,7 +24,7 @@ from quire.codec.entry.entry import PIECES, AddEncoder
 from quire.codec.wire.v2 import Buffer, add_responses_each
 
 if TYPE_CHECKING:
-    from quire.core.add_pipeline import AddPipeline
+    from quire.core.append.pipeline import AddPipeline
 
 Row = tuple["AddPipeline", AddEncoder, int, int, int, int, Buffer]
 """An entry: pipeline, encoder, ledger, entry, LAC, length of the ledger with it, payload."""

@@ -1,0 +1,4 @@
+"""Decisions about adds: which are acknowledged, in which order, by which quorum.
+
+Start with `pipeline`.
+"""
