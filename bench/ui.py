@@ -38,7 +38,7 @@ from quire.http.run import serve_cluster
 from quire.http.security import HttpOptions
 from quire.http.server import HttpServer
 from quire.metadata import open_metadata
-from quire.metadata.base import BookieAddress, MetadataStore
+from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.metadata.tree import Create
 from quire.net.network import AsyncioNetwork
 from quire.streams import Namespace

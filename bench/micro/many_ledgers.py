@@ -31,9 +31,9 @@ from quire.admin import bench_core
 from quire.admin.bench_core import Load, Shape
 from quire.client import Client, LedgerWriter
 from quire.codec.wire.v2 import ADD_WORD, RESPONSE, add_columns, equal_frames
-from quire.metadata.base import BookieAddress
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import BookieAddress
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.net.frame_buffer import FrameBuffer, frame_size
 from quire.net.network import AsyncioNetwork, Network
 

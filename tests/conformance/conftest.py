@@ -17,14 +17,14 @@ from kazoo.client import KazooClient
 
 from quire._runtime.clock import SystemClock
 from quire.metadata import open_metadata
-from quire.metadata._common import encode_address
-from quire.metadata.base import BookieAddress, MetadataStore
-from quire.metadata.kazoo_adapter import ZooKeeperConnection
-from quire.metadata.memory import MemoryStore, forget_memory
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.common import encode_address
+from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.metadata.memory.store import MemoryStore, forget_memory
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.uri import MetadataURI, parse_uri
-from quire.metadata.zookeeper import ZooKeeperStore
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.zookeeper.server import ZooKeeperServer
+from quire.metadata.zookeeper.store import ZooKeeperStore
 
 SESSION_TIMEOUT_MS = 4_000
 PATIENCE_S = 30.0

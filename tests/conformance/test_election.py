@@ -13,10 +13,10 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire.codec.metadata.underreplication import CHECKED_LEDGERS, Holder, checked_at
 from quire.errors import MetadataError, UsageError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import parse_uri
-from quire.metadata.zookeeper import ZooKeeperStore
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication.election import Election, auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks

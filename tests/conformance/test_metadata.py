@@ -23,9 +23,12 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata import _common, memory, open_metadata, sqlite
-from quire.metadata.base import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
-from quire.metadata.update import update_ledger
+from quire.metadata import common as _common
+from quire.metadata import open_metadata
+from quire.metadata.interface import BookieAddress, Bookies, LedgerRange, MetadataStore, Versioned
+from quire.metadata.ledgers.update import update_ledger
+from quire.metadata.memory import store as memory
+from quire.metadata.sqlite import store as sqlite
 from tests.conformance.conftest import Backend
 from tests.support.waiting import until
 
@@ -378,7 +381,7 @@ async def test_watch_of_a_missing_ledger(ledger_store: MetadataStore) -> None:
 async def test_an_unreachable_zookeeper() -> None:
     from quire._runtime.clock import SystemClock
     from quire.metadata.uri import parse_uri
-    from quire.metadata.zookeeper import ZooKeeperStore
+    from quire.metadata.zookeeper.store import ZooKeeperStore
 
     with pytest.raises(MetadataUnavailableError, match=r"127\.0\.0\.1:1\b") as raised:
         await ZooKeeperStore.connect(

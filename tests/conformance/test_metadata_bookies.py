@@ -9,7 +9,7 @@ import pytest
 
 from quire.codec.metadata.registration import Endpoint
 from quire.errors import ClientClosedError, KeyExistsError, UsageError
-from quire.metadata.base import BookieAddress, Bookies, MetadataStore
+from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend
 from tests.support.waiting import until
 

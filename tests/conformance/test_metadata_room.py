@@ -9,9 +9,9 @@ import pytest
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import MetadataTooLargeError, UsageError
-from quire.metadata import ledger_size
-from quire.metadata._common import NODE_BYTES_MAX
-from quire.metadata.base import BookieAddress, MetadataStore
+from quire.metadata.common import NODE_BYTES_MAX
+from quire.metadata.interface import BookieAddress, MetadataStore
+from quire.metadata.ledgers import size as ledger_size
 
 ENSEMBLE = ("bookie-1.example.com:3181", "bookie-2.example.com:3181", "bookie-3.example.com:3181")
 OTHERS = ("bookie-4.example.com:3181", "bookie-5.example.com:3181", "bookie-6.example.com:3181")

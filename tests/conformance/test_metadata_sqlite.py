@@ -30,10 +30,10 @@ from quire.errors import (
     MetadataWentBackError,
 )
 from quire.metadata import open_metadata
-from quire.metadata.base import BookieAddress, Bookies
-from quire.metadata.sqlite import SqliteStore
-from quire.metadata.sqlite_file import QUEUED_CALLS_MAX, SqliteFile
-from quire.metadata.sqlite_lease import ProcessId, ThisMachine
+from quire.metadata.interface import BookieAddress, Bookies
+from quire.metadata.sqlite.file import QUEUED_CALLS_MAX, SqliteFile
+from quire.metadata.sqlite.lease import ProcessId, ThisMachine
+from quire.metadata.sqlite.store import SqliteStore
 from tests.conformance.conftest import Backend, ids_of
 from tests.support.waiting import until
 
@@ -99,8 +99,8 @@ REGISTER = """
 import asyncio, random, sys
 from pathlib import Path
 from quire._runtime.clock import SystemClock
-from quire.metadata.base import BookieAddress
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.interface import BookieAddress
+from quire.metadata.sqlite.store import SqliteStore
 
 async def main():
     store = await SqliteStore.open(Path(sys.argv[1]), create=False, clock=SystemClock(),

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from quire.errors import KeyExistsError, NoSuchKeyError, UsageError, VersionConflictError
-from quire.metadata.base import BookieAddress, MetadataStore, Versioned
+from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
 from tests.conformance.conftest import Backend
 
 ONE = BookieAddress("bookie-1", "10.0.0.1", 3181, {"zone": "a"})

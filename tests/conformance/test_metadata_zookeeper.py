@@ -27,12 +27,12 @@ from quire.errors import (
     StartError,
     VersionConflictError,
 )
-from quire.metadata import zookeeper_server
-from quire.metadata.base import BookieAddress, Bookies, Versioned
-from quire.metadata.kazoo_adapter import LostConnectionError, ZooKeeperConnection
+from quire.metadata.interface import BookieAddress, Bookies, Versioned
 from quire.metadata.uri import MetadataURI, parse_uri
-from quire.metadata.zookeeper import ZooKeeperStore
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.zookeeper import server as zookeeper_server
+from quire.metadata.zookeeper.kazoo_adapter import LostConnectionError, ZooKeeperConnection
+from quire.metadata.zookeeper.server import ZooKeeperServer
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.conformance.conftest import (
     SESSION_TIMEOUT_MS,
     Backend,

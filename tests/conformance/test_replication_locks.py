@@ -7,10 +7,10 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.errors import MetadataUnavailableError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Operation, Result
 from quire.metadata.uri import parse_uri
-from quire.metadata.zookeeper import ZooKeeperStore
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from quire.replication import LockHeldError, ReplicationLocks
 from tests.conformance.conftest import Backend, tree
 from tests.support.waiting import until

@@ -9,8 +9,8 @@ from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire import v2 as frames
-from quire.metadata.base import MetadataStore
-from quire.metadata.bookie_directories import LogMark, forget_bookie, read_directories
+from quire.metadata.bookies.directories import LogMark, forget_bookie, read_directories
+from quire.metadata.interface import MetadataStore
 from tests.conformance.conftest import Backend
 from tests.support.bookie import peer_of, running_bookie
 

@@ -8,7 +8,7 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication import running
 from quire.replication.running import RUNNING_MAX, Far, RunningJob, announced, running_jobs

@@ -12,7 +12,7 @@ import pytest
 from quire._runtime.tasks import TaskSet
 from quire.codec.distributedlog.lock import LockMember
 from quire.errors import StreamLockedError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Tree
 from quire.streams.lock import StreamLock
 from tests.conformance.conftest import PATIENCE_S, Backend

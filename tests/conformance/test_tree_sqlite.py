@@ -13,8 +13,8 @@ import pytest
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.errors import KeyExistsError, NoSuchKeyError
-from quire.metadata.base import BookieAddress, Bookies, Versioned
-from quire.metadata.sqlite_file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
+from quire.metadata.interface import BookieAddress, Bookies, Versioned
+from quire.metadata.sqlite.file import APPLICATION_ID, SCHEMA_VERSION, SqliteFile
 from quire.metadata.tree import Check, Create, Put
 from tests.conformance.conftest import Backend
 from tests.conformance.test_metadata_sqlite import (

@@ -16,13 +16,14 @@ from quire import blocking
 from quire._runtime.clock import SystemClock
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import ClusterNotInitialisedError, MetadataDeniedError, UsageError
-from quire.metadata import ZooKeeperOptions, kazoo_adapter, open_metadata
-from quire.metadata.base import BookieAddress, MetadataStore
-from quire.metadata.kazoo_adapter import ZooKeeperConnection
+from quire.metadata import ZooKeeperOptions, open_metadata
+from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.metadata.uri import parse_uri
-from quire.metadata.zookeeper import ZooKeeperStore
-from quire.metadata.zookeeper_options import ACL_VARIABLE, AUTH_FILE_VARIABLE, AUTH_VARIABLE
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.zookeeper import kazoo_adapter
+from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.zookeeper.options import ACL_VARIABLE, AUTH_FILE_VARIABLE, AUTH_VARIABLE
+from quire.metadata.zookeeper.server import ZooKeeperServer
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, next_root
 from tests.conformance.zookeeper_proxy import Proxy
 
@@ -98,7 +99,7 @@ async def test_long_ids_are_open_to_all(
     owned: MetadataStore, uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert isinstance(owned, ZooKeeperStore)
-    monkeypatch.setattr("quire.metadata.zookeeper_ids.SHORT_ID_END", 1)
+    monkeypatch.setattr("quire.metadata.zookeeper.ids.SHORT_ID_END", 1)
     assert [(await owned.create_ledger(METADATA))[0] for _ in range(2)] == [0, 2**32]
     found = await acls(owned._zk, f"{parse_uri(uri).root}/idgen-long")
     assert found["/HOB-0000000001"] == found[""] == EVERYONES

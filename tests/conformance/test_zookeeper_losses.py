@@ -22,12 +22,12 @@ from quire.errors import (
     NoSuchKeyError,
     VersionConflictError,
 )
-from quire.metadata.base import BookieAddress, Bookies, Versioned
-from quire.metadata.kazoo_adapter import ZooKeeperConnection
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import BookieAddress, Bookies, Versioned
+from quire.metadata.ledgers.update import update_ledger
 from quire.metadata.uri import MetadataURI
-from quire.metadata.zookeeper import ZooKeeperStore
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.zookeeper.server import ZooKeeperServer
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.conformance.conftest import PATIENCE_S, SESSION_TIMEOUT_MS, Backend, connect, ids_of
 from tests.conformance.zookeeper_proxy import CREATE_2, DELETE, SET, Loss, Proxy, Request
 from tests.support.waiting import until

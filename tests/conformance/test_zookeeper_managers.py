@@ -12,10 +12,10 @@ import pytest
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataError, UsageError
-from quire.metadata import zookeeper_ids
-from quire.metadata.kazoo_adapter import ZooKeeperConnection
 from quire.metadata.uri import MetadataURI
-from quire.metadata.zookeeper import ZooKeeperStore
+from quire.metadata.zookeeper import ids as zookeeper_ids
+from quire.metadata.zookeeper.kazoo_adapter import ZooKeeperConnection
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.conformance.conftest import Backend, connect, ids_of, tree
 from tests.support.waiting import until
 

@@ -14,9 +14,9 @@ from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_ma
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataUnavailableError, MetadataWentBackError
 from quire.metadata import open_metadata
-from quire.metadata.base import MetadataStore
-from quire.metadata.collection import accept
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.bookies.collection import accept
+from quire.metadata.interface import MetadataStore
+from quire.metadata.zookeeper.server import ZooKeeperServer
 from tests.conformance.conftest import ids_of
 from tests.support.bookie import free_port
 

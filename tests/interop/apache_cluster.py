@@ -19,7 +19,7 @@ from typing import ClassVar
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoNodeError
 
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.zookeeper.server import ZooKeeperServer
 from quire.testing._process import with_parent
 from quire.testing.cluster import BookieProcess, free_ports
 from tests.interop.apache_java import JVM_OPTIONS, class_path, initialise_cluster

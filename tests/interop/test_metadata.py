@@ -15,10 +15,10 @@ from quire._runtime.clock import SystemClock
 from quire.codec.metadata import layout
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import NoSuchLedgerError
-from quire.metadata.base import BookieAddress
+from quire.metadata.interface import BookieAddress
 from quire.metadata.uri import parse_uri
-from quire.metadata.zookeeper import ZooKeeperStore
-from quire.metadata.zookeeper_server import ZooKeeperServer
+from quire.metadata.zookeeper.server import ZooKeeperServer
+from quire.metadata.zookeeper.store import ZooKeeperStore
 from tests.interop.apache_java import ApacheClient
 from tests.interop.sides import Shape
 

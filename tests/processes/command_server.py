@@ -142,7 +142,7 @@ if __name__ == "__main__":
 
     import quire.admin.configuration
     import quire.client.client
-    import quire.metadata.sqlite
+    import quire.metadata.sqlite.store
     import quire.streams.namespace  # noqa: F401
     from quire.admin.main import main
 

@@ -18,7 +18,7 @@ from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_ma
 from quire.bookie.garbage import collect_garbage
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataWentBackError
-from quire.metadata.collection import accept
+from quire.metadata.bookies.collection import accept
 from tests.support.bookie import memory_metadata
 
 ME = "127.0.0.1:3181"

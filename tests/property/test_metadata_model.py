@@ -26,9 +26,9 @@ from quire.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
-from quire.metadata.base import BookieAddress, MetadataStore, Registration, Versioned
-from quire.metadata.memory import MemoryCluster, MemoryStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.interface import BookieAddress, MetadataStore, Registration, Versioned
+from quire.metadata.memory.store import MemoryCluster, MemoryStore
+from quire.metadata.sqlite.store import SqliteStore
 
 T = TypeVar("T")
 

@@ -26,9 +26,9 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.memory import MemoryCluster, MemoryStore
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.memory.store import MemoryCluster, MemoryStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
 from tests.support.waiting import until
 

@@ -14,7 +14,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import ADD_HEAD, add_request, add_responses, frame_bounds
-from quire.metadata.memory_cluster import Node
+from quire.metadata.memory.cluster import Node
 from quire.testing.simulation.checker import Checker
 from quire.testing.simulation.flips import Flips
 from quire.testing.simulation.history import History, payload

@@ -17,8 +17,8 @@ from quire.client import Client, LedgerReader, follow
 from quire.client.follow import Feeds
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.errors import BookieUnavailableError, UsageError
-from quire.metadata.base import Versioned, Watch
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import Versioned, Watch
+from quire.metadata.ledgers.update import update_ledger
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel, LacAnswer, PollAnswer
 from tests.support.fake_bookies import (

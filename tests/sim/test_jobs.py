@@ -16,9 +16,9 @@ from quire.codec.entry.digest import master_key
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire.v2 import Code, Flag
 from quire.errors import JobError, NoSuchKeyError, NotEnoughBookiesError, UsageError
-from quire.metadata.bookie_directories import read_directories
-from quire.metadata.bookie_orders import What, order_path, read_order
-from quire.metadata.memory import MemoryStore
+from quire.metadata.bookies.directories import read_directories
+from quire.metadata.bookies.orders import What, order_path, read_order
+from quire.metadata.memory.store import MemoryStore
 from quire.replication import ReplicationLocks
 from quire.replication.decommission import Decommissioned, decommission, take_back
 from quire.replication.explain import explain_ledger

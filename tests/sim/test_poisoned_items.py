@@ -31,9 +31,9 @@ from quire.http.dashboard import DashboardRoutes
 from quire.http.jobs import Jobs
 from quire.http.ours import OurRoutes
 from quire.http.problems import problems
-from quire.metadata.naming import pages_naming
+from quire.metadata.ledgers.naming import pages_naming
+from quire.metadata.ledgers.unreadable import Unread
 from quire.metadata.tree import Put
-from quire.metadata.unreadable import Unread
 from quire.replication import audit_pieces
 from quire.replication.at_risk import at_risk
 from quire.replication.audit import Audit

@@ -26,7 +26,7 @@ from quire.bookie.rollback import LOOK_S
 from quire.client.writer import LedgerWriter
 from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
-from quire.metadata.collection import accept, refusals
+from quire.metadata.bookies.collection import accept, refusals
 from quire.storage.incarnation import Expected
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World

@@ -13,7 +13,7 @@ import pytest
 from quire.bookie import disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
-from quire.metadata.memory_cluster import Presence
+from quire.metadata.memory.cluster import Presence
 from quire.testing.disk import SimDisk
 from quire.testing.simulation import Plan, replacements, simulate
 from quire.testing.simulation.checker import Checker

@@ -18,8 +18,8 @@ from quire.codec.entry.digest import master_key
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig
 from quire.errors import QuireError
-from quire.metadata.bookie_directories import directories_path, forget_bookie
-from quire.metadata.bookie_nodes import delete_node
+from quire.metadata.bookies.directories import directories_path, forget_bookie
+from quire.metadata.bookies.nodes import delete_node
 from quire.storage.incarnation import Expected
 from quire.storage.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger

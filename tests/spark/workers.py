@@ -46,7 +46,7 @@ def main() -> None:
         import pyarrow  # noqa: F401
         import pyspark.worker  # noqa: F401
 
-        import quire.metadata.sqlite
+        import quire.metadata.sqlite.store
         import quire.spark.source  # noqa: F401
 
         gc.freeze()  # else each worker copies what its collector touches

@@ -14,9 +14,9 @@ from quire._runtime.clock import SystemClock
 from quire.bookie.server import Address, Bookie
 from quire.bookie.service import EventLog
 from quire.config import BookieConfig
-from quire.metadata.base import MetadataStore
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import MetadataStore
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.net.network import AsyncioNetwork
 from quire.storage.disk import RealDisk
 from quire.storage.ledger_directories import DataDirectory

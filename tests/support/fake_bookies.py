@@ -26,9 +26,9 @@ from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag, Opcode
 from quire.config import ClientConfig
 from quire.core.append.quorum import write_set
 from quire.errors import BookieUnavailableError, ProtocolError, QuireError
-from quire.metadata.base import BookieAddress, Registration
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import BookieAddress, Registration
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.net.answer_codes import error_of
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel

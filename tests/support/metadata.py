@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from quire.metadata import open_metadata
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 
 T = TypeVar("T")
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from quire._runtime.clock import SystemClock
 from quire.client import Client
-from quire.metadata.memory import Hook, MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import Hook, MemoryStore
 from quire.streams.objects import Objects
 from tests.support.bookie import running_bookie
 

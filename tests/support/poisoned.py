@@ -19,8 +19,8 @@ from quire.admin.main import cli
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.underreplication import mark_path
-from quire.metadata.base import MetadataStore
-from quire.metadata.memory import MemoryStore
+from quire.metadata.interface import MetadataStore
+from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Create
 from quire.metadata.uri import replication_root
 from quire.replication.locks import ReplicationLocks

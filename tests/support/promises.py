@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from quire._runtime.clock import SystemClock
 from quire.bookie import identity
 from quire.errors import StorageError
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster, Node
+from quire.metadata.memory.cluster import MemoryCluster, Node
+from quire.metadata.memory.store import MemoryStore
 from quire.storage.config import StorageConfig
 from quire.storage.recovery import RecoveryReport
 from quire.testing.disk import SimDisk

@@ -13,7 +13,7 @@ from quire._runtime.clock import SystemClock
 from quire.admin.autorecovery import default_name
 from quire.admin.main import cli
 from quire.codec.metadata.registration import is_bookie_id
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.status import LastFailure, PlacementCheck, note_failure, note_placement

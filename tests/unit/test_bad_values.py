@@ -25,7 +25,7 @@ from quire.config import BookieConfig, ClientConfig, PlacementConfig, TlsClientC
 from quire.errors import TlsConfigError, UsageError
 from quire.http.cluster import ClusterRoutes
 from quire.http.ours import OurRoutes
-from quire.metadata.sqlite import SqliteStore
+from quire.metadata.sqlite.store import SqliteStore
 from quire.streams import Namespace
 from quire.testing.cluster import LocalCluster
 from tests.support.fake_bookies import FakeCluster, simulated

@@ -25,8 +25,8 @@ from quire.codec.metadata.cookie import Cookie, decode, encode
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.registration import is_bookie_id
 from quire.errors import CookieError, KeyExistsError, StorageError, UsageError
-from quire.metadata.base import BookieAddress, MetadataStore
-from quire.metadata.bookie_orders import Order, What, give_order, read_order
+from quire.metadata.bookies.orders import Order, What, give_order, read_order
+from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.storage.directory import mark_log_begun, read_identity
 from quire.storage.disk import RealDisk
 from quire.testing.disk import SimDisk

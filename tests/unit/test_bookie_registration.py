@@ -10,8 +10,8 @@ import pytest
 
 from quire.bookie import announcement
 from quire.errors import KeyExistsError, MetadataUnavailableError
-from quire.metadata.base import BookieAddress
-from quire.metadata.memory import MemoryStore
+from quire.metadata.interface import BookieAddress
+from quire.metadata.memory.store import MemoryStore
 
 from ..support.bookie import memory_metadata, running_bookie
 

@@ -26,7 +26,7 @@ from quire.client.datasets import Datasets
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig
 from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError
-from quire.metadata.collection import (
+from quire.metadata.bookies.collection import (
     BookieMark,
     Mark,
     Refusal,
@@ -43,10 +43,10 @@ from quire.metadata.collection import (
     switch_on,
     write_mark,
 )
-from quire.metadata.memory import MemoryStore
-from quire.metadata.naming import pages_naming
+from quire.metadata.ledgers.naming import pages_naming
+from quire.metadata.ledgers.unreadable import Unread
+from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete, Put
-from quire.metadata.unreadable import Unread
 from quire.storage.disk import RealDisk
 from quire.streams.objects import Objects
 from quire.streams.orphans import delete_orphans

@@ -22,9 +22,9 @@ from quire.errors import (
     StorageError,
     UnreadableMetadataError,
 )
-from quire.metadata import memory
-from quire.metadata.base import LedgerRange
-from quire.metadata.memory import MemoryStore
+from quire.metadata.interface import LedgerRange
+from quire.metadata.memory import store as memory
+from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete
 from quire.metadata.uri import replication_root
 from tests.support.bookie import Unguarded, memory_metadata

@@ -30,9 +30,9 @@ from quire.errors import (
     NoSuchLedgerError,
     UsageError,
 )
-from quire.metadata.base import Versioned
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import Versioned
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 
 
 class ManualClock:

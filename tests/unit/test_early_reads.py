@@ -21,7 +21,7 @@ from quire.codec.entry.frame_runs import Entries
 from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.storage.blocking import InlineReader
 from quire.storage.disk import RealDisk
 from quire.storage.early_reads import EarlyReads

@@ -16,8 +16,8 @@ from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire import v3
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
-from quire.metadata.base import Watch
-from quire.metadata.memory import MemoryStore
+from quire.metadata.interface import Watch
+from quire.metadata.memory.store import MemoryStore
 from tests.unit.test_tail import (
     CONFIG,
     LEDGER,

@@ -18,7 +18,7 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
 )
-from quire.metadata.base import LedgerRange
+from quire.metadata.interface import LedgerRange
 from quire.storage.segment import segment_name
 from tests.support.bookie import SMALL, Unguarded, free_port, memory_metadata, running_bookie
 from tests.support.waiting import until

@@ -15,8 +15,8 @@ from quire.http import mark_counts
 from quire.http.mark_counts import COUNT_INTERVAL_S, MarkCounts
 from quire.http.problems import problems
 from quire.metadata import open_metadata
-from quire.metadata.memory import forget_memory
-from quire.metadata.underreplicated import mark_ledger
+from quire.metadata.ledgers.underreplicated import mark_ledger
+from quire.metadata.memory.store import forget_memory
 from quire.replication import status
 from quire.replication.status import LastFailure, MarkCount, note_failure, overview
 

@@ -17,8 +17,8 @@ from quire.http.rates import (
     parsed,
     together,
 )
-from quire.metadata.base import BookieAddress
-from quire.metadata.base import Bookies as Found
+from quire.metadata.interface import BookieAddress
+from quire.metadata.interface import Bookies as Found
 
 ADDS = 'bookkeeper_server_ADD_ENTRY_REQUEST_count{success="true"}'
 P99 = 'bookkeeper_server_ADD_ENTRY_REQUEST{success="true",quantile="0.99"}'

@@ -23,7 +23,7 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, QuireError, StorageError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.metadata.uri import replication_root
 from quire.storage.batch import Batch
 from quire.storage.disk import RealDisk

@@ -19,9 +19,9 @@ from quire.client.pool import BookiePool
 from quire.codec.wire.v2 import Code, read_response
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, SilentConnectionError
-from quire.metadata.base import BookieAddress
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import BookieAddress
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.link import PROBE_LEDGER
 from quire.net.network import AsyncioNetwork, end_when_peer_is_dead

@@ -28,7 +28,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError, StorageError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.storage.disk import RealDisk
 from tests.support.bookie import SMALL, peer_of, running_bookie
 from tests.support.metadata import in_store

@@ -14,7 +14,7 @@ from quire.client import LedgerWriter
 from quire.client.away import REJOIN_DELAY_S
 from quire.config import ClientConfig
 from quire.errors import AddQuorumTimeoutError, LedgerFencedError, NotEnoughBookiesError
-from quire.metadata.update import update_ledger
+from quire.metadata.ledgers.update import update_ledger
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,

@@ -26,9 +26,9 @@ from quire.codec.wire.v2 import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response
 from quire.config import ClientConfig
 from quire.core.append.pipeline import AddPipeline, Block
 from quire.errors import LedgerClosedError, WriteError
-from quire.metadata.base import BookieAddress
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import BookieAddress
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.net.channel import BookieChannel
 from quire.net.network import AsyncioNetwork
 from tests.support.fake_bookies import FakeCluster, payload, simulated

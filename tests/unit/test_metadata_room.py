@@ -15,9 +15,9 @@ from quire.codec.metadata.ledger_metadata_format import encode
 from quire.codec.wire.v2 import Code
 from quire.core.fragments import Fragment
 from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, UsageError
-from quire.metadata._common import NODE_BYTES_MAX
-from quire.metadata.ledger_size import CLOSING_BYTES
-from quire.metadata.update import update_ledger
+from quire.metadata.common import NODE_BYTES_MAX
+from quire.metadata.ledgers.size import CLOSING_BYTES
+from quire.metadata.ledgers.update import update_ledger
 from quire.replication.fragment import replicate_fragment
 from quire.replication.opened import open_for_repair
 from tests.support.fake_bookies import (

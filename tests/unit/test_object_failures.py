@@ -22,10 +22,10 @@ from quire.errors import (
     NoSuchObjectError,
     ObjectExistsError,
 )
-from quire.metadata.base import Versioned
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.update import update_ledger
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.streams.object_format import BUCKET_KEY, NAME_KEY, head_key
 from quire.streams.objects import Objects
 from tests.support.objects import Bench, LateClock, content, names, object_bench, some_bytes

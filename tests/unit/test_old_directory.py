@@ -16,15 +16,15 @@ from quire.admin.main import cli
 from quire.bookie.identity import COOKIE_FILE
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError
-from quire.metadata.base import MetadataStore
-from quire.metadata.bookie_directories import (
+from quire.metadata.bookies.directories import (
     GIVEN_UP_MAX,
     BookieDirectories,
     directories_path,
     read_directories,
     write_directories,
 )
-from quire.metadata.bookie_nodes import delete_node
+from quire.metadata.bookies.nodes import delete_node
+from quire.metadata.interface import MetadataStore
 from quire.storage.directory import Identity, begin_lost
 from quire.storage.disk import RealDisk
 from tests.unit.test_lost_directory import Place, lossy, place

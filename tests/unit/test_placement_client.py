@@ -21,9 +21,9 @@ from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement import Level
 from quire.core.placement.settings import parse_placement
 from quire.errors import BookieUnavailableError, NotEnoughBookiesError, UsageError
-from quire.metadata.base import BookieAddress, Registration
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import BookieAddress, Registration
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Put
 
 from ..support.waiting import until

@@ -16,10 +16,10 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.config import ClientConfig
 from quire.core.fragments import fragments
 from quire.errors import LedgerRecreatedError, NoSuchLedgerError, UnauthorizedError
-from quire.metadata.base import Versioned
-from quire.metadata.creation import same_creation
-from quire.metadata.memory import MemoryStore
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.creation import same_creation
+from quire.metadata.ledgers.update import update_ledger
+from quire.metadata.memory.store import MemoryStore
 from quire.replication.fragment import Outcome, replicate_fragment
 from quire.replication.ledger import Seen
 from quire.replication.opened import open_for_repair

@@ -29,7 +29,7 @@ ASKED_FOR = {
     "admin/bookie_format.py:_Erasing.__init__": "the caller formats a directory",
     "admin/bookie_format.py:_the_one_cookie": "the caller formats directories",
     "admin/cluster_erase.py:check_erasable": "the caller erases a cluster",
-    "metadata/_tree_common.py:not_empty": "the caller deletes a node",
+    "metadata/tree_common.py:not_empty": "the caller deletes a node",
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
     "bookie/orders.py:Orders._end": "the bookie was decommissioned by its operator, ledger by "
     "ledger, and cannot start on this directory again",
@@ -41,8 +41,8 @@ ASKED_FOR = {
 HARMLESS = {
     "codec/distributedlog/compression.py:Compression.parse": "the format of streams",
     "errors.py:MetadataTooLargeError": "what is still possible with the ledger",
-    "metadata/unreadable.py:REMEDY": "that nothing is deleted",
-    "metadata/zookeeper_listing.py:_Walk.unknown": "that nothing is deleted",
+    "metadata/ledgers/unreadable.py:REMEDY": "that nothing is deleted",
+    "metadata/zookeeper/listing.py:_Walk.unknown": "that nothing is deleted",
 }
 """The word is there, the offer is not: by what the text says."""
 
@@ -59,7 +59,7 @@ LOOK_FIRST = {
     "`disk remove` refuses while a ledger needs it",
     "admin/bookie_cookie_write.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",
-    "metadata/zookeeper_values.py:Values._remove_remedy": "whose the node is, is looked at",
+    "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
     "streams/mirror.py:Mirror._fenced": "the other writer is ended",
     "streams/mirror_check.py:REMEDY": "another namespace is used",
     "streams/namespace.py:Namespace.create_stream": "the limit is raised",

@@ -16,14 +16,14 @@ from quire.bookie.server import Bookie
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code
 from quire.errors import StorageError
-from quire.metadata.base import MetadataStore
-from quire.metadata.bookie_directories import (
+from quire.metadata.bookies.directories import (
     BookieDirectories,
     LogMark,
     directories_path,
     read_directories,
 )
-from quire.metadata.bookie_nodes import delete_node
+from quire.metadata.bookies.nodes import delete_node
+from quire.metadata.interface import MetadataStore
 from quire.storage.disk import RealDisk
 from quire.storage.incarnation import (
     INCARNATION_NAME,

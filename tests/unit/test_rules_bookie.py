@@ -19,7 +19,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code, Flag
 from quire.errors import CookieError, NoSuchLedgerError
-from quire.metadata.base import LedgerRange
+from quire.metadata.interface import LedgerRange
 from quire.storage.worker import ThreadWorker
 from quire.testing.disk import SimDisk
 from tests.support import bookie as support

@@ -14,8 +14,8 @@ from quire.client.ledger_view import LedgerView
 from quire.client.read_engine import FIRST_SINGLE_READS
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
-from quire.metadata.base import Versioned
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.update import update_ledger
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,

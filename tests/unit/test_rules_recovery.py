@@ -9,7 +9,7 @@ import pytest
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.codec.wire.v2 import Code, Flag
 from quire.errors import NotEnoughBookiesError, RecoveryError
-from quire.metadata.update import update_ledger
+from quire.metadata.ledgers.update import update_ledger
 from tests.support.fake_bookies import (
     LEDGER,
     PASSWORD,

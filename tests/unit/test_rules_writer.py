@@ -22,8 +22,8 @@ from quire.errors import (
     QuireError,
     WriteError,
 )
-from quire.metadata.base import Versioned
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.update import update_ledger
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,

@@ -17,9 +17,9 @@ from quire.admin.shell_options import Shell, bookie_line, hex_dump, readable
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.codec.metadata.ledger_metadata_format import encode
 from quire.metadata import open_metadata
-from quire.metadata._common import NODE_BYTES_MAX
-from quire.metadata.base import BookieAddress
-from quire.metadata.ledger_size import CLOSING_BYTES
+from quire.metadata.common import NODE_BYTES_MAX
+from quire.metadata.interface import BookieAddress
+from quire.metadata.ledgers.size import CLOSING_BYTES
 
 FLAGS = {
     "activeledgers": "l logId t timeout",

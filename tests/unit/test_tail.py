@@ -26,9 +26,9 @@ from quire.codec.wire.messages_pb2 import Request
 from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig
 from quire.errors import ClientClosedError, NoSuchLedgerError, ReadError, UsageError
-from quire.metadata.base import BookieAddress
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
+from quire.metadata.interface import BookieAddress
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.store import MemoryStore
 from quire.storage.reader import SLICE_BYTES
 from tests.support.scripted_bookie import Answer, ScriptedBookie, lac_answer, poll_answer
 from tests.support.waiting import until

@@ -226,7 +226,7 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
 
     async def work() -> int:
         from quire.bookie.identity import check_not_registered, its_cookie
-        from quire.metadata.bookie_directories import forget_bookie
+        from quire.metadata.bookies.directories import forget_bookie
 
         async with opened_metadata(uri) as store:
             known = await its_cookie(store, bookie)

@@ -17,7 +17,7 @@ from quire.admin.options import Command, bookie_argument, metadata_option, run_a
 
 if TYPE_CHECKING:
     from quire.codec.metadata.cookie import Cookie
-    from quire.metadata.base import MetadataStore
+    from quire.metadata.interface import MetadataStore
     from quire.storage.seams import Disk
 
 _from_option: Callable[[Command], Command] = click.option(
@@ -224,7 +224,7 @@ async def _update_all(
         value_of,
     )
     from quire.codec.metadata.cookie import differences, encode
-    from quire.metadata.bookie_directories import read_directories
+    from quire.metadata.bookies.directories import read_directories
     from quire.storage.directory import read_identity, write_small_file
 
     paths = [one.path for one in disks]

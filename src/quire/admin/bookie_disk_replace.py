@@ -25,14 +25,14 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.job_progress import JobBar
 from quire.admin.options import bookie_argument, json_option, metadata_option, run_async
 from quire.admin.output import print_json
-from quire.metadata.naming import SomeLedgers
-from quire.metadata.unreadable import Unread
+from quire.metadata.ledgers.naming import SomeLedgers
+from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
     from quire.bookie.disk_replacement import Replacement
     from quire.bookie.lost_directory import Content, Holder
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
-    from quire.metadata.base import Bookies, MetadataStore
+    from quire.metadata.interface import Bookies, MetadataStore
     from quire.storage.seams import Disk
 
 

@@ -26,7 +26,7 @@ from quire.admin.output import print_json
 
 if TYPE_CHECKING:
     from quire.codec.metadata.cookie import Cookie
-    from quire.metadata.base import MetadataStore
+    from quire.metadata.interface import MetadataStore
     from quire.storage.disk import RealDisk
     from quire.storage.erase import ErasePlan
 
@@ -179,7 +179,7 @@ async def _remove_cookie(
 ) -> None:
     from quire.bookie.identity import check_not_registered
     from quire.errors import NoSuchKeyError
-    from quire.metadata.bookie_directories import forget_bookie
+    from quire.metadata.bookies.directories import forget_bookie
 
     async with opened_metadata(uri) as store:
         await _check_cluster(store, cookie)

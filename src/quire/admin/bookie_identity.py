@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from quire.admin.job_progress import JobBar
     from quire.codec.metadata.cookie import Cookie
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
-    from quire.metadata.base import MetadataStore
-    from quire.metadata.bookie_directories import BookieDirectories
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.bookies.directories import BookieDirectories
+    from quire.metadata.interface import MetadataStore
+    from quire.metadata.ledgers.unreadable import Unread
     from quire.storage.disk import RealDisk
     from quire.storage.incarnation import Expected
     from quire.storage.seams import Disk
@@ -106,7 +106,7 @@ async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirect
     directories. The result is empty for a directory without a cookie or of another cluster."""
     from quire.bookie.identity import stored_cookie, value_of
     from quire.errors import CookieError
-    from quire.metadata.bookie_directories import BookieDirectories, read_directories
+    from quire.metadata.bookies.directories import BookieDirectories, read_directories
 
     try:
         cookie = stored_cookie(disk)
@@ -158,7 +158,7 @@ def pages_naming(
     store: MetadataStore, bookie_id: str, progress: JobBar, unread: Unread
 ) -> AsyncIterator[list[tuple[int, LedgerMetadata]]]:
     """`metadata.naming.pages_naming`, with progress."""
-    from quire.metadata import naming
+    from quire.metadata.ledgers import naming
 
     return naming.pages_naming(store, bookie_id, looking_at_ledgers(progress), unread)
 
@@ -185,7 +185,7 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
     from quire.admin.job_progress import JobBar
     from quire.bookie.identity import repair
     from quire.errors import UsageError
-    from quire.metadata.unreadable import REMEDY, Unread
+    from quire.metadata.ledgers.unreadable import REMEDY, Unread
 
     unread = Unread()
     with JobBar(shown=shown) as progress:

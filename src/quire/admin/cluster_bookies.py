@@ -15,7 +15,7 @@ from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
     import quire
-    from quire.metadata.base import Bookies
+    from quire.metadata.interface import Bookies
 
 SPACE_TIMEOUT_S = 2
 """A bookie that does not tell its space within this is listed without."""

@@ -12,7 +12,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.options import metadata_option, run_async
 
 if TYPE_CHECKING:
-    from quire.metadata.base import MetadataStore
+    from quire.metadata.interface import MetadataStore
 
 NAMED_MAX = 5
 """Bookies that are named where some still run."""

@@ -21,7 +21,7 @@ from quire.admin.options import (
 from quire.admin.output import print_json, time_text
 
 if TYPE_CHECKING:
-    from quire.metadata.collection import Refusal, Switch
+    from quire.metadata.bookies.collection import Refusal, Switch
 
 _COMMANDS = {
     "status": ("quire.admin.cluster_gc:status", "Show whether garbage is collected."),
@@ -85,7 +85,7 @@ def _line(name: str, one: Refusal) -> str:
 
 
 async def _status(uri: str) -> tuple[Switch | None, dict[str, Refusal]]:
-    from quire.metadata.collection import read_switch, refusals
+    from quire.metadata.bookies.collection import read_switch, refusals
 
     async with opened_metadata(uri) as store:
         await store.instance_id()  # there is a cluster
@@ -109,7 +109,7 @@ def off(uri: str, why: str) -> None:
 async def _off(uri: str, why: str) -> bool:
     from quire._runtime.clock import SystemClock
     from quire.admin.autorecovery import default_name
-    from quire.metadata.collection import Switch, switch_off
+    from quire.metadata.bookies.collection import Switch, switch_off
 
     async with opened_metadata(uri) as store:
         await store.instance_id()
@@ -128,7 +128,7 @@ def on(uri: str) -> None:
 
 
 async def _on(uri: str) -> bool:
-    from quire.metadata.collection import switch_on
+    from quire.metadata.bookies.collection import switch_on
 
     async with opened_metadata(uri) as store:
         await store.instance_id()
@@ -177,7 +177,7 @@ def _agreed(wanted: list[str], refusing: dict[str, Refusal]) -> bool:
 
 
 async def _accept(uri: str, bookie: str) -> bool:
-    from quire.metadata.collection import accept as accept_one
+    from quire.metadata.bookies.collection import accept as accept_one
 
     async with opened_metadata(uri) as store:
         return await accept_one(store, bookie)

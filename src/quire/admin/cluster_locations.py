@@ -12,7 +12,7 @@ from quire.admin.options import bookie_argument, checked, json_option, metadata_
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
-    from quire.metadata.base import MetadataStore
+    from quire.metadata.interface import MetadataStore
 
 _COMMANDS = {
     "list": ("quire.admin.cluster_locations:list_locations", "List bookies and their locations."),
@@ -37,7 +37,7 @@ def _check_location(text: str) -> None:
 
 
 def _check_node(path: str) -> None:
-    from quire.metadata._tree_common import check_path_below_root
+    from quire.metadata.tree_common import check_path_below_root
 
     check_path_below_root(path)
 

@@ -15,7 +15,7 @@ from quire.admin.output import ledger_as_json, print_json
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.ledgers.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64
 
@@ -40,7 +40,7 @@ def list_ledgers(uri: str, first: int, as_json: bool) -> int:
 
 async def _list(uri: str, first: int, as_json: bool) -> int:
     import quire
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()
     async with quire.connect(uri) as client:

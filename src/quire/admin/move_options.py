@@ -148,7 +148,7 @@ def say_what_is_left(result: RecoverResult) -> None:
         say(f"... and {counted(len(lines) - LINES_MAX, 'ledger')} more")
     say_what_was_skipped(result.unreadable, result.unreadable_count)
     if result.unreadable_count:
-        from quire.metadata.unreadable import REMEDY
+        from quire.metadata.ledgers.unreadable import REMEDY
 
         say(f"they may name {result.bookie}. {REMEDY}")
 

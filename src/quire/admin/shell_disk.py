@@ -209,7 +209,7 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
     async def work() -> list[int]:
         from quire._runtime.tasks import each
         from quire.errors import NoSuchLedgerError
-        from quire.metadata.unreadable import UNREADABLE
+        from quire.metadata.ledgers.unreadable import UNREADABLE
 
         async with connect(uri) as client:
 

@@ -28,7 +28,7 @@ from quire.admin.tls import connect
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.ledgers.unreadable import Unread
 
 LOOKUPS_IN_FLIGHT = 64
 TEST_PAYLOAD = b"\0" * 100
@@ -79,7 +79,7 @@ async def each_metadata(
     store does not answer.
     """
     from quire._runtime.tasks import each, pages
-    from quire.metadata.unreadable import read_or_skip
+    from quire.metadata.ledgers.unreadable import read_or_skip
 
     async def look(ledger_id: int) -> tuple[int, LedgerMetadata] | None:
         found = await read_or_skip(client.metadata, ledger_id, unread)
@@ -103,7 +103,7 @@ def list_ledgers(shell: Shell, meta: bool, bookie: str | None) -> int:
 
     With -meta or -bookieid, the exit status is 1 if the metadata of a ledger cannot be read.
     """
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.ledgers.unreadable import Unread
 
     uri, unread = shell.cluster(), Unread()
 

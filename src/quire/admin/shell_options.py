@@ -15,7 +15,7 @@ from quire.admin.groups import say
 from quire.admin.options import LEDGER_ID_MAX, WHICH_CLUSTER, Command
 
 if TYPE_CHECKING:
-    from quire.metadata.base import BookieAddress
+    from quire.metadata.interface import BookieAddress
 
 UNKNOWN = "Unknown"
 HEX_ROW_BYTES = 16

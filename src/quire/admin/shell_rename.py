@@ -151,8 +151,8 @@ async def _rename_all(
     lacks: Callable[[int], Awaitable[bool]] | None,
 ) -> int:
     from quire.errors import QuireError
-    from quire.metadata.unreadable import Unread
-    from quire.metadata.update import update_ledger
+    from quire.metadata.ledgers.unreadable import Unread
+    from quire.metadata.ledgers.update import update_ledger
 
     unread = Unread()
 

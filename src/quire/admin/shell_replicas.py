@@ -226,7 +226,7 @@ def query_status(shell: Shell, verbose: bool) -> None:
 
     async def work() -> list[str]:
         from quire.errors import NoSuchLedgerError
-        from quire.metadata.unreadable import UNREADABLE
+        from quire.metadata.ledgers.unreadable import UNREADABLE
         from quire.replication.locks import ReplicationLocks
         from quire.replication.marks import Marks
 
@@ -368,7 +368,7 @@ def _recovering(
 
 def _query(shell: Shell, uri: str, names: list[str]) -> int:
     """Print which segments of which ledgers name these bookies, and how often."""
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.ledgers.unreadable import Unread
 
     unread = Unread()
 
@@ -401,7 +401,7 @@ def _tell_ledger(shell: Shell, ledger_id: int, metadata: LedgerMetadata, names: 
 async def _delete_cookie(uri: str, name: str) -> None:
     from quire.admin.bookie_identity import opened_metadata
     from quire.errors import NoSuchKeyError
-    from quire.metadata.bookie_directories import forget_bookie
+    from quire.metadata.bookies.directories import forget_bookie
 
     async with opened_metadata(uri) as store:
         try:

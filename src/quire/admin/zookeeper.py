@@ -39,7 +39,7 @@ def zookeeper(directory: str, port: int, host: str) -> int:
     standard output once it serves; `quire cluster init` then makes a cluster in it. SIGTERM and
     Ctrl-C stop it, with exit status 0.
     """
-    from quire.metadata.zookeeper_server import ZooKeeperServer
+    from quire.metadata.zookeeper.server import ZooKeeperServer
     from quire.testing._process import with_parent
 
     server = ZooKeeperServer(directory, port, host, command_prefix=with_parent())

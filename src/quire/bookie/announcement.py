@@ -8,7 +8,7 @@ from collections.abc import Callable
 from quire._runtime.tasks import TaskSet
 from quire.bookie.service import EventLog
 from quire.errors import KeyExistsError, QuireError
-from quire.metadata.base import BookieAddress, MetadataStore, Registration
+from quire.metadata.interface import BookieAddress, MetadataStore, Registration
 
 ANNOUNCE_AGAIN_S = 1.0
 

@@ -37,8 +37,7 @@ from quire.errors import (
     StorageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.collection import (
+from quire.metadata.bookies.collection import (
     BookieMark,
     Mark,
     Refusal,
@@ -46,6 +45,7 @@ from quire.metadata.collection import (
     read_switch,
     write_mark,
 )
+from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
 from quire.storage.seams import Disk
 

@@ -33,9 +33,9 @@ from quire.errors import (
     MetadataError,
     NoSuchLedgerError,
 )
-from quire.metadata.base import MetadataStore
-from quire.metadata.underreplicated import mark_ledger
-from quire.metadata.unreadable import UNREADABLE, reason_of
+from quire.metadata.interface import MetadataStore
+from quire.metadata.ledgers.underreplicated import mark_ledger
+from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.storage.ledger_directories import Store
 
 LEDGERS_PER_PASS = 200

@@ -36,8 +36,8 @@ from quire.errors import (
     StorageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.bookie_directories import BookieDirectories, read_directories
+from quire.metadata.bookies.directories import BookieDirectories, read_directories
+from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import (
     ensure_directory,
     read_identity,

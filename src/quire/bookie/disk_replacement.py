@@ -24,9 +24,9 @@ from quire.bookie.lost_directory import (
     wrong_one,
 )
 from quire.errors import StorageError, UsageError
-from quire.metadata.base import MetadataStore
-from quire.metadata.naming import SomeLedgers, pages_naming
-from quire.metadata.unreadable import REMEDY, Unread
+from quire.metadata.interface import MetadataStore
+from quire.metadata.ledgers.naming import SomeLedgers, pages_naming
+from quire.metadata.ledgers.unreadable import REMEDY, Unread
 from quire.storage.directory import read_identity
 from quire.storage.ledger_ids import LedgerIds
 from quire.storage.seams import Disk

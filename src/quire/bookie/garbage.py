@@ -18,8 +18,8 @@ from collections.abc import Callable
 from quire.bookie.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
-from quire.metadata.base import MetadataStore
-from quire.metadata.unreadable import UNREADABLE
+from quire.metadata.interface import MetadataStore
+from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.storage.ledger_directories import Store
 
 MASS_LEDGERS_MIN = 1_000

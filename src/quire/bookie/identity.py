@@ -31,13 +31,13 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.bookie_directories import (
+from quire.metadata.bookies.directories import (
     BookieDirectories,
     read_directories,
     write_directories,
 )
-from quire.metadata.naming import is_named
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.ledgers.naming import is_named
 from quire.storage.directory import (
     ensure_directory,
     read_identity,

@@ -29,8 +29,8 @@ from quire.bookie.identity import (
 )
 from quire.codec.metadata.cookie import Cookie, decode, differences, encode, split_directories
 from quire.errors import CookieError, QuireError, StorageError
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.bookie_directories import BookieDirectories, read_directories
+from quire.metadata.bookies.directories import BookieDirectories, read_directories
+from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import begin_lost, read_identity, write_small_file
 from quire.storage.inspect import segment_numbers
 from quire.storage.ledger_ids import LedgerIds

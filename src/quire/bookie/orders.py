@@ -8,8 +8,8 @@ from collections.abc import Callable
 from quire._runtime.tasks import TaskSet
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, NoSuchKeyError, QuireError
-from quire.metadata.base import MetadataStore, Versioned, Watch
-from quire.metadata.bookie_orders import Order, What, order_path, read_order, withdraw_order
+from quire.metadata.bookies.orders import Order, What, order_path, read_order, withdraw_order
+from quire.metadata.interface import MetadataStore, Versioned, Watch
 
 COOKIE_POLL_S = 0.5
 """How often a bookie that is decommissioned looks whether its cookie is gone."""

@@ -33,9 +33,9 @@ from quire.errors import (
     NoSuchLedgerError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
+from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.metadata.tree import Create, Delete
-from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.metadata.uri import replication_root
 from quire.storage.ledger_directories import Store
 

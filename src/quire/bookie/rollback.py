@@ -35,13 +35,13 @@ from quire.errors import (
     StorageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.bookie_directories import (
+from quire.metadata.bookies.directories import (
     BookieDirectories,
     LogMark,
     read_directories,
     write_directories,
 )
+from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import read_identity
 from quire.storage.incarnation import (
     INCARNATION_NAME,

@@ -43,7 +43,7 @@ from quire.errors import (
     StartError,
     StorageError,
 )
-from quire.metadata.base import BookieAddress, MetadataStore
+from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.net.network import Network, Port
 from quire.storage.compactor import Compaction
 from quire.storage.ledger_directories import DataDirectory, LedgerDirectories, Store

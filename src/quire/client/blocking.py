@@ -27,7 +27,7 @@ from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig
 from quire.errors import ClientClosedError, UsageError
 from quire.metadata import ZooKeeperOptions
-from quire.metadata.base import Bookies
+from quire.metadata.interface import Bookies
 from quire.net.control import BookieInfo
 
 if TYPE_CHECKING:

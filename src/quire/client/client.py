@@ -38,7 +38,7 @@ from quire.errors import (
     UsageError,
 )
 from quire.metadata import ZooKeeperOptions, open_metadata
-from quire.metadata.base import Bookies, MetadataStore
+from quire.metadata.interface import Bookies, MetadataStore
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import BookieInfo, ControlChannel
 from quire.net.network import AsyncioNetwork, Network

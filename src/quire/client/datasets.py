@@ -49,8 +49,8 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore
-from quire.metadata.collection import check_collectable, may_collect
+from quire.metadata.bookies.collection import check_collectable, may_collect
+from quire.metadata.interface import MetadataStore
 
 __all__ = ["Dataset", "DatasetLedger", "Datasets", "Publication", "Skipped", "Sweep"]
 

@@ -38,7 +38,7 @@ from quire.errors import (
     QuireError,
     ReadError,
 )
-from quire.metadata.base import Watch
+from quire.metadata.interface import Watch
 
 KEPT_RUNS_MAX = 1_024
 """Of the newest entries, for followers that are a little behind; and no more bytes of them than

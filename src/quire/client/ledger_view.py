@@ -4,8 +4,8 @@ spec, rule 39), and metadata gives way to newer metadata only."""
 from __future__ import annotations
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.creation import check_same_creation
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.ledgers.creation import check_same_creation
 
 
 class LedgerView:

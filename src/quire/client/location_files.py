@@ -17,7 +17,7 @@ from quire.config import PlacementConfig
 from quire.core.placement.tables import parse_lines, parse_toml
 from quire.core.placement.values import parse_location
 from quire.errors import UsageError
-from quire.metadata.base import BookieAddress
+from quire.metadata.interface import BookieAddress
 
 MAX_TABLE_BYTES = 4 * 1024 * 1024
 MAX_ANSWER_BYTES = 64 * 1024

@@ -14,7 +14,7 @@ from typing import Protocol
 from quire.config import PlacementConfig
 from quire.core.placement.tables import parse_groups, parse_mapping
 from quire.errors import QuireError, UsageError
-from quire.metadata.base import BookieAddress, MetadataStore, Versioned
+from quire.metadata.interface import BookieAddress, MetadataStore, Versioned
 
 logger = logging.getLogger("quire.placement")
 

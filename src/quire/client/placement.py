@@ -27,7 +27,7 @@ from quire.core.placement.settings import parse_placement as parse_placement
 from quire.core.placement.values import parts_of
 from quire.core.placement.words import situation
 from quire.errors import NotEnoughBookiesError, QuireError, UsageError
-from quire.metadata.base import BookieAddress, Bookies, MetadataStore
+from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 
 logger = logging.getLogger("quire.placement")
 

@@ -25,7 +25,7 @@ from quire.errors import (
     QuireError,
     SilentConnectionError,
 )
-from quire.metadata.base import BookieAddress, Bookies, MetadataStore
+from quire.metadata.interface import BookieAddress, Bookies, MetadataStore
 from quire.net.channel import BookieChannel
 from quire.net.control import ControlChannel
 from quire.net.handshake import Dialer

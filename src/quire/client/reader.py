@@ -18,7 +18,7 @@ from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
 from quire.core.recovery import NO_DOUBT, Doubt
 from quire.errors import NoSuchEntryError, ReadError, UsageError
-from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.interface import MetadataStore, Versioned
 
 if TYPE_CHECKING:
     import pandas

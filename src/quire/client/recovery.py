@@ -31,9 +31,9 @@ from quire.config import ClientConfig
 from quire.core.append.quorum import stripe
 from quire.core.recovery import NO_DOUBT, Doubt, RecoveryVotes, Verdict, recovery_lac
 from quire.errors import QuireError, ReadError, RecoveryError, UnauthorizedError
-from quire.metadata.base import MetadataStore, Versioned
-from quire.metadata.ledger_size import check_close
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.ledgers.size import check_close
+from quire.metadata.ledgers.update import update_ledger
 from quire.net.answer_codes import NoEntryAnswer
 
 if TYPE_CHECKING:

@@ -52,8 +52,8 @@ from quire.errors import (
     ReadError,
     SilentConnectionError,
 )
-from quire.metadata.base import Versioned
-from quire.metadata.creation import recreated
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.creation import recreated
 from quire.net.answer_codes import NoEntryAnswer
 from quire.net.control import ControlChannel, PollAnswer
 

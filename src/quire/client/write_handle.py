@@ -27,9 +27,9 @@ from quire.errors import (
     UsageError,
     WriteError,
 )
-from quire.metadata.base import MetadataStore, Versioned, Watch
-from quire.metadata.creation import recreated, same_creation
-from quire.metadata.update import update_ledger
+from quire.metadata.interface import MetadataStore, Versioned, Watch
+from quire.metadata.ledgers.creation import recreated, same_creation
+from quire.metadata.ledgers.update import update_ledger
 
 
 def payload_bytes(payload: Buffer) -> bytes:

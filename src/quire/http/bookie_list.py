@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from quire.client import Client
     from quire.http.rates import Rates
     from quire.http.spaces import Spaces
-    from quire.metadata.base import Bookies, MetadataStore
+    from quire.metadata.interface import Bookies, MetadataStore
 
 LOCATIONS_NODE = "/bookies"
 """Where Pulsar keeps them, and `quire cluster locations`."""

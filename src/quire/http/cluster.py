@@ -15,7 +15,7 @@ from quire.http.api import Call, Field, Reply, Route
 from quire.http.jobs import Job, Jobs, attended
 from quire.http.shapes import described_or_error, ledger_as_apache
 from quire.http.spaces import space_of
-from quire.metadata.bookie_directories import forget_bookie
+from quire.metadata.bookies.directories import forget_bookie
 from quire.replication.decommission import decommission
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks

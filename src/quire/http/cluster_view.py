@@ -18,8 +18,8 @@ from quire.http.problems import ALONE, Collection, Problem, lost_groups, problem
 from quire.http.rates import Fetch, Rates, together
 from quire.http.risks import Risks
 from quire.http.spaces import Spaces
-from quire.metadata.base import MetadataStore
-from quire.metadata.collection import read_switch, refusals
+from quire.metadata.bookies.collection import read_switch, refusals
+from quire.metadata.interface import MetadataStore
 from quire.replication.at_risk import AtRisk
 from quire.replication.running import RunningJob, running_jobs
 from quire.replication.status import overview

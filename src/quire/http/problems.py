@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from quire._runtime.units import are, counted, plural
-from quire.metadata.unreadable import REMEDY, named_ledgers
+from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
 from quire.replication.at_risk import AtRisk
 from quire.streams.lost_ledgers import LostLedgers
 from quire.streams.named_ledgers import Owner

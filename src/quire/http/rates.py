@@ -17,7 +17,7 @@ from typing import Any
 from quire._runtime.tasks import each
 from quire._runtime.units import host_port
 from quire.http.background import LOOK_WAIT_S, Background
-from quire.metadata.base import BookieAddress
+from quire.metadata.interface import BookieAddress
 
 ENDPOINT = "httpserver"
 """What Apache's bookies call it where they register."""

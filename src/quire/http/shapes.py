@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
-    from quire.metadata.base import MetadataStore
-    from quire.metadata.unreadable import Unread
+    from quire.metadata.interface import MetadataStore
+    from quire.metadata.ledgers.unreadable import Unread
 
 
 def ledger_as_json(ledger_id: int, metadata: LedgerMetadata) -> dict[str, Any]:
@@ -57,7 +57,7 @@ async def described_or_error(
     cannot be read becomes an item with `ledger_id` and `error`, and is recorded in `unread`; it
     does not end the list. Raises MetadataError if the store does not answer.
     """
-    from quire.metadata.unreadable import Unread, read_or_skip
+    from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 
     unread = unread if unread is not None else Unread()
     found = await read_or_skip(store, ledger_id, unread)

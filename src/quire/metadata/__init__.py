@@ -6,10 +6,10 @@ import random
 from pathlib import Path
 
 from quire._runtime.clock import Clock, SystemClock
-from quire.metadata._common import SESSION_TIMEOUT_MS
-from quire.metadata.base import MetadataStore
+from quire.metadata.common import SESSION_TIMEOUT_MS
+from quire.metadata.interface import MetadataStore
 from quire.metadata.uri import Driver, parse_uri
-from quire.metadata.zookeeper_options import ZooKeeperOptions
+from quire.metadata.zookeeper.options import ZooKeeperOptions
 
 __all__ = ["MetadataStore", "ZooKeeperOptions", "open_metadata"]
 
@@ -43,7 +43,7 @@ async def open_metadata(
     rng = rng or random.Random()
     # Each driver is imported when it is asked for: a client of SQLite loads no ZooKeeper client.
     if where.driver is Driver.MEMORY:
-        from quire.metadata.memory import open_memory
+        from quire.metadata.memory.store import open_memory
 
         return open_memory(
             where.name,
@@ -53,7 +53,7 @@ async def open_metadata(
             session_timeout_ms=session_timeout_ms,
         )
     if where.driver is Driver.SQLITE:
-        from quire.metadata.sqlite import SqliteStore
+        from quire.metadata.sqlite.store import SqliteStore
 
         return await SqliteStore.open(
             Path(where.path),
@@ -62,8 +62,8 @@ async def open_metadata(
             rng=rng,
             session_timeout_ms=session_timeout_ms,
         )
-    from quire.metadata.kazoo_adapter import CONNECT_TIMEOUT_S
-    from quire.metadata.zookeeper import ZooKeeperStore
+    from quire.metadata.zookeeper.kazoo_adapter import CONNECT_TIMEOUT_S
+    from quire.metadata.zookeeper.store import ZooKeeperStore
 
     return await ZooKeeperStore.connect(
         where,

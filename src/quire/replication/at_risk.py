@@ -11,7 +11,7 @@ from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.append.quorum import write_set
-from quire.metadata.unreadable import Unread, read_or_skip
+from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 
 PAGE_LEDGERS = 256
 """Whose metadata is in memory at a time."""

@@ -21,7 +21,7 @@ from quire.client import Client
 from quire.core.fragments import members
 from quire.core.replicas import Bad, Finding, Kind, Sums, findings, suspicious
 from quire.errors import JobError, NoSuchLedgerError
-from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
+from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication import audit_pieces
 from quire.replication.audit_pieces import PIECE_BYTES, Piece, PlannedLedger
 from quire.replication.opened import open_for_repair

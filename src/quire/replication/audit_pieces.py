@@ -19,7 +19,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.fragments import Fragment, entry_bytes, stored_count
 from quire.core.replicas import BLOCK_ENTRIES, Bad, Kind, Sums
 from quire.errors import NoSuchLedgerError
-from quire.metadata.unreadable import UNREADABLE, reason_of
+from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import Budget
 from quire.replication.opened import OpenedLedger, open_for_repair
 from quire.replication.scan import Scan, compare, scan

@@ -30,8 +30,8 @@ from quire.codec.metadata.underreplication import (
     CHECKED_REPLICAS,
 )
 from quire.errors import MetadataError, UnreadableMetadataError
-from quire.metadata.base import Bookies
-from quire.metadata.unreadable import UNREADABLE, Unread, read_or_skip
+from quire.metadata.interface import Bookies
+from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
 from quire.replication.auditor_checks import Lacking, check_ends, check_replicas
 from quire.replication.locks import ReplicationLocks
 from quire.replication.lost_bookies import LostBookies

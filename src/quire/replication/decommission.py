@@ -31,17 +31,17 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.base import Versioned
-from quire.metadata.bookie_directories import forget_bookie
-from quire.metadata.bookie_orders import (
+from quire.metadata.bookies.collection import check_not_back
+from quire.metadata.bookies.directories import forget_bookie
+from quire.metadata.bookies.orders import (
     Order,
     What,
     give_order,
     read_order,
     withdraw_order,
 )
-from quire.metadata.collection import check_not_back
-from quire.metadata.unreadable import Unread
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.unreadable import Unread
 from quire.replication.locks import ReplicationLocks
 from quire.replication.move import DEFAULT_OPTIONS, JobProgress, MoveOptions, moves_of, take_out_of
 from quire.replication.move_result import RecoverResult, check_bookie, with_unread

@@ -16,7 +16,7 @@ from quire._runtime.clock import Clock
 from quire.codec.metadata.registration import check_bookie_id
 from quire.codec.metadata.underreplication import ELECTION, VOTE_PREFIX, Holder, vote_number
 from quire.errors import MetadataError, NoSuchKeyError
-from quire.metadata.base import MetadataStore, Versioned, Watch
+from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.locks import replication_root
 

@@ -24,8 +24,8 @@ from quire.errors import (
     NoSuchLedgerError,
     QuireError,
 )
-from quire.metadata.base import Bookies
-from quire.metadata.unreadable import UNREADABLE
+from quire.metadata.interface import Bookies
+from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication import audit_pieces
 from quire.replication.audit import Audit
 from quire.replication.election import auditor_of

@@ -27,9 +27,9 @@ from quire.core.fragments import Fragment, entry_bytes, replaced_in, stored_by, 
 from quire.core.placement import Wanted
 from quire.core.replicas import Copies
 from quire.errors import LedgerRecreatedError, QuireError, UsageError, VersionConflictError
-from quire.metadata.base import Versioned
-from quire.metadata.creation import same_creation
-from quire.metadata.ledger_size import encode_change, ledger_bytes_max
+from quire.metadata.interface import Versioned
+from quire.metadata.ledgers.creation import same_creation
+from quire.metadata.ledgers.size import encode_change, ledger_bytes_max
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.opened import OpenedLedger
 from quire.replication.recovery_adds import RecoveryAdds

@@ -14,8 +14,8 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import Fragment, entry_bytes, members, stored_count
 from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireError
-from quire.metadata.base import UNKNOWN_CREATION
-from quire.metadata.unreadable import UNREADABLE
+from quire.metadata.interface import UNKNOWN_CREATION
+from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.fragment import (
     BATCH_SEGMENTS_MAX,

@@ -21,10 +21,10 @@ from quire.errors import (
     UnreadableMetadataError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore, Versioned
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.ledgers.underreplicated import decoded_mark, mark_ledger
+from quire.metadata.ledgers.unreadable import reason_of
 from quire.metadata.tree import Create, Delete
-from quire.metadata.underreplicated import decoded_mark, mark_ledger
-from quire.metadata.unreadable import reason_of
 from quire.metadata.uri import replication_root as replication_root
 
 MARK_DEPTH = 4

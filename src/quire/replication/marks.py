@@ -33,7 +33,7 @@ from quire.errors import (
     NotEmptyError,
     UnreadableMetadataError,
 )
-from quire.metadata.base import MetadataStore, Versioned, Watch
+from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
 from quire.replication.locks import MARK_DEPTH, replication_root
 

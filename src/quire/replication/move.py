@@ -17,7 +17,7 @@ from typing import Protocol
 from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.metadata.unreadable import UNREADABLE, Unread
+from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
 from quire.replication.budget import Budget
 from quire.replication.ledger import (
     REASON_CHARS_MAX,

@@ -10,7 +10,7 @@ from typing import Any
 
 from quire.client import Client
 from quire.errors import UsageError
-from quire.metadata.unreadable import Unread
+from quire.metadata.ledgers.unreadable import Unread
 from quire.replication.ledger import LedgerWork, Move, Work
 
 LOCKED_ROUNDS = 3

@@ -11,7 +11,7 @@ from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments
 from quire.errors import ReadError
-from quire.metadata.base import Versioned
+from quire.metadata.interface import Versioned
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 
 LOOK_INTERVAL_S = 2.0
 """Between two looks of a job whether it is paused."""

@@ -17,8 +17,8 @@ from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.core.fragments import Fragment
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.metadata.base import Bookies
-from quire.metadata.unreadable import Unread, read_or_skip
+from quire.metadata.interface import Bookies
+from quire.metadata.ledgers.unreadable import Unread, read_or_skip
 from quire.replication.budget import Budget
 from quire.replication.fragment import Batch, Copied
 from quire.replication.ledger import REASON_CHARS_MAX

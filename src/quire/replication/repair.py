@@ -17,7 +17,7 @@ from quire.errors import (
     QuireError,
     ReadError,
 )
-from quire.metadata.unreadable import UNREADABLE, reason_of
+from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import UNBOUNDED, Budget
 from quire.replication.fragment import Batch, Copied, choose_replacements, window_entries
 from quire.replication.ledger import CONFLICTS_MAX, REASON_CHARS_MAX

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from quire._runtime.tasks import TaskSet, each
 from quire._runtime.units import plural
 from quire.errors import KeyExistsError, NoSuchKeyError, QuireError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
 from quire.replication.pauses import KINDS

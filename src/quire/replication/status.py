@@ -17,8 +17,8 @@ from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.units import counted
 from quire.codec.metadata.underreplication import Holder, Underreplicated
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
-from quire.metadata.base import MetadataStore
-from quire.metadata.unreadable import UNREADABLE, Unread, named_ledgers, reason_of
+from quire.metadata.interface import MetadataStore
+from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, named_ledgers, reason_of
 from quire.replication.election import auditor_of
 from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks

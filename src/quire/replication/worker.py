@@ -28,9 +28,9 @@ from quire.codec.metadata.underreplication import Underreplicated
 from quire.core.fragments import Fragment, members, next_stored
 from quire.core.replicas import Bad, Finding, Kind
 from quire.errors import LedgerError, MetadataError, NoSuchLedgerError, QuireError
-from quire.metadata.base import Bookies, Versioned
-from quire.metadata.creation import same_creation
-from quire.metadata.unreadable import UNREADABLE, reason_of
+from quire.metadata.interface import Bookies, Versioned
+from quire.metadata.ledgers.creation import same_creation
+from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.net.answer_codes import NoEntryAnswer
 from quire.replication.auditor import Log
 from quire.replication.budget import Budget

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from quire._runtime.tasks import TaskSet, each
 from quire.codec.distributedlog.lock import LockMember, lock_member_prefix
 from quire.errors import MetadataError, NoSuchKeyError, QuireError, StreamLockedError
-from quire.metadata.base import Versioned, Watch
+from quire.metadata.interface import Versioned, Watch
 from quire.metadata.tree import Create, Delete, Tree
 
 _numbers = itertools.count(1)

@@ -9,7 +9,7 @@ from contextlib import aclosing
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import NoSuchLedgerError
-from quire.metadata.collection import may_collect
+from quire.metadata.bookies.collection import may_collect
 from quire.streams.mirror_copy import JOB
 from quire.streams.segment_builder import JOB_KEY
 from quire.streams.stream_metadata import NO_LEDGER, Claim, StreamMetadata

@@ -52,8 +52,8 @@ from quire.errors import (
     QuireError,
     UsageError,
 )
-from quire.metadata.collection import check_collectable
-from quire.metadata.update import update_ledger
+from quire.metadata.bookies.collection import check_collectable
+from quire.metadata.ledgers.update import update_ledger
 from quire.streams.object_format import (
     BUCKET_KEY,
     CHUNK_BYTES_DEFAULT,

@@ -28,7 +28,7 @@ from quire.errors import (
     NoSuchLedgerError,
     UsageError,
 )
-from quire.metadata.collection import check_collectable
+from quire.metadata.bookies.collection import check_collectable
 from quire.metadata.tree import Tree
 from quire.streams.named_ledgers import Owner, ledgers_of
 from quire.streams.segment_builder import JOB_KEY

@@ -39,8 +39,8 @@ from quire.errors import (
     TxidOrderError,
     VersionConflictError,
 )
-from quire.metadata.base import ANY_VERSION
-from quire.metadata.collection import may_collect
+from quire.metadata.bookies.collection import may_collect
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Put
 from quire.streams.namespace import Namespace
 from quire.streams.published import BatchKey, Published, check_moved, read_published

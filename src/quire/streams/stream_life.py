@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 from quire.codec.distributedlog.name import StreamPaths
 from quire.errors import NoSuchKeyError, NotEmptyError, VersionConflictError
-from quire.metadata.base import ANY_VERSION
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 
 LIVES = ".quire/lives"

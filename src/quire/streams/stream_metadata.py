@@ -33,7 +33,7 @@ from quire.errors import (
     StreamFencedError,
     VersionConflictError,
 )
-from quire.metadata.base import ANY_VERSION
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
 from quire.streams.stream_life import Life, Lives, unique
 

@@ -12,7 +12,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.metadata.base import ANY_VERSION
+from quire.metadata.interface import ANY_VERSION
 from quire.metadata.tree import Check, Create, Put
 from quire.streams.stream_metadata import StreamMetadata
 

@@ -15,8 +15,8 @@ from quire.bookie.service import BookieService
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.codec.wire.v2 import Code
 from quire.errors import MetadataUnavailableError
-from quire.metadata.base import LedgerRange
-from quire.metadata.memory import MemoryStore
+from quire.metadata.interface import LedgerRange
+from quire.metadata.memory.store import MemoryStore
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, exchange, mutant
 

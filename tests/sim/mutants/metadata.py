@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from quire.client import recovery, write_handle
-from quire.metadata import update
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
-from quire.metadata.memory_registration import MemoryRegistration
+from quire.metadata.ledgers import update
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.registration import MemoryRegistration
+from quire.metadata.memory.store import MemoryStore
 from tests.sim.mutants.mutant import edit, mutant
 
 
@@ -21,7 +21,7 @@ def _blind(patch: pytest.MonkeyPatch, module: object) -> None:
             "update_ledger",
             (
                 "current = found",
-                "from quire.metadata.base import Versioned\n"
+                "from quire.metadata.interface import Versioned\n"
                 "            current = Versioned(current.value, found.version, found.created)",
             ),
         )

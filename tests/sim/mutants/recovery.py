@@ -11,7 +11,7 @@ from quire.client import recovery as module
 from quire.client.recovery import Recovery
 from quire.codec.wire.v2 import Flag
 from quire.core import recovery as core
-from quire.metadata.update import update_ledger
+from quire.metadata.ledgers.update import update_ledger
 from tests.sim.mutants.mutant import edit, mutant
 
 

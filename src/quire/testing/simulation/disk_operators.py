@@ -8,7 +8,7 @@ import random
 from collections.abc import Awaitable, Callable, Iterable
 
 from quire.errors import CookieError, QuireError, StartError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World
 

@@ -26,8 +26,8 @@ from quire.codec.metadata.underreplication import (
 from quire.core.append.quorum import write_set
 from quire.core.fragments import Fragment, fragments, members, stored_by
 from quire.errors import NoSuchLedgerError
-from quire.metadata.memory import MemoryStore
-from quire.metadata.memory_nodes import Change
+from quire.metadata.memory.nodes import Change
+from quire.metadata.memory.store import MemoryStore
 from quire.replication.autorecovery import Autorecovery
 from quire.replication.locks import replication_root
 from quire.replication.settings import AutorecoverySettings

@@ -17,7 +17,7 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments, stored_by
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.metadata.memory import MemoryStore
+from quire.metadata.memory.store import MemoryStore
 from quire.replication import decommission as taking_away
 from quire.replication import rebalance as balancing
 from quire.replication.locks import ReplicationLocks

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from quire.bookie.disk_replacement import find_replacement
 from quire.bookie.lost_directory import content_of
 from quire.errors import QuireError, StorageError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.disk_operators import (
     ATTEMPTS_MAX,

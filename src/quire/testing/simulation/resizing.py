@@ -12,7 +12,7 @@ import random
 from quire.bookie.disk_replacement import find_removal
 from quire.bookie.lost_directory import content_of, holder_of
 from quire.errors import QuireError, UsageError
-from quire.metadata.base import MetadataStore
+from quire.metadata.interface import MetadataStore
 from quire.replication import decommission as taking_away
 from quire.replication.locks import ReplicationLocks
 from quire.replication.move import MoveOptions, OpenLedgers

@@ -12,7 +12,7 @@ from quire.codec.distributedlog.name import PARTITION, StreamPaths
 from quire.codec.distributedlog.segment import StreamSegment, Truncation, parse_segment_name
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
-from quire.metadata.memory_nodes import Change
+from quire.metadata.memory.nodes import Change
 from quire.streams import Namespace, Record
 from quire.streams.namespace import STREAM_SETTINGS_NODE
 from quire.streams.object_format import BUCKET_KEY

@@ -13,10 +13,10 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.config import BookieConfig, ClientConfig, PlacementConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
-from quire.metadata.base import Versioned
-from quire.metadata.memory import Hook, MemoryStore
-from quire.metadata.memory_cluster import MemoryCluster
-from quire.metadata.memory_nodes import Change
+from quire.metadata.interface import Versioned
+from quire.metadata.memory.cluster import MemoryCluster
+from quire.metadata.memory.nodes import Change
+from quire.metadata.memory.store import Hook, MemoryStore
 from quire.storage.ledger_directories import DataDirectory
 from quire.testing.clock import SimClock
 from quire.testing.disk import SimDisk

@@ -1,0 +1,3 @@
+"""What the metadata store keeps for each bookie: its directories, orders of operators, and marks
+of garbage collection.
+"""

@@ -1,0 +1,293 @@
+"""The cluster's records about garbage collection: an off switch, and a mark of each bookie.
+
+Both are nodes below the under-replication tree, where Apache's programs do not look.
+
+| node                                 | content                                                   |
+|--------------------------------------|-----------------------------------------------------------|
+| `quire-collection`                   | exists: collection is off for the whole cluster           |
+| `quire-collection-marks/BOOKIE`      | a number that this bookie raises, and a token of its own  |
+
+A mark proves that the store did not go back. The bookie raises its mark in the store, and then
+remembers the new mark in its directories. A store that was restored from an older backup holds an
+older mark than the bookie remembers, or another token, or none.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import Any
+
+from quire.errors import (
+    CollectionOffError,
+    KeyExistsError,
+    MetadataError,
+    MetadataWentBackError,
+    NoSuchKeyError,
+    VersionConflictError,
+)
+from quire.metadata.bookies.nodes import delete_node, node_path, read_node, write_node
+from quire.metadata.interface import MetadataStore, Versioned
+from quire.metadata.uri import replication_root
+
+SWITCH_NODE = "quire-collection"
+MARKS_NODE = "quire-collection-marks"
+ATTEMPTS_MAX = 10
+"""The number of attempts to change a mark that others change at the same time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point in the history of the store, as one bookie knows it."""
+
+    count: int
+    """The number of this write. It rises by one with each write."""
+    token: str
+    """A random name of this write: two histories can reach the same count, but not the same
+    token."""
+
+    def as_json(self) -> dict[str, Any]:
+        return {"count": self.count, "token": self.token}
+
+
+_NO_MARK = Mark(0, "")
+"""Less than any mark that a bookie has raised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The refusal of a bookie that found the store behind its own mark: it collects no garbage."""
+
+    remembered: Mark
+    """The mark that the bookie remembers and the store does not hold."""
+    since_ms: int
+    accepted: bool = False
+    """Whether an operator has examined the store and lets the bookie continue with it."""
+    unreadable: str = ""
+    """The reason why the mark in the store could not be read, if that is all that is known: the
+    store need not have gone back. '' if the mark was read."""
+
+
+@dataclass(frozen=True, slots=True)
+class BookieMark:
+    """The value of a bookie's mark node."""
+
+    mark: Mark
+    refusal: Refusal | None = None
+
+    def encode(self) -> bytes:
+        value: dict[str, Any] = self.mark.as_json()
+        if self.refusal is not None:
+            value["refused"] = {
+                **self.refusal.remembered.as_json(),
+                "since_ms": self.refusal.since_ms,
+                "accepted": self.refusal.accepted,
+                "unreadable": self.refusal.unreadable,
+            }
+        return json.dumps(value).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> BookieMark:
+        """Raise `ValueError` if `data` is not the value of a mark node."""
+        value = json.loads(data)
+        try:
+            mark = Mark(int(value["count"]), str(value["token"]))
+            refused = value.get("refused")
+            if refused is None:
+                return cls(mark)
+            remembered = Mark(int(refused["count"]), str(refused["token"]))
+            since_ms, accepted = int(refused["since_ms"]), bool(refused["accepted"])
+            unreadable = str(refused.get("unreadable", ""))
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a mark of a bookie: {error!r}") from None
+        return cls(mark, Refusal(remembered, since_ms, accepted, unreadable))
+
+    @classmethod
+    def decode_any(cls, data: bytes) -> BookieMark:
+        """As `decode`; a value that cannot be understood is a refusal. It proves nothing, so the
+        bookie collects no garbage, and an operator can accept the store as after any refusal."""
+        try:
+            return cls.decode(data)
+        except ValueError as error:
+            return cls(_NO_MARK, Refusal(_NO_MARK, 0, unreadable=str(error)))
+
+    def holds(self, remembered: Mark | None) -> bool:
+        """Return whether a store with this mark cannot have gone back to a state before
+        `remembered`."""
+        if remembered is None or self.mark.count > remembered.count:
+            return True
+        return self.mark == remembered
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """Garbage collection is off for the whole cluster."""
+
+    since_ms: int = 0
+    by: str = ""
+    """The host and process of the operator's command."""
+    why: str = ""
+
+    def encode(self) -> bytes:
+        return json.dumps({"since_ms": self.since_ms, "by": self.by, "why": self.why}).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Switch:
+        """The node alone switches collection off, whatever it holds."""
+        try:
+            value = json.loads(data)
+            return cls(int(value["since_ms"]), str(value["by"]), str(value["why"]))
+        except (ValueError, KeyError, TypeError):
+            return cls()
+
+    def sentence(self) -> str:
+        by = f" by {self.by}" if self.by else ""
+        why = f" ({self.why})" if self.why else ""
+        return f"garbage collection is switched off for the whole cluster{by}{why}"
+
+
+# -- the switch -------------------------------------------------------------------------------
+
+
+def _switch_path(store: MetadataStore) -> str:
+    return f"{replication_root(store.uri)}/{SWITCH_NODE}"
+
+
+async def read_switch(store: MetadataStore) -> Switch | None:
+    """Return the off switch, or None if garbage collection is not switched off. Raises
+    MetadataError."""
+    found = await read_node(store, _switch_path(store), Switch.decode)
+    return None if found is None else found.value
+
+
+async def switch_off(store: MetadataStore, switch: Switch) -> bool:
+    """Switch garbage collection off for the cluster. Return False if it was off already.
+
+    Durable on return. A pass that has listed the ledgers before this call reads the switch once
+    more before it drops anything.
+    """
+    try:
+        await write_node(store, _switch_path(store), switch.encode(), None)
+    except KeyExistsError:
+        return False
+    return True
+
+
+async def switch_on(store: MetadataStore) -> bool:
+    """Let bookies collect garbage again. Return False if it was not switched off."""
+    if await read_switch(store) is None:
+        return False
+    await delete_node(store, _switch_path(store))
+    return True
+
+
+# -- the marks --------------------------------------------------------------------------------
+
+
+def mark_path(uri: str, bookie_id: str) -> str:
+    return node_path(uri, MARKS_NODE, bookie_id)
+
+
+async def read_mark(store: MetadataStore, bookie_id: str) -> Versioned[BookieMark] | None:
+    """Return the bookie's mark node, or None where there is none. A mark that cannot be understood
+    is a refusal with the reason. Raises MetadataError where the store does not answer."""
+    return await read_node(store, mark_path(store.uri, bookie_id), BookieMark.decode_any)
+
+
+async def write_mark(
+    store: MetadataStore, bookie_id: str, made: BookieMark, version: int | None
+) -> None:
+    """Create the node (version None), or replace the one with this version.
+
+    Raises KeyExistsError if there is a node already, VersionConflictError, and NoSuchKeyError.
+    """
+    await write_node(store, mark_path(store.uri, bookie_id), made.encode(), version)
+
+
+async def refusals(store: MetadataStore) -> dict[str, Refusal]:
+    """Return the bookies that found the store behind their marks and wait for an operator.
+
+    Those whose mark cannot be understood are among them. Raises MetadataError.
+    """
+    parent = f"{replication_root(store.uri)}/{MARKS_NODE}"
+    try:
+        names = await store.tree.children(parent)
+    except NoSuchKeyError:
+        return {}
+    found = {}
+    for name in names:
+        one = await read_mark(store, name)
+        if one is not None and one.value.refusal is not None and not one.value.refusal.accepted:
+            found[name] = one.value.refusal
+    return found
+
+
+async def accept(store: MetadataStore, bookie_id: str) -> bool:
+    """Let a bookie that found the store behind its mark continue with this store.
+
+    Return False if the bookie does not wait for that. The permission covers this one refusal: the
+    bookie refuses again if the store goes back once more.
+    """
+    for _ in range(ATTEMPTS_MAX):
+        found = await read_mark(store, bookie_id)
+        if found is None or found.value.refusal is None or found.value.refusal.accepted:
+            return False
+        accepted = replace(found.value, refusal=replace(found.value.refusal, accepted=True))
+        try:
+            await write_mark(store, bookie_id, accepted, found.version)
+        except (VersionConflictError, NoSuchKeyError):
+            continue
+        return True
+    raise MetadataError(
+        f"the mark of bookie {bookie_id} was changed by others {ATTEMPTS_MAX} times: nothing was "
+        "accepted",
+        remedy="Try again",
+    )
+
+
+async def check_not_back(store: MetadataStore) -> None:
+    """Raise `MetadataWentBackError` if a bookie has proof that the store went back to an older
+    state.
+
+    Call this before you conclude from the store that nothing names an item any more.
+    """
+    waiting = await refusals(store)
+    back = sorted(name for name, one in waiting.items() if not one.unreadable)
+    if back:
+        raise MetadataWentBackError(
+            f"the metadata store at {store.uri} went back in time, as detected by "
+            f"{', '.join(back)}: ledgers that it does not name may be needed. Nothing was deleted"
+        )
+    if waiting:
+        told = "; ".join(f"{name}: {one.unreadable}" for name, one in sorted(waiting.items()))
+        raise MetadataWentBackError(
+            f"it is not known whether the metadata store at {store.uri} went back in time, because "
+            f"marks of bookies in it cannot be read ({told}). Nothing was deleted",
+            remedy="Look at `quire cluster gc status`. If the store was not restored from a "
+            "backup, `quire cluster gc accept` lets these bookies go on",
+        )
+
+
+async def check_collectable(store: MetadataStore) -> None:
+    """Raise an error if nothing may be deleted on the evidence of this store.
+
+    Use this for sweeps that an operator requests. Raises CollectionOffError if collection is
+    switched off, and MetadataWentBackError as `check_not_back` does.
+    """
+    switch = await read_switch(store)
+    if switch is not None:
+        raise CollectionOffError(f"{switch.sentence()}: nothing was deleted")
+    await check_not_back(store)
+
+
+async def may_collect(store: MetadataStore) -> bool:
+    """Return whether `check_collectable` passes.
+
+    Use this for sweeps that follow other work. That work continues without them, and a later sweep
+    finds the same.
+    """
+    try:
+        await check_collectable(store)
+    except (CollectionOffError, MetadataWentBackError):
+        return False
+    return True

@@ -1,0 +1,5 @@
+"""Rules about the metadata of ledgers that hold for every driver: changes, sizes, creations and
+under-replication.
+
+Start with `update`.
+"""

@@ -1,0 +1,59 @@
+"""Distinguish a ledger from another one that was created with the same id.
+
+A ledger id may be used again: somebody deletes the ledger and creates one under its id. Versions
+then begin at 0 again, so a compare-and-swap on the version alone would change the new ledger by
+mistake.
+"""
+
+from __future__ import annotations
+
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import LedgerRecreatedError
+from quire.metadata.interface import UNKNOWN_CREATION, Versioned
+
+
+def same_creation(known: Versioned[LedgerMetadata], stored: Versioned[LedgerMetadata]) -> bool:
+    """Return whether both values belong to one creation of the ledger.
+
+    The creation token decides where both values have one. Java drops it when it rewrites the
+    metadata, and formats 1 and 2 have none. Then the store's own identification of the creation
+    decides: the transaction that created the node (ZooKeeper), or the time of creation (the other
+    stores). Without either, the two ledgers can only be distinguished by their digest, password,
+    quorums or creation time.
+    """
+    one, other = known.value, stored.value
+    if one.ctoken and other.ctoken:
+        return one.ctoken == other.ctoken
+    if _fixed(one) != _fixed(other):
+        return False
+    if UNKNOWN_CREATION not in (known.created, stored.created):
+        return known.created == stored.created
+    return one.ctime_ms < 0 or other.ctime_ms < 0 or one.ctime_ms == other.ctime_ms
+
+
+def check_same_creation(
+    ledger_id: int, known: Versioned[LedgerMetadata], stored: Versioned[LedgerMetadata]
+) -> None:
+    """Raise LedgerRecreatedError unless both values belong to one creation of the ledger."""
+    if not same_creation(known, stored):
+        raise recreated(ledger_id)
+
+
+def recreated(ledger_id: int) -> LedgerRecreatedError:
+    """Return the error for a ledger whose id belongs to another ledger by now."""
+    return LedgerRecreatedError(
+        f"ledger {ledger_id} was deleted, and somebody created another ledger under its id. "
+        "The metadata of the new ledger was not changed",
+        ledger_id=ledger_id,
+    )
+
+
+def _fixed(metadata: LedgerMetadata) -> tuple[object, ...]:
+    """Return the fields that no change of a ledger's metadata touches."""
+    return (
+        metadata.ensemble_size,
+        metadata.write_quorum,
+        metadata.ack_quorum,
+        metadata.digest,
+        metadata.password,
+    )

@@ -1,0 +1,165 @@
+"""The nodes of an in-memory tree. Pure: who is told of changes is the cluster's affair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quire.errors import QuireError
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
+from quire.metadata.tree_common import (
+    ROOT,
+    below_ephemeral,
+    exists_already,
+    missing,
+    not_empty,
+    parent_of,
+    prefix_of,
+    sequential_path,
+    version_conflict,
+)
+
+PERSISTENT = 0
+"""The owner of a node that is not ephemeral."""
+
+
+@dataclass(slots=True)
+class TreeNode:
+    value: bytes
+    owner: int = PERSISTENT
+    """The session that it ends with."""
+    version: int = 0
+    created: int = 0
+    """How many nodes were created below it so far: the number of the next sequential one."""
+    children: dict[str, None] = field(default_factory=dict)
+    """Their paths; a dictionary, so that one seed gives one order."""
+
+
+Change = tuple[str, bool]
+"""A path, and whether its children have changed (True) or the node itself."""
+
+
+class Nodes:
+    def __init__(self) -> None:
+        self._nodes = {ROOT: TreeNode(b"")}
+        self._ephemeral: dict[str, None] = {}
+
+    def get(self, path: str) -> TreeNode | None:
+        return self._nodes.get(path)
+
+    def children(self, path: str) -> list[str] | None:
+        """Their names, sorted; None if there is no such node."""
+        node = self._nodes.get(path)
+        if node is None:
+            return None
+        start = len(prefix_of(path))
+        return sorted(child[start:] for child in node.children)
+
+    def commit(
+        self, operations: Sequence[Operation], session_id: int
+    ) -> tuple[list[Result], Iterable[Change]]:
+        """All or, if one of them raises, none."""
+        undo: list[Callable[[], object]] = []
+        changes: dict[Change, None] = {}
+        results: list[Result] = []
+        try:
+            for operation in operations:
+                results.append(self._apply(operation, session_id, undo, changes))
+        except QuireError:
+            for step in reversed(undo):
+                step()
+            raise
+        return results, changes
+
+    def end_session(self, session_id: int) -> Iterable[Change]:
+        """Delete what is the session's."""
+        mine = [path for path in self._ephemeral if self._nodes[path].owner == session_id]
+        return self.commit([Delete(path) for path in mine], session_id)[1]
+
+    def below(self, path: str) -> Iterator[str]:
+        """`path`, if it is there, behind all that is below it."""
+        node = self._nodes.get(path)
+        if node is not None:
+            for child in node.children:
+                yield from self.below(child)
+            yield path
+
+    def _apply(
+        self,
+        operation: Operation,
+        session_id: int,
+        undo: list[Callable[[], object]],
+        changes: dict[Change, None],
+    ) -> Result:
+        if isinstance(operation, Create):
+            return self._create(operation, session_id, undo, changes)
+        path = operation.path
+        node = self._nodes.get(path)
+        if node is None:
+            raise missing(operation)
+        if operation.version not in (ANY_VERSION, node.version):
+            raise version_conflict(operation, node.version)
+        match operation:
+            case Check():
+                return None
+            case Put(_, value):
+                before = node.value, node.version
+
+                def put_back() -> None:
+                    node.value, node.version = before
+
+                node.value, node.version = bytes(value), node.version + 1
+                undo.append(put_back)
+                changes[path, False] = None
+                return node.version
+            case Delete():
+                if node.children:
+                    raise not_empty(operation)
+                self._remove(path)
+                undo.append(lambda: self._add(path, node))
+                changes[path, False] = changes[path, True] = None
+                changes[parent_of(path), True] = None
+                return None
+
+    def _create(
+        self,
+        operation: Create,
+        session_id: int,
+        undo: list[Callable[[], object]],
+        changes: dict[Change, None],
+    ) -> str:
+        parent = self._nodes.get(parent_of(operation.path))
+        if parent is None:
+            raise missing(operation)
+        path = operation.path
+        if operation.sequential:
+            path = sequential_path(path, parent.created)
+        if path in self._nodes:
+            raise exists_already(operation)
+        if parent.owner != PERSISTENT:
+            raise below_ephemeral(operation)
+        owner = session_id if operation.ephemeral else PERSISTENT
+        self._add(path, TreeNode(bytes(operation.value), owner))
+        parent.created += 1
+
+        def remove_again() -> None:
+            self._remove(path)
+            parent.created -= 1
+
+        undo.append(remove_again)
+        changes[path, False] = changes[path, True] = None
+        changes[parent_of(path), True] = None
+        return path
+
+    def _add(self, path: str, node: TreeNode) -> None:
+        self._nodes[path] = node
+        self._nodes[parent_of(path)].children[path] = None
+        if node.owner != PERSISTENT:
+            self._ephemeral[path] = None
+
+    def _remove(self, path: str) -> None:
+        node = self._nodes.pop(path)
+        del self._nodes[parent_of(path)].children[path]
+        if node.owner != PERSISTENT:
+            del self._ephemeral[path]

@@ -1,0 +1,563 @@
+"""One SQLite file, its worker thread, and the translation of its errors.
+
+Every call may block (for the disk, or for another process that holds the lock). So all calls run on
+one thread that this object owns, never on the event loop. The file uses write-ahead logging with
+`synchronous=FULL`: a commit is one fsync, and readers do not wait for writers. Writes that arrive
+while the thread is busy share one commit.
+
+Each transaction checks that the file still belongs to this cluster. The path must name the open
+file (`sqlite_presence`). The file must have the instance id with which it was opened, and the
+counter of ledger ids must not have gone back. Only then does a missing record mean that the record
+does not exist.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sqlite3
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from quire.errors import (
+    ClientClosedError,
+    ClusterNotInitialisedError,
+    MetadataError,
+    MetadataUnavailableError,
+    MetadataWentBackError,
+    QuireError,
+)
+from quire.metadata.sqlite.presence import LOG_SUFFIX, SqlitePresence
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+BUSY_TIMEOUT_MS = 5_000
+"""How long a call waits for another process to release the file."""
+
+QUEUED_CALLS_MAX = 1_024
+"""Calls of one store that wait for its thread; behind them callers wait."""
+
+APPLICATION_ID = 0x51756972
+"""Marks the file as ours: 'Quir'."""
+
+SCHEMA_VERSION = 2
+"""2 added the tree. A file of version 1 gets it when it is opened."""
+
+OPEN_ATTEMPTS_MAX = 3
+"""The number of attempts to open a file whose inode changes meanwhile."""
+
+MISSING_REMEDY = (
+    "If the cluster is new, make it with `quire cluster init --metadata URI`. If it is not, "
+    "correct the URI, or put the file or a backup of it back (docs/disaster-recovery.md): its "
+    "bookies still have their data"
+)
+
+_BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+_SCHEMA = """
+CREATE TABLE cluster (
+    one            INTEGER PRIMARY KEY CHECK (one = 1),
+    instance_id    TEXT NOT NULL,
+    next_ledger_id INTEGER NOT NULL
+);
+CREATE TABLE ledgers (
+    ledger_id INTEGER PRIMARY KEY,
+    version   INTEGER NOT NULL,
+    ctime_ms  INTEGER NOT NULL,
+    metadata  BLOB NOT NULL
+);
+CREATE TABLE cookies (
+    name    TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE "values" (
+    name    TEXT PRIMARY KEY,
+    version INTEGER NOT NULL,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE sessions (
+    session_id    INTEGER PRIMARY KEY,
+    boot_id       TEXT NOT NULL,
+    deadline_ms   INTEGER NOT NULL,
+    pid           INTEGER NOT NULL,
+    pid_namespace TEXT NOT NULL,
+    process_start INTEGER NOT NULL
+);
+CREATE TABLE bookies (
+    bookie_id  TEXT PRIMARY KEY,
+    session_id INTEGER NOT NULL,
+    readonly   INTEGER NOT NULL,
+    payload    BLOB NOT NULL
+) WITHOUT ROWID;
+"""
+
+_TREE_SCHEMA = """
+CREATE TABLE tree (
+    path    TEXT PRIMARY KEY,
+    parent  TEXT NOT NULL,
+    version INTEGER NOT NULL,
+    created INTEGER NOT NULL,
+    owner   INTEGER,
+    data    BLOB NOT NULL
+) WITHOUT ROWID;
+CREATE INDEX tree_children ON tree (parent, owner);
+CREATE INDEX tree_ephemeral ON tree (owner) WHERE owner IS NOT NULL;
+INSERT INTO tree VALUES ('/', '', 0, 0, NULL, x'');
+"""
+
+
+class _Write:
+    """Some work of a shared commit, and what became of it."""
+
+    __slots__ = ("error", "future", "result", "work")
+
+    def __init__(self, work: Work[Any], future: asyncio.Future[Any]) -> None:
+        self.work = work
+        self.future = future
+        self.result: Any = None
+        self.error: Exception | None = None
+
+    def tell(self) -> None:
+        if self.future.done():
+            return  # its caller was cancelled
+        if self.error is not None:
+            self.future.set_exception(self.error)
+        else:
+            self.future.set_result(self.result)
+
+
+class SqliteFile:
+    """Open with `SqliteFile.open`; close with `close`, or the thread stays."""
+
+    def __init__(self, path: Path, *, busy_timeout_ms: int) -> None:
+        self.path = path.absolute()
+        self._busy_timeout_ms = busy_timeout_ms
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"sqlite-{path.name}")
+        self._queue = asyncio.Semaphore(QUEUED_CALLS_MAX)
+        self._writes: list[_Write] = []
+        """For the next commit; the thread takes them all at once."""
+        self._taking = threading.Lock()
+        self._connection: sqlite3.Connection | None = None
+        self._presence = SqlitePresence(self.path)
+        self._instance_id: str | None = None
+        """The instance id of the cluster, once the file is open."""
+        self._next_ledger_id = 0
+        """The counter of ledger ids as last read. It never falls."""
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        instance_id: str | None,
+        *,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    ) -> tuple[SqliteFile, bool]:
+        """The file, and whether it was made now. With an `instance_id` a file that is missing (or
+        empty) becomes a new cluster; without, that is `ClusterNotInitialisedError`, and nothing is
+        left on the disk."""
+        file = cls(path, busy_timeout_ms=busy_timeout_ms)
+        try:
+            created = await file._submit(lambda: file._connect(instance_id))
+        except BaseException:
+            await file.close()
+            raise
+        return file, created
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        loop = asyncio.get_running_loop()
+        disconnected = loop.run_in_executor(self._thread, self._disconnect)
+        self._thread.shutdown(wait=False)
+        # Shielded: the connection is closed, and with it the file, even if we are cancelled.
+        await asyncio.shield(disconnected)
+
+    async def read(self, work: Work[T]) -> T:
+        """`work` inside one read transaction: it sees one moment."""
+        return await self._submit(lambda: self._read(work))
+
+    async def write(self, work: Work[T]) -> T:
+        """`work` inside a write transaction, durable when this returns. It may share the commit
+        with other writes, and see what those before it did; if it raises, nothing of its own was
+        changed. If the commit fails, so do all that share it. If the caller is cancelled, the
+        outcome is unknown."""
+        await self._place()
+        write = _Write(work, asyncio.get_running_loop().create_future())
+        write.future.add_done_callback(lambda _: self._queue.release())
+        with self._taking:
+            self._writes.append(write)
+            first = len(self._writes) == 1
+        if first:
+            try:
+                committed = self._on_thread(self._commit)
+            except ClientClosedError:
+                self._writes.remove(write)
+                write.future.cancel()
+                raise
+            committed.add_done_callback(_tell)
+        return await write.future  # type: ignore[no-any-return]
+
+    async def data_version(self) -> int:
+        """A number that changes when another connection has changed the file."""
+        return await self._submit(self._data_version)
+
+    async def check_structure(self) -> None:
+        """Raise `MetadataError` unless all pages of the file fit together. Reads the whole file.
+
+        A backup that is copied over a file in use leaves old pages beside the new ones of the log.
+        The newest marks are in the log, and ledgers that only new pages name are gone. Where the
+        file has not grown since the backup, that cannot be seen.
+        """
+        await self._submit(self._check_structure)
+
+    async def _submit(self, work: Callable[[], T]) -> T:
+        await self._place()
+        try:
+            future = self._on_thread(lambda: self._translated(work))
+        except ClientClosedError:
+            self._queue.release()
+            raise
+        future.add_done_callback(lambda _: self._queue.release())
+        return await future
+
+    async def _place(self) -> None:
+        """A place in the queue, to be released by whoever asks for it."""
+        self._check_open()
+        await self._queue.acquire()
+        try:
+            self._check_open()
+        except ClientClosedError:
+            self._queue.release()
+            raise
+
+    def _on_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        try:
+            return asyncio.get_running_loop().run_in_executor(self._thread, work)
+        except RuntimeError:
+            # The interpreter ends, before this was closed: no thread takes work any more.
+            raise ClientClosedError(
+                f"the metadata store {self.path} is closed: the process ends"
+            ) from None
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"the metadata store {self.path} is closed")
+
+    # -- on the thread ------------------------------------------------------------------------
+
+    def _connect(self, instance_id: str | None) -> bool:
+        """Open the file, and return whether it was created now.
+
+        An overlay file system may give the file another inode when it is first opened for writing.
+        Then it is opened once more.
+        """
+        for _ in range(OPEN_ATTEMPTS_MAX):
+            created = self._open_once(instance_id)
+            if created is not None:
+                return created
+            self._disconnect()
+        raise MetadataUnavailableError(
+            f"the metadata file {self.path} was replaced again and again while it was opened",
+            remedy="Find out which program replaces it, and open it again",
+        )
+
+    def _open_once(self, instance_id: str | None) -> bool | None:
+        """Return None if the path named another file before the open than after it."""
+        before = self._stat()
+        if before is None or before.st_size == 0:
+            self._refuse_nothing(instance_id)
+            if not self.path.parent.is_dir():
+                raise MetadataError(
+                    f"the directory {self.path.parent} of the metadata file does not exist",
+                    remedy="Create it, or correct the URI",
+                )
+        mode = "rwc" if instance_id is not None else "rw"
+        self._connection = connection = sqlite3.connect(
+            f"{self.path.as_uri()}?mode={mode}",
+            uri=True,
+            isolation_level=None,
+            timeout=self._busy_timeout_ms / 1000,
+        )
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute("PRAGMA fullfsync=ON")  # macOS: a plain fsync stops at the drive's cache
+        created = False
+        if not self._is_cluster():
+            if instance_id is None:
+                raise ClusterNotInitialisedError(
+                    f"the metadata file {self.path} is empty: it holds no cluster",
+                    remedy=MISSING_REMEDY,
+                )
+            created = self._transaction("BEGIN IMMEDIATE", lambda _: self._create(instance_id))
+        if self._number("PRAGMA user_version") != SCHEMA_VERSION:
+            self._transaction("BEGIN IMMEDIATE", lambda _: self._migrate())
+        self._use_write_ahead_log(connection)
+        if not self._presence.opened(before):
+            return None
+        self._transaction("BEGIN", self._recognise)
+        self._presence.check()
+        return created
+
+    def _refuse_nothing(self, instance_id: str | None) -> None:
+        """Raise where a file without content does not become a new cluster. SQLite must not see
+        it: it deletes the log of an empty file when it opens it, and the newest commits with it."""
+        log = Path(f"{self.path}{LOG_SUFFIX}")
+        try:
+            logged = log.stat().st_size
+        except FileNotFoundError:
+            logged = 0
+        found = self._stat()  # after the log: another process may be making the cluster
+        if found is not None and found.st_size:
+            return
+        what = "does not exist" if found is None else "is empty: it holds no cluster"
+        if logged:
+            raise ClusterNotInitialisedError(
+                f"the metadata file {self.path} {what}, but {log} beside it holds {logged} bytes: "
+                "the newest changes of a cluster. Nothing was changed",
+                remedy="Put the file back that this log belongs to. To use a backup instead "
+                "(docs/disaster-recovery.md), move the log away first, and keep it",
+            )
+        if instance_id is None:
+            raise ClusterNotInitialisedError(
+                f"the metadata file {self.path} {what}", remedy=MISSING_REMEDY
+            )
+
+    def _stat(self) -> os.stat_result | None:
+        try:
+            return os.stat(self.path)
+        except FileNotFoundError:
+            return None
+
+    def _recognise(self, connection: sqlite3.Connection) -> None:
+        """Raise unless the file is the cluster that was opened, and has not gone back."""
+        instance_id, upcoming = connection.execute(
+            "SELECT instance_id, next_ledger_id FROM cluster"
+        ).fetchone()
+        if self._instance_id is None:
+            self._instance_id = instance_id
+        if instance_id != self._instance_id:
+            raise MetadataError(
+                f"the metadata file {self.path} holds another cluster than before: {instance_id}, "
+                f"not {self._instance_id}. Nothing was changed",
+                remedy="Put the file of this cluster back, and start this process again",
+            )
+        if upcoming < self._next_ledger_id:
+            raise MetadataWentBackError(
+                f"the metadata file {self.path} went back in time: its next ledger id is "
+                f"{upcoming}, and was {self._next_ledger_id}. Nothing was changed"
+            )
+        self._next_ledger_id = upcoming
+
+    def _data_version(self) -> int:
+        found = self._number("PRAGMA data_version")
+        self._presence.check()
+        return found
+
+    def _read(self, work: Work[T]) -> T:
+        result = self._transaction("BEGIN", work)
+        self._presence.check()
+        return result
+
+    def _check_structure(self) -> None:
+        assert self._connection is not None
+        # The file gets the length that the log wants, whatever its own first page says.
+        self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+        found = self._read(self._misfit)
+        if found:
+            raise MetadataError(
+                f"the metadata file {self.path} is damaged, so the list of ledgers may not be "
+                f"complete: {found}",
+                remedy="Restore it from a backup (docs/disaster-recovery.md). A backup that was "
+                "copied over the file while processes used it is mixed with their log",
+            )
+
+    def _misfit(self, connection: sqlite3.Connection) -> str:
+        """Return what does not fit together; '' if everything does."""
+        pages, page_bytes = self._number("PRAGMA page_count"), self._number("PRAGMA page_size")
+        stat = self._stat()
+        if stat is not None and stat.st_size > pages * page_bytes:
+            return f"it has {stat.st_size} bytes, and its first page tells of {pages} pages"
+        told = str(connection.execute("PRAGMA quick_check(1)").fetchone()[0])
+        return "" if told == "ok" else told.rpartition("\n")[2]
+
+    def _use_write_ahead_log(self, connection: sqlite3.Connection) -> None:
+        """The mode is kept in the file. It cannot be changed while another process reads or
+        writes: then the next one to open the file does it, and until then commits are slower."""
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in _BUSY_CODES:
+                raise
+
+    def _is_cluster(self) -> bool:
+        application_id = self._number("PRAGMA application_id")
+        schema_version = self._number("PRAGMA user_version")
+        tables = self._number("SELECT count(*) FROM sqlite_master")
+        if application_id == 0 and tables == 0:
+            return False
+        if application_id != APPLICATION_ID:
+            raise MetadataError(
+                f"{self.path} is a SQLite file of another program",
+                remedy="Name another file in the metadata URI",
+            )
+        if not 1 <= schema_version <= SCHEMA_VERSION:
+            raise MetadataError(
+                f"the metadata file {self.path} has schema {schema_version}; this version of Quire "
+                f"knows {SCHEMA_VERSION}",
+                remedy="Use the version of Quire that wrote it",
+            )
+        return True
+
+    def _create(self, instance_id: str) -> bool:
+        if self._is_cluster():
+            return False  # another process was faster
+        assert self._connection is not None
+        for statement in (_SCHEMA + _TREE_SCHEMA).split(";"):
+            self._connection.execute(statement)
+        self._connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+        self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        self._connection.execute("INSERT INTO cluster VALUES (1, ?, 0)", (instance_id,))
+        return True
+
+    def _migrate(self) -> None:
+        """From schema 1 to 2, unless another process was faster."""
+        assert self._connection is not None
+        if self._number("PRAGMA user_version") != SCHEMA_VERSION:
+            for statement in _TREE_SCHEMA.split(";"):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+
+    def _disconnect(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _number(self, sql: str) -> int:
+        assert self._connection is not None
+        return int(self._connection.execute(sql).fetchone()[0])
+
+    def _transaction(self, begin: str, work: Work[T]) -> T:
+        connection = self._connection
+        assert connection is not None
+        connection.execute(begin)
+        try:
+            if self._instance_id is not None:
+                self._recognise(connection)
+            result = work(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+        return result
+
+    def _commit(self) -> list[_Write]:
+        """All writes that wait, in one transaction. Each has its result or its error then."""
+        with self._taking:
+            writes, self._writes = self._writes, []
+        writes = [write for write in writes if not write.future.cancelled()]
+        try:
+            self._transaction("BEGIN IMMEDIATE", lambda connection: self._run(connection, writes))
+        except Exception as error:  # noqa: BLE001 - all that share the commit are told
+            for write in writes:
+                write.error = self._in_our_words(error)
+        else:
+            self._check_committed(writes)
+        return writes
+
+    def _check_committed(self, writes: list[_Write]) -> None:
+        """Set an error with an unknown outcome on the writes if the file lost its name during the
+        commit."""
+        try:
+            self._presence.check()
+        except MetadataUnavailableError as error:
+            for write in writes:
+                write.error = MetadataUnavailableError(
+                    f"the metadata file {self.path} was deleted or replaced while it was written: "
+                    "the outcome is unknown",
+                    remedy=error.remedy,
+                )
+
+    def _run(self, connection: sqlite3.Connection, writes: list[_Write]) -> None:
+        self._presence.check()
+        for write in writes:
+            connection.execute("SAVEPOINT write")
+            try:
+                write.result = write.work(connection)
+            except Exception as error:
+                if not connection.in_transaction:
+                    raise  # SQLite has taken back those before it too
+                connection.execute("ROLLBACK TO write")
+                write.error = self._in_our_words(error)
+            connection.execute("RELEASE write")
+
+    def _translated(self, work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except Exception as error:
+            ours = self._in_our_words(error)
+            if ours is error:
+                raise
+            raise ours from error
+
+    def _in_our_words(self, error: Exception) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            ours: Exception = _translate(self.path, error, self._busy_timeout_ms)
+        elif isinstance(error, OSError):
+            ours = MetadataError(f"the metadata file {self.path} cannot be used: {error.strerror}")
+        else:
+            return error
+        ours.__cause__ = error
+        return ours
+
+
+def _tell(committed: asyncio.Future[list[_Write]]) -> None:
+    for write in committed.result():
+        write.tell()
+
+
+def _translate(path: Path, error: sqlite3.Error, busy_timeout_ms: int) -> QuireError:
+    """Our words for what SQLite reports. Primary result codes are the low byte."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code in _BUSY_CODES:
+        busy = MetadataUnavailableError(
+            f"the metadata file {path} was locked by another process for {busy_timeout_ms} ms; "
+            "nothing was changed",
+            remedy="Try again; end the process that holds the file",
+        )
+        busy.outcome_known = True
+        return busy
+    if code == sqlite3.SQLITE_FULL:
+        full = MetadataUnavailableError(
+            f"the disk of the metadata file {path} is full; nothing was changed",
+            remedy="Free space and try again",
+        )
+        full.outcome_known = True
+        return full
+    if code == sqlite3.SQLITE_IOERR:
+        return MetadataUnavailableError(
+            f"the metadata file {path} could not be read or written ({error})",
+            remedy="Check the disk; what was being written may or may not be there",
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return MetadataError(
+            f"the metadata file {path} is damaged, or is no SQLite file ({error})",
+            remedy="Restore it from a backup, or correct the URI",
+        )
+    if code in (
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_PERM,
+        sqlite3.SQLITE_READONLY,
+        sqlite3.SQLITE_AUTH,
+    ):
+        return MetadataError(
+            f"the metadata file {path} cannot be opened for writing ({error})",
+            remedy="Check the permissions of the file and of its directory",
+        )
+    return MetadataError(f"the metadata file {path} failed: {error}")

@@ -1,0 +1,529 @@
+"""The metadata store in one SQLite file, shared by the processes of one machine.
+
+What a call returns is on the disk (`synchronous=FULL`). Compare-and-swap is one write transaction.
+What is ephemeral hangs on a session: a lease on the machine's boot clock (`sqlite_lease`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from quire._runtime.clock import Clock
+from quire._runtime.tasks import TaskSet
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.codec.metadata.ledger_metadata_format import decode
+from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
+from quire.codec.metadata.registration import check_bookie_id
+from quire.errors import (
+    ClientClosedError,
+    KeyExistsError,
+    MetadataError,
+    NoSuchKeyError,
+    UnreadableMetadataError,
+)
+from quire.metadata.common import (
+    LIST_RANGE_LEDGERS,
+    SESSION_TIMEOUT_MS,
+    bookie_exists,
+    check_key,
+    check_ledger_id,
+    check_prefix,
+    check_size,
+    check_version,
+    conflict,
+    encode_address,
+    ledger_exists,
+    logger,
+    new_instance_id,
+    no_ledger_manager,
+    no_such_ledger,
+    registered_here,
+    stamped,
+)
+from quire.metadata.interface import (
+    ANY_VERSION,
+    BookieAddress,
+    Bookies,
+    LedgerRange,
+    Registration,
+    Versioned,
+    Watch,
+)
+from quire.metadata.ledgers.creation import check_same_creation
+from quire.metadata.ledgers.size import encode_change, encode_new
+from quire.metadata.ledgers.unreadable import decode_ledger
+from quire.metadata.sqlite.file import BUSY_TIMEOUT_MS, SqliteFile, Work
+from quire.metadata.sqlite.lease import Machine, ThisMachine
+from quire.metadata.sqlite.session import Presence, Session
+from quire.metadata.sqlite.tree import SqliteTree
+from quire.metadata.sqlite.watch import WATCH_POLL_S, Watches
+
+T = TypeVar("T")
+
+RENEWALS_PER_TIMEOUT = 4
+"""A lease is renewed so often before it would run out."""
+
+REGISTER_POLL_S = 0.1
+"""Between two looks whether another session has let go of a bookie's id."""
+
+_SESSION_ID_BITS = 63
+
+
+class SqliteStore:
+    def __init__(
+        self,
+        file: SqliteFile,
+        clock: Clock,
+        session_id: int,
+        created: bool,
+        *,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        machine: Machine | None = None,
+        watch_poll_s: float = WATCH_POLL_S,
+    ) -> None:
+        self.uri = f"sqlite:///{file.path}"
+        self._file = file
+        self._clock = clock
+        self._claim_initialise = created
+        self._session_timeout_ms = session_timeout_ms
+        self._session = Session(session_id, session_timeout_ms, machine or ThisMachine())
+        self._tasks = TaskSet()
+        self._watches = Watches(file, self._session, self._tasks, poll_s=watch_poll_s)
+        self.tree = SqliteTree(
+            file, self._session, self._watches, self._keep_session, self._check_open
+        )
+        self._presences: dict[str, Presence] = {}
+        self._registrations: dict[str, _SqliteRegistration] = {}
+        self._session_used = False
+        self._renewing = False
+        self._closed = False
+
+    @classmethod
+    async def open(
+        cls,
+        path: Path,
+        *,
+        create: bool,
+        clock: Clock,
+        rng: random.Random,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+        machine: Machine | None = None,
+        watch_poll_s: float = WATCH_POLL_S,
+    ) -> SqliteStore:
+        """See `open_metadata`. Nothing stays open if this raises or is cancelled."""
+        file, created = await SqliteFile.open(
+            path,
+            new_instance_id(rng) if create else None,
+            busy_timeout_ms=busy_timeout_ms,
+        )
+        return cls(
+            file,
+            clock,
+            rng.getrandbits(_SESSION_ID_BITS),
+            created,
+            session_timeout_ms=session_timeout_ms,
+            machine=machine,
+            watch_poll_s=watch_poll_s,
+        )
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._watches.close()
+        self.tree.close()
+        try:
+            await self._tasks.close()
+            if self._session_used:
+                await self._file.write(self._session.end)
+        except MetadataError as error:
+            # The lease runs out by itself, or ends with this process.
+            logger.warning("the session could not be ended: %s", error)
+        finally:
+            await self._file.close()
+
+    # -- cluster ------------------------------------------------------------------------------
+
+    async def initialise(self, ledger_manager: str | None = None) -> str:
+        no_ledger_manager(self.uri, ledger_manager)
+        instance_id = await self.instance_id()
+        if not self._claim_initialise:
+            raise KeyExistsError(f"{self._file.path} holds a cluster already")
+        self._claim_initialise = False
+        return instance_id
+
+    async def is_initialised(self) -> bool:
+        self._check_open()
+        return True  # opening refuses everything else
+
+    async def instance_id(self) -> str:
+        def work(connection: sqlite3.Connection) -> str:
+            return str(connection.execute("SELECT instance_id FROM cluster").fetchone()[0])
+
+        return await self._read(work)
+
+    # -- ledgers ------------------------------------------------------------------------------
+
+    async def create_ledger(
+        self, metadata: LedgerMetadata, ledger_id: int | None = None
+    ) -> tuple[int, Versioned[LedgerMetadata]]:
+        if ledger_id is not None:
+            check_ledger_id(ledger_id)
+        data = encode_new(stamped(metadata, self._clock))
+        now_ms = self._clock.now_ms()
+
+        def work(connection: sqlite3.Connection) -> tuple[int, Versioned[LedgerMetadata]]:
+            found = _next_ledger_id(connection) if ledger_id is None else ledger_id
+            try:
+                there = _ledger(connection, found)
+            except UnreadableMetadataError:
+                raise ledger_exists(found) from None
+            if there is not None:
+                if metadata.ctoken and there.value.ctoken == metadata.ctoken:
+                    return found, there
+                raise ledger_exists(found)
+            connection.execute("INSERT INTO ledgers VALUES (?, 0, ?, ?)", (found, now_ms, data))
+            return found, Versioned(decode(data, now_ms), 0, now_ms)
+
+        return await self._write(work)
+
+    async def read_ledger(self, ledger_id: int) -> Versioned[LedgerMetadata]:
+        check_ledger_id(ledger_id)
+        found = await self._read(lambda connection: _ledger(connection, ledger_id))
+        if found is None:
+            raise no_such_ledger(ledger_id)
+        return found
+
+    async def write_ledger(
+        self,
+        ledger_id: int,
+        metadata: LedgerMetadata,
+        version: int,
+        known: Versioned[LedgerMetadata] | None = None,
+    ) -> Versioned[LedgerMetadata]:
+        check_ledger_id(ledger_id)
+        check_version(version)
+        data = encode_change(stamped(metadata, self._clock))
+
+        def work(connection: sqlite3.Connection) -> Versioned[LedgerMetadata]:
+            row = connection.execute(
+                "SELECT version, ctime_ms FROM ledgers WHERE ledger_id = ?", (ledger_id,)
+            ).fetchone()
+            if row is None:
+                raise no_such_ledger(ledger_id)
+            if known is not None:
+                stored = _ledger(connection, ledger_id)
+                assert stored is not None
+                check_same_creation(ledger_id, known, stored)
+            if row[0] != version:
+                raise conflict(f"ledger {ledger_id}", version, row[0])
+            connection.execute(
+                "UPDATE ledgers SET version = ?, metadata = ? WHERE ledger_id = ?",
+                (version + 1, data, ledger_id),
+            )
+            return Versioned(decode(data, row[1]), version + 1, row[1])
+
+        return await self._write(work)
+
+    async def delete_ledger(self, ledger_id: int) -> None:
+        check_ledger_id(ledger_id)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute("DELETE FROM ledgers WHERE ledger_id = ?", (ledger_id,))
+
+        await self._write(work)
+
+    async def list_ledgers(
+        self, first: int = 0, *, complete: bool = False
+    ) -> AsyncIterator[LedgerRange]:
+        check_ledger_id(first)
+        start = first
+
+        def work(connection: sqlite3.Connection) -> tuple[int, ...]:
+            rows = connection.execute(
+                "SELECT ledger_id FROM ledgers WHERE ledger_id >= ? ORDER BY ledger_id LIMIT ?",
+                (start, LIST_RANGE_LEDGERS),
+            )
+            return tuple(ledger_id for (ledger_id,) in rows)
+
+        while start <= LEDGER_ID_MAX:
+            found = await self._read(work)
+            last = found[-1] if len(found) == LIST_RANGE_LEDGERS else LEDGER_ID_MAX
+            if complete and last == LEDGER_ID_MAX:
+                await self._file.check_structure()
+            yield LedgerRange(start, last, found)
+            start = last + 1
+
+    async def skip_ledger_ids(self, last: int) -> None:
+        check_ledger_id(last)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE cluster SET next_ledger_id = max(next_ledger_id, ?)", (last + 1,)
+            )
+
+        await self._write(work)
+
+    def watch_ledger(
+        self, ledger_id: int, changed: Callable[[Versioned[LedgerMetadata] | None], None]
+    ) -> Watch:
+        check_ledger_id(ledger_id)
+        self._check_open()
+        return self._watches.watch_ledger(ledger_id, changed)
+
+    # -- bookies ------------------------------------------------------------------------------
+
+    async def register_bookie(self, address: BookieAddress, readonly: bool = False) -> Registration:
+        presence = Presence(address.bookie_id, encode_address(address), readonly)
+        self._check_open()
+        if address.bookie_id in self._presences:
+            raise registered_here(address.bookie_id)
+        self._presences[address.bookie_id] = presence
+        self._session_used = True
+        try:
+            await self._take_in_time(presence)
+        except BaseException:
+            # What was asked of the thread may still be done: ask it to undo that.
+            del self._presences[address.bookie_id]
+            self._tasks.start(self._withdraw_row(address.bookie_id))
+            raise
+        self._keep_session()
+        registration = _SqliteRegistration(self, address.bookie_id)
+        self._registrations[address.bookie_id] = registration
+        return registration
+
+    async def _take_in_time(self, presence: Presence) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._session_timeout_ms / 1000
+        while not await self._write(lambda connection: self._session.take(connection, presence)):
+            if loop.time() >= deadline:
+                raise bookie_exists(presence.bookie_id, self._session_timeout_ms)
+            await asyncio.sleep(REGISTER_POLL_S)
+
+    def _keep_session(self) -> None:
+        self._session_used = True
+        if not self._renewing and not self._closed:
+            self._renewing = True
+            self._tasks.start(self._renew())
+
+    async def _renew(self) -> None:
+        failing = False
+        while True:
+            await asyncio.sleep(self._session_timeout_ms / 1000 / RENEWALS_PER_TIMEOUT)
+            try:
+                taken = await self._renew_now(tuple(self._presences.values()))
+                failing = False
+            except MetadataError as error:
+                if not failing:
+                    logger.warning("the session's lease could not be renewed: %s", error)
+                failing = True
+                continue
+            for bookie_id, registration in list(self._registrations.items()):
+                if bookie_id not in taken:
+                    registration.held_until = None
+                elif registration.held(self._session_timeout_ms):
+                    del self._presences[bookie_id], self._registrations[bookie_id]
+
+    async def _renew_now(self, presences: Sequence[Presence]) -> list[str]:
+        def work(connection: sqlite3.Connection) -> list[str]:
+            return self._session.renew(connection, presences)
+
+        return await self._write(work)
+
+    async def set_readonly(self, bookie_id: str, readonly: bool) -> None:
+        presence = replace(self._presences[bookie_id], readonly=readonly)
+        self._presences[bookie_id] = presence
+        if not await self._write(lambda connection: self._session.take(connection, presence)):
+            raise bookie_exists(bookie_id, 0)
+
+    async def withdraw(self, bookie_id: str) -> None:
+        self._registrations.pop(bookie_id, None)
+        if self._presences.pop(bookie_id, None) is not None and not self._closed:
+            await self._withdraw_row(bookie_id)
+
+    async def _withdraw_row(self, bookie_id: str) -> None:
+        try:
+            await self._write(lambda connection: self._session.withdraw(connection, bookie_id))
+        except (MetadataError, ClientClosedError) as error:
+            logger.warning("bookie %s stays registered for a while: %s", bookie_id, error)
+
+    async def bookies(self) -> Bookies:
+        return await self._read(self._session.bookies)
+
+    def watch_bookies(self, changed: Callable[[Bookies], None]) -> Watch:
+        self._check_open()
+        return self._watches.watch_bookies(changed)
+
+    # -- cookies and values -------------------------------------------------------------------
+
+    async def read_cookie(self, bookie_id: str) -> Versioned[bytes]:
+        check_bookie_id(bookie_id)
+        return await self._read_node("cookies", bookie_id, f"the cookie of {bookie_id}")
+
+    async def write_cookie(self, bookie_id: str, cookie: bytes, version: int | None) -> int:
+        check_bookie_id(bookie_id)
+        what = f"the cookie of {bookie_id}"
+        return await self._write_node("cookies", bookie_id, cookie, version, what)
+
+    async def delete_cookie(self, bookie_id: str, version: int = ANY_VERSION) -> None:
+        check_bookie_id(bookie_id)
+        await self._delete_node("cookies", bookie_id, version, f"the cookie of {bookie_id}")
+
+    async def list_cookies(self) -> list[str]:
+        def work(connection: sqlite3.Connection) -> list[str]:
+            return [name for (name,) in connection.execute("SELECT name FROM cookies")]
+
+        return sorted(await self._read(work))
+
+    async def read_value(self, key: Sequence[str]) -> Versioned[bytes]:
+        name = "/".join(check_key(key))
+        return await self._read_node("values", name, f"the value {name}")
+
+    async def write_value(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+        name = "/".join(check_key(key))
+        return await self._write_node("values", name, value, version, f"the value {name}")
+
+    async def delete_value(self, key: Sequence[str], version: int = ANY_VERSION) -> None:
+        name = "/".join(check_key(key))
+        await self._delete_node("values", name, version, f"the value {name}")
+
+    async def list_values(self, prefix: Sequence[str]) -> list[str]:
+        before = "".join(f"{part}/" for part in check_prefix(prefix))
+
+        def work(connection: sqlite3.Connection) -> set[str]:
+            rows = connection.execute('SELECT name FROM "values"')
+            if before:
+                # '0' follows '/': everything that begins with `before`.
+                query = 'SELECT name FROM "values" WHERE name >= ? AND name < ?'
+                rows = connection.execute(query, (before, before[:-1] + "0"))
+            return {name[len(before) :].partition("/")[0] for (name,) in rows}
+
+        return sorted(await self._read(work))
+
+    async def _read_node(self, table: str, name: str, what: str) -> Versioned[bytes]:
+        def work(connection: sqlite3.Connection) -> Versioned[bytes] | None:
+            row = connection.execute(
+                f'SELECT data, version FROM "{table}" WHERE name = ?', (name,)
+            ).fetchone()
+            return None if row is None else Versioned(row[0], row[1])
+
+        found = await self._read(work)
+        if found is None:
+            raise NoSuchKeyError(f"{what} does not exist")
+        return found
+
+    async def _write_node(
+        self, table: str, name: str, data: bytes, version: int | None, what: str
+    ) -> int:
+        check_size(data, what)
+        if version is not None:
+            check_version(version)
+
+        def work(connection: sqlite3.Connection) -> int:
+            stored = _version_of(connection, table, name)
+            if version is None:
+                if stored is not None:
+                    raise KeyExistsError(f"{what} exists already")
+                connection.execute(f'INSERT INTO "{table}" VALUES (?, 0, ?)', (name, data))
+                return 0
+            if stored is None:
+                raise NoSuchKeyError(f"{what} does not exist")
+            if stored != version:
+                raise conflict(what, version, stored)
+            connection.execute(
+                f'UPDATE "{table}" SET version = ?, data = ? WHERE name = ?',
+                (version + 1, data, name),
+            )
+            return version + 1
+
+        return await self._write(work)
+
+    async def _delete_node(self, table: str, name: str, version: int, what: str) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            stored = _version_of(connection, table, name)
+            if stored is not None and version not in (ANY_VERSION, stored):
+                raise conflict(what, version, stored)
+            connection.execute(f'DELETE FROM "{table}" WHERE name = ?', (name,))
+
+        await self._write(work)
+
+    async def _read(self, work: Work[T]) -> T:
+        self._check_open()
+        return await self._file.read(work)
+
+    async def _write(self, work: Work[T]) -> T:
+        self._check_open()
+        result = await self._file.write(work)
+        self._watches.wake()
+        self.tree.look_at_session()
+        return result
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClientClosedError(f"the metadata store {self.uri} is closed")
+
+
+class _SqliteRegistration:
+    def __init__(self, store: SqliteStore, bookie_id: str) -> None:
+        self._store = store
+        self._bookie_id = bookie_id
+        self._closed = False
+        self.held_until: float | None = None
+        """On the loop's clock, since another session was seen to hold the id."""
+        self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
+
+    def held(self, timeout_ms: int) -> bool:
+        """Another session holds the id. True once it has done so for too long: then it is lost."""
+        now = asyncio.get_running_loop().time()
+        if self.held_until is None:
+            logger.error("another process has registered bookie %s", self._bookie_id)
+            self.held_until = now + timeout_ms / 1000
+        if now < self.held_until:
+            return False
+        self.lost.set_result(bookie_exists(self._bookie_id, timeout_ms))
+        return True
+
+    async def set_readonly(self, readonly: bool) -> None:
+        if self.lost.done():
+            raise self.lost.result()
+        if self._closed:
+            raise ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+        await self._store.set_readonly(self._bookie_id, readonly)
+
+    async def close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            if not self.lost.done():
+                await self._store.withdraw(self._bookie_id)
+
+
+def _ledger(connection: sqlite3.Connection, ledger_id: int) -> Versioned[LedgerMetadata] | None:
+    row = connection.execute(
+        "SELECT metadata, ctime_ms, version FROM ledgers WHERE ledger_id = ?", (ledger_id,)
+    ).fetchone()
+    if row is None:
+        return None
+    return Versioned(decode_ledger(ledger_id, row[0], row[1], row[2]), row[2], row[1])
+
+
+def _next_ledger_id(connection: sqlite3.Connection) -> int:
+    """The next id of the counter that no caller has chosen for a ledger of its own."""
+    found = int(connection.execute("SELECT next_ledger_id FROM cluster").fetchone()[0])
+    while connection.execute("SELECT 1 FROM ledgers WHERE ledger_id = ?", (found,)).fetchone():
+        found += 1
+    if found >= LEDGER_ID_MAX:
+        raise MetadataError("no ledger id is left")
+    connection.execute("UPDATE cluster SET next_ledger_id = ?", (found + 1,))
+    return found
+
+
+def _version_of(connection: sqlite3.Connection, table: str, name: str) -> int | None:
+    row = connection.execute(f'SELECT version FROM "{table}" WHERE name = ?', (name,)).fetchone()
+    return None if row is None else int(row[0])

@@ -1,0 +1,269 @@
+"""The tree in a SQLite file: one row a node.
+
+Ephemeral nodes hang on the session's lease, as bookies do. A node whose session has ended is not
+there for whoever looks, and the next commit of anyone deletes its row; that is decided inside the
+transaction that reads or commits.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from quire.errors import MetadataUnavailableError
+from quire.metadata.interface import ANY_VERSION, Versioned, Watch
+from quire.metadata.sqlite.file import SqliteFile, Work
+from quire.metadata.sqlite.session import Session
+from quire.metadata.sqlite.watch import Watches
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Result
+from quire.metadata.tree_common import (
+    ROOT,
+    SessionWatches,
+    ancestors_of,
+    below_ephemeral,
+    check_operations,
+    check_path,
+    check_path_below_root,
+    exists_already,
+    missing,
+    no_such_node,
+    not_empty,
+    parent_of,
+    prefix_of,
+    sequential_path,
+    version_conflict,
+)
+
+T = TypeVar("T")
+
+SESSION_ATTEMPTS_MAX = 10
+"""Of one commit whose lease runs out again and again before it gets to the file."""
+
+
+class _NoSessionError(Exception):
+    """The lease that an ephemeral node is to hang on has not begun, or has run out."""
+
+
+class SqliteTree:
+    def __init__(
+        self,
+        file: SqliteFile,
+        session: Session,
+        watches: Watches,
+        keep_session: Callable[[], None],
+        check_open: Callable[[], None],
+    ) -> None:
+        """`keep_session` sees to it that the lease is renewed from now on."""
+        self._file = file
+        self._session = session
+        self._watches = watches
+        self._keep_session = keep_session
+        self._check_open = check_open
+        self._session_watches = SessionWatches()
+        self._session_seen = session.session_id
+
+    @property
+    def session_id(self) -> int:
+        return self._session.session_id
+
+    async def read(self, path: str) -> Versioned[bytes]:
+        check_path(path)
+        found = await self._file.read(lambda connection: self._value(connection, path)[0])
+        if found is None:
+            raise no_such_node(path)
+        return found
+
+    async def exists(self, path: str) -> bool:
+        check_path(path)
+        return await self._file.read(lambda connection: self._is_there(connection, path))
+
+    async def children(self, path: str) -> list[str]:
+        check_path(path)
+        found = await self._file.read(lambda connection: self._children(connection, path)[0])
+        if found is None:
+            raise no_such_node(path)
+        return found
+
+    async def commit(self, *operations: Operation) -> list[Result]:
+        check_operations(operations)
+        for _ in range(SESSION_ATTEMPTS_MAX):
+            try:
+                return await self._write(lambda connection: self._commit(connection, operations))
+            except _NoSessionError:
+                # In a transaction of its own: the session has begun even if the commit fails.
+                self._keep_session()
+                await self._write(self._session.touch)
+        raise MetadataUnavailableError(
+            f"the lease of this process at {self._file.path} runs out before it can be used; "
+            "the commit was not done",
+            remedy="Use a longer session time-out",
+        )
+
+    async def make_path(self, path: str, value: bytes = b"") -> None:
+        operations = [Create(each) for each in ancestors_of(check_path(path)) if each != ROOT]
+        if operations:
+            operations[-1] = Create(path, value)
+            check_operations(operations[-1:])
+
+        def work(connection: sqlite3.Connection) -> None:
+            self._sweep(connection)
+            for operation in operations:
+                if _node(connection, operation.path) is None:
+                    self._apply(connection, operation)
+
+        await self._write(work)
+
+    async def delete_tree(self, path: str) -> None:
+        check_path_below_root(path)
+
+        def work(connection: sqlite3.Connection) -> None:
+            # '0' follows '/': everything below the path.
+            connection.execute(
+                "DELETE FROM tree WHERE path = ? OR (path > ? AND path < ?)",
+                (path, path + "/", path + "0"),
+            )
+
+        await self._write(work)
+
+    async def sync(self) -> None:
+        """Reads of a file see what was committed."""
+        await self._file.data_version()
+
+    def watch_children(self, path: str, changed: Callable[[list[str] | None], None]) -> Watch:
+        self._check_open()
+        look = partial(self._children, path=check_path(path))
+        return self._watches.watch_tree(("children", path), look, changed)
+
+    def watch_value(self, path: str, changed: Callable[[Versioned[bytes] | None], None]) -> Watch:
+        self._check_open()
+        look = partial(self._value, path=check_path(path))
+        return self._watches.watch_tree(("value", path), look, changed)
+
+    def on_session_lost(self, lost: Callable[[], None]) -> Watch:
+        self._check_open()
+        return self._session_watches.add(lost)
+
+    def look_at_session(self) -> None:
+        """To be called when the session was touched: it may be a new one."""
+        if self._session_seen != self._session.session_id:
+            self._session_seen = self._session.session_id
+            self._session_watches.tell()
+
+    def close(self) -> None:
+        self._session_watches.close()
+
+    async def _write(self, work: Work[T]) -> T:
+        result = await self._file.write(work)
+        self._watches.wake()
+        self.look_at_session()
+        return result
+
+    # -- on the file's thread -----------------------------------------------------------------
+
+    def _value(
+        self, connection: sqlite3.Connection, path: str
+    ) -> tuple[Versioned[bytes] | None, bool]:
+        """The node, and whether it may end without a change of the file."""
+        row = _node(connection, path)
+        if row is None:
+            return None, False
+        value, version, owner = row
+        if owner is not None and owner not in self._session.living(connection):
+            return None, False
+        return Versioned(value, version), owner is not None
+
+    def _children(self, connection: sqlite3.Connection, path: str) -> tuple[list[str] | None, bool]:
+        """The names, and whether some may end without a change of the file."""
+        there, mortal = self._value(connection, path)
+        if there is None:
+            return None, False
+        rows = connection.execute("SELECT path, owner FROM tree WHERE parent = ?", (path,))
+        children = rows.fetchall()
+        if any(owner is not None for _, owner in children):
+            mortal = True
+            living = self._session.living(connection)
+            children = [row for row in children if row[1] is None or row[1] in living]
+        start = len(prefix_of(path))
+        return sorted(child[start:] for child, _ in children), mortal
+
+    def _is_there(self, connection: sqlite3.Connection, path: str) -> bool:
+        return self._value(connection, path)[0] is not None
+
+    def _commit(
+        self, connection: sqlite3.Connection, operations: Sequence[Operation]
+    ) -> list[Result]:
+        ephemeral = any(isinstance(each, Create) and each.ephemeral for each in operations)
+        if ephemeral and self.session_id not in self._session.living(connection):
+            raise _NoSessionError
+        self._sweep(connection)
+        return [self._apply(connection, operation) for operation in operations]
+
+    def _sweep(self, connection: sqlite3.Connection) -> None:
+        """Delete the nodes of sessions that have ended."""
+        owners = connection.execute("SELECT DISTINCT owner FROM tree WHERE owner IS NOT NULL")
+        ephemeral = [owner for (owner,) in owners]
+        if ephemeral:
+            living = self._session.living(connection)
+            for owner in ephemeral:
+                if owner not in living:
+                    connection.execute("DELETE FROM tree WHERE owner = ?", (owner,))
+
+    def _apply(self, connection: sqlite3.Connection, operation: Operation) -> Result:
+        if isinstance(operation, Create):
+            return self._create(connection, operation)
+        path = operation.path
+        row = _node(connection, path)
+        if row is None:
+            raise missing(operation)
+        version = row[1]
+        if operation.version not in (ANY_VERSION, version):
+            raise version_conflict(operation, version)
+        match operation:
+            case Check():
+                return None
+            case Put(_, value):
+                connection.execute(
+                    "UPDATE tree SET version = ?, data = ? WHERE path = ?",
+                    (version + 1, value, path),
+                )
+                return version + 1
+            case Delete():
+                if connection.execute(
+                    "SELECT 1 FROM tree WHERE parent = ? LIMIT 1", (path,)
+                ).fetchone():
+                    raise not_empty(operation)
+                connection.execute("DELETE FROM tree WHERE path = ?", (path,))
+                return None
+
+    def _create(self, connection: sqlite3.Connection, operation: Create) -> str:
+        path, parent = operation.path, parent_of(operation.path)
+        row = connection.execute(
+            "SELECT created, owner FROM tree WHERE path = ?", (parent,)
+        ).fetchone()
+        if row is None:
+            raise missing(operation)
+        created, parent_owner = row
+        if operation.sequential:
+            path = sequential_path(path, created)
+        if _node(connection, path) is not None:
+            raise exists_already(operation)
+        if parent_owner is not None:
+            raise below_ephemeral(operation)
+        owner = self.session_id if operation.ephemeral else None
+        connection.execute(
+            "INSERT INTO tree (path, parent, version, created, owner, data) "
+            "VALUES (?, ?, 0, 0, ?, ?)",
+            (path, parent, owner, operation.value),
+        )
+        connection.execute("UPDATE tree SET created = ? WHERE path = ?", (created + 1, parent))
+        return path
+
+
+def _node(connection: sqlite3.Connection, path: str) -> tuple[bytes, int, int | None] | None:
+    """Value, version and owner, whether that lives or not."""
+    found: tuple[bytes, int, int | None] | None = connection.execute(
+        "SELECT data, version, owner FROM tree WHERE path = ?", (path,)
+    ).fetchone()
+    return found

@@ -1,0 +1,296 @@
+"""Bookies in ZooKeeper: ephemeral nodes below `available` and `available/readonly`
+(metadata spec, 1.4).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from quire._runtime.tasks import TaskSet
+from quire.errors import ClientClosedError, KeyExistsError, MetadataError
+from quire.metadata.common import bookie_exists, decode_address, logger
+from quire.metadata.interface import BookieAddress, Bookies
+from quire.metadata.tree import Create, Delete
+from quire.metadata.zookeeper.kazoo_adapter import (
+    LostConnectionError,
+    NodeExistsError,
+    NoNodeError,
+    Notify,
+)
+from quire.metadata.zookeeper.root import ZooKeeperRoot
+
+AVAILABLE = "available"
+READONLY = "readonly"
+READONLY_PATH = f"{AVAILABLE}/{READONLY}"
+
+KEEP_RETRY_S = 1.0
+"""Between two attempts to register again after a lost session."""
+
+HELD_TIMEOUT_FACTOR = 1.5
+"""How long another session may go on holding the id, in session time-outs. More than one: a server
+ends a session that is silent at a tick of its own, up to one tick after the time-out."""
+
+WITHDRAW_TIMEOUT_S = 5.0
+"""How long closing a registration waits for ZooKeeper; afterwards the session's end does it."""
+
+
+async def read_bookies(root: ZooKeeperRoot, notify: Notify | None = None) -> Bookies:
+    """Who is registered. `notify` is called once, when one of the lists has changed."""
+    await root.check_layout()
+    writable = await _read_list(root, AVAILABLE, notify)
+    readonly = await _read_list(root, READONLY_PATH, notify)
+    return Bookies(writable, readonly)
+
+
+async def _read_list(
+    root: ZooKeeperRoot, below: str, notify: Notify | None
+) -> Mapping[str, BookieAddress]:
+    path = root.at(below)
+    try:
+        names = await root.zk.children(path, notify)
+    except NoNodeError:
+        # A watch needs the node to be there; whoever needs it first makes it (as Java does).
+        await root.make(path)
+        names = await root.zk.children(path, notify)
+    ids = sorted(name for name in names if name != READONLY)
+    found = await asyncio.gather(*(_read_address(root, f"{path}/{id_}", id_) for id_ in ids))
+    return {address.bookie_id: address for address in found if address is not None}
+
+
+async def _read_address(root: ZooKeeperRoot, path: str, bookie_id: str) -> BookieAddress | None:
+    try:
+        payload, _ = await root.zk.get(path)
+    except NoNodeError:
+        return None  # it went in between
+    return decode_address(bookie_id, payload)
+
+
+class _HeldError(Exception):
+    """Another session has the bookie's id."""
+
+
+class ZooKeeperRegistration:
+    """One bookie's presence. A task keeps it: it alone changes the nodes, when it is told to and
+    after each reconnection. It ends when another session keeps the id: `lost` then says so."""
+
+    def __init__(
+        self,
+        root: ZooKeeperRoot,
+        tasks: TaskSet,
+        bookie_id: str,
+        payload: bytes,
+        readonly: bool,
+        *,
+        session_timeout_ms: int,
+    ) -> None:
+        self._root = root
+        self._tasks = tasks
+        self._bookie_id = bookie_id
+        self._payload = payload
+        self._readonly = readonly
+        self._held_timeout_ms = int(session_timeout_ms * HELD_TIMEOUT_FACTOR)
+        self._held_until: float | None = None
+        """On the loop's clock, since another session was seen to hold the id."""
+        self._wake = asyncio.Event()
+        self._changes: list[asyncio.Future[None]] = []
+        self._forget = root.zk.on_connected(self._wake.set)
+        self._keeper: asyncio.Task[None] | None = None
+        self.lost: asyncio.Future[KeyExistsError] = asyncio.get_running_loop().create_future()
+        self.withdrawing: asyncio.Task[None] | None = None
+        """After a failed `begin`: clears away what it may have made."""
+        self._closed = False
+
+    @property
+    def over(self) -> bool:
+        return self._closed or self.lost.done()
+
+    async def begin(self) -> None:
+        """Register, waiting for another session to go. `KeyExistsError` if it stays."""
+        try:
+            await self._register()
+        except BaseException:
+            self._forget()
+            # Whatever was made meanwhile, as by a request whose answer was not waited for.
+            self.withdrawing = self._tasks.start(self._withdraw())
+            raise
+        self._keeper = self._tasks.start(self._keep())
+
+    async def _register(self) -> None:
+        """`KeyExistsError` if another session has kept the id for too long."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                await self._root.do(f"register bookie {self._bookie_id}", self._ensure)
+                self._held_until = None
+                return
+            except _HeldError:
+                if self._held_until is None:
+                    logger.warning("bookie %s waits: another session has its id", self._bookie_id)
+                    self._held_until = loop.time() + self._held_timeout_ms / 1000
+                elif loop.time() >= self._held_until:
+                    raise bookie_exists(self._bookie_id, self._held_timeout_ms) from None
+                await self._wait_for_change(self._held_until)
+
+    async def _wait_for_change(self, deadline: float) -> None:
+        """Until one of the nodes changes, or may have: a reconnection counts."""
+        gone = asyncio.Event()
+
+        async def watch(again: bool) -> bool:
+            there = [await self._root.zk.exists(path, gone.set) for path in self._paths()]
+            return any(there)
+
+        if not await self._root.do(f"register bookie {self._bookie_id}", watch):
+            return
+        try:
+            async with asyncio.timeout_at(deadline):
+                await gone.wait()
+        except TimeoutError:
+            pass  # the caller looks once more
+
+    async def set_readonly(self, readonly: bool) -> None:
+        """After an error it is still wanted: the task goes on trying."""
+        if self.lost.done():
+            raise self.lost.result()
+        if self._closed:
+            raise self._closed_error()
+        self._readonly = readonly
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._changes.append(done)
+        self._wake.set()
+        await done
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._forget()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.wait([self._keeper])
+        self._answer_waiting(self._closed_error())
+        await self._withdraw()
+
+    def abandon(self) -> None:
+        """The session is over, and the node with it."""
+        self._closed = True
+        self._forget()
+        self._answer_waiting(self._closed_error())
+
+    async def _keep(self) -> None:
+        failing = False
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            changes, self._changes = self._changes, []
+            try:
+                await self._register()
+                failing = False
+                _answer(changes, None)
+            except ClientClosedError as error:
+                _answer(changes, error)
+                return
+            except KeyExistsError as error:
+                _answer(changes, error)
+                self._lose(error)
+                return
+            except MetadataError as error:
+                if not failing:
+                    logger.error("bookie %s is not registered: %s", self._bookie_id, error)
+                failing = True
+                _answer(changes, error)
+                self._wake.set()
+                await asyncio.sleep(KEEP_RETRY_S)
+            except asyncio.CancelledError:
+                self._changes = changes + self._changes
+                raise
+
+    def _lose(self, error: KeyExistsError) -> None:
+        """Two processes under one id would each answer for the other's data."""
+        logger.error("the registration of bookie %s is lost: %s", self._bookie_id, error)
+        self._forget()
+        self._answer_waiting(error)
+        self.lost.set_result(error)
+
+    def _paths(self) -> tuple[str, str]:
+        """Where the node is to be, and where it is not to be."""
+        paths = (
+            self._root.at(f"{READONLY_PATH}/{self._bookie_id}"),
+            self._root.at(f"{AVAILABLE}/{self._bookie_id}"),
+        )
+        return paths if self._readonly else (paths[1], paths[0])
+
+    async def _ensure(self, again: bool) -> None:
+        wanted, other = self._paths()
+        if again:
+            await self._root.zk.sync(wanted)  # another server may lag behind what was done
+        owner = await self._owner_of(other)
+        if owner not in (None, self._root.zk.session_id):
+            raise _HeldError
+        if owner is not None and await self._moved(other, wanted):
+            return
+        try:
+            await self._root.create(wanted, self._payload, ephemeral=True)
+        except NodeExistsError:
+            if await self._owner_of(wanted) != self._root.zk.session_id:
+                raise _HeldError from None
+        if owner is not None:
+            await self._delete(other)
+
+    async def _moved(self, old: str, new: str) -> bool:
+        """At once, so that the bookie is always in one of the lists, and the deletion first: as
+        watches are told of it in this order, Apache's client knows where the bookie is behind it.
+        What it hears of a deletion it takes for the end of a bookie that it has just found in the
+        other list, and cannot connect to it until a list changes again (4.17.2)."""
+        try:
+            await self._root.zk.commit([Delete(old), Create(new, self._payload, ephemeral=True)])
+        except (NoNodeError, NodeExistsError):  # No such list yet, nothing to delete, or in both.
+            return False
+        return True
+
+    async def _owner_of(self, path: str) -> int | None:
+        stat = await self._root.zk.exists(path)
+        return None if stat is None else stat.owner
+
+    async def _delete(self, path: str) -> None:
+        try:
+            await self._root.zk.delete(path)
+        except NoNodeError:
+            pass
+
+    async def _withdraw(self) -> None:
+        try:
+            async with asyncio.timeout(WITHDRAW_TIMEOUT_S):
+                for path in self._paths():
+                    while await self._withdraw_from(path):
+                        pass
+        except (TimeoutError, MetadataError, ClientClosedError) as error:
+            logger.warning("bookie %s stays registered for a while: %s", self._bookie_id, error)
+
+    async def _withdraw_from(self, path: str) -> bool:
+        """Delete our own node. True: try again."""
+        try:
+            await self._root.zk.wait_connected()
+            if await self._owner_of(path) == self._root.zk.session_id:
+                await self._delete(path)
+        except LostConnectionError:
+            await asyncio.sleep(0)
+            return True
+        return False
+
+    def _answer_waiting(self, error: Exception) -> None:
+        changes, self._changes = self._changes, []
+        _answer(changes, error)
+
+    def _closed_error(self) -> ClientClosedError:
+        return ClientClosedError(f"the registration of bookie {self._bookie_id} is closed")
+
+
+def _answer(changes: list[asyncio.Future[None]], error: Exception | None) -> None:
+    for done in changes:
+        if done.done():
+            continue
+        if error is None:
+            done.set_result(None)
+        else:
+            done.set_exception(error)

@@ -1,0 +1,118 @@
+"""New ledger ids from ZooKeeper's sequence nodes (metadata spec, 1.7).
+
+Short ids, below 2**31 - 1, are the numbers of `idgen/ID-` (flat manager: of `ID-` below the root).
+When they are used up, or as soon as `idgen-long` exists, ids are (number of the greatest
+`idgen-long/HOB-`) << 32 | (number of a sequence node below it); the flat and the legacy manager
+have no such ids. Ids are handed out once; some are never used.
+
+Whether `idgen-long` exists is asked for every id. Java remembers that it does not, so that for a
+while some clients make long ids and others short ones: no harm, the two never meet.
+"""
+
+from __future__ import annotations
+
+from quire._runtime.tasks import TaskSet
+from quire.codec.metadata.ledger_path import (
+    HIGH_ORDER_MAX,
+    SEQUENCE_PREFIX,
+    SHORT_ID_END,
+    high_order_name,
+    high_order_of,
+    long_id,
+    sequence_of,
+)
+from quire.errors import MetadataError, QuireError
+from quire.metadata.zookeeper.kazoo_adapter import Access, NodeError, NoNodeError
+from quire.metadata.zookeeper.root import ZooKeeperRoot
+
+_FIRST_HIGH_ORDER = 1
+HIGH_ORDER_KEPT = 3
+"""Older `HOB-` nodes are cleared away."""
+
+COUNTED_MAX = 1_000_000
+"""The number of ids that are skipped one by one, at some thousands a second."""
+
+_ATTEMPTS_MAX = 10
+"""Of one id, while others clear away the node it was to be made below."""
+
+
+class LedgerIds:
+    def __init__(self, root: ZooKeeperRoot, tasks: TaskSet) -> None:
+        self._root = root
+        self._tasks = tasks
+        self._long = root.at("idgen-long")
+
+    async def next(self, again: bool) -> int:
+        """An id that was never handed out. May be repeated: that only leaves an id unused."""
+        manager = self._root.manager
+        if not manager.long_ids or await self._root.zk.exists(self._long) is None:
+            below = manager.sequence_parent
+            number = await self._sequence(self._root.at(below) if below else self._root.path)
+            if 0 <= number < SHORT_ID_END:
+                return number
+        if not manager.long_ids:
+            raise MetadataError(
+                f"no ledger id is left: the {manager.name} ledger manager has none from "
+                f"{SHORT_ID_END} on",
+                remedy="Use a new cluster with the hierarchical ledger manager, or choose ids",
+            )
+        return await self._next_long()
+
+    def may_jump(self, made: int, last: int) -> bool:
+        """Return whether it is faster to switch to long ids above `last` than to skip ids one by
+        one."""
+        return self._root.manager.long_ids and last - made > COUNTED_MAX
+
+    async def jump(self, last: int) -> None:
+        """Create long ids above `last` from now on."""
+        await self._make_high_order((last >> 32) + 1)
+
+    async def _next_long(self) -> int:
+        for _ in range(_ATTEMPTS_MAX):
+            high = await self._high_order()
+            try:
+                number = await self._sequence(f"{self._long}/{high_order_name(high)}", make=False)
+            except NoNodeError:
+                continue  # it was cleared away meanwhile: there is a greater one
+            if 0 <= number < SHORT_ID_END:
+                return long_id(high, number)
+            await self._make_high_order(high + 1)
+        raise MetadataError(f"no ledger id could be made below {self._long}")
+
+    async def _high_order(self) -> int:
+        try:
+            names = await self._root.zk.children(self._long)
+        except NoNodeError:
+            names = []
+        known = sorted(high for name in names if (high := high_order_of(name)) is not None)
+        if not known:
+            await self._make_high_order(_FIRST_HIGH_ORDER)
+            return _FIRST_HIGH_ORDER
+        for old in known[:-HIGH_ORDER_KEPT]:
+            self._tasks.start(self._delete_quietly(f"{self._long}/{high_order_name(old)}"))
+        return known[-1]
+
+    async def _make_high_order(self, high: int) -> None:
+        if high > HIGH_ORDER_MAX:
+            raise MetadataError("no ledger id is left")
+        # Open to all in a cluster with access control too, as Java has it.
+        await self._root.make(f"{self._long}/{high_order_name(high)}", Access.OPEN)
+
+    async def _sequence(self, parent: str, *, make: bool = True) -> int:
+        prefix = f"{parent}/{SEQUENCE_PREFIX}"
+        try:
+            path, _ = await self._root.zk.create(prefix, ephemeral=True, sequence=True)
+        except NoNodeError:
+            if not make:
+                raise
+            await self._root.make(parent)
+            path, _ = await self._root.zk.create(prefix, ephemeral=True, sequence=True)
+        # Behind our back: if it fails, the node goes with the session.
+        self._tasks.start(self._delete_quietly(path))
+        return sequence_of(path)
+
+    async def _delete_quietly(self, path: str) -> None:
+        try:
+            await self._root.zk.delete(path)
+        except (NodeError, QuireError):
+            pass

@@ -1,0 +1,177 @@
+"""Listing of all ledgers of a ZooKeeper root, in ascending ranges without a gap (spec 3.2).
+
+A bookie deletes ledgers that are in no range. So everything unexpected is an error: a missing root,
+a missing LAYOUT, or a ledger where the cluster's ledger manager puts none. An example is a small id
+in the tree of the long ids. A complete listing also fails on each unknown name in the ledger trees;
+only such a listing may be used for deletion. Other listings skip the name.
+
+A parent that vanished during the listing counts as empty if LAYOUT still exists, because ZooKeeper
+only removes a parent without children. A ledger that is created below it afterwards is younger than
+the listing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Sequence
+
+from quire.codec.metadata.ledger_path import (
+    LEAF_CAPACITY,
+    LEDGER_ID_MAX,
+    TOP_DIGITS,
+    LedgerManager,
+    Tree,
+    is_flat_name,
+    leaf_digits,
+)
+from quire.errors import MetadataError
+from quire.metadata.interface import LedgerRange
+from quire.metadata.zookeeper.kazoo_adapter import NoNodeError
+from quire.metadata.zookeeper.root import ZooKeeperRoot
+
+_MIDDLE = re.compile(r"\d{4}", re.ASCII)
+_TOP_LIKE = re.compile(r"L?\d+", re.ASCII)
+"""The names directly below the root that a ledger manager could have created."""
+
+
+async def list_ledgers(
+    root: ZooKeeperRoot, first: int, *, complete: bool = False
+) -> AsyncIterator[LedgerRange]:
+    """Yield ranges that cover [first, 2**63-1]. `complete`: see `MetadataStore.list_ledgers`."""
+    top = await _children(root, "", must_exist=True)
+    manager = root.manager
+    await _refuse_foreign(root, manager, top)
+    walk = _Walk(root, complete)
+    if complete:
+        for name in top:
+            if _TOP_LIKE.fullmatch(name) and not _is_understood(name):
+                raise walk.unknown(name)
+    start = first
+    for tree in manager.trees:
+        tops = _tops(top, tree.top_digits)
+        if tree.first > 0 and (complete or first < tree.first):
+            # This manager has no ledger here, so the ranges below skip this part.
+            async for parent in walk.lowest_parents(tops, tree.digits, 0, tree.first):
+                await walk.ledgers_below(parent, tree)
+        async for parent in walk.lowest_parents(tops, tree.digits, start):
+            found, last = await walk.ledgers_below(parent, tree)
+            if last >= start:
+                yield LedgerRange(start, last, tuple(id_ for id_ in found if id_ >= start))
+                start = last + 1
+    if start <= LEDGER_ID_MAX:
+        # What is said of the rest rests on the first listing: the cluster must be there still.
+        await root.do("list ledgers", lambda again: root.check_layout())
+        yield LedgerRange(start, LEDGER_ID_MAX, _flat(manager, top, start))
+
+
+def _flat(manager: LedgerManager, top: Sequence[str], start: int) -> tuple[int, ...]:
+    """The ledgers right below the root, where the manager has them there."""
+    if manager.trees:
+        return ()
+    found = (manager.ledger_id_of(name) for name in top if is_flat_name(name))
+    return tuple(sorted(ledger_id for ledger_id in found if ledger_id >= start))
+
+
+async def _refuse_foreign(root: ZooKeeperRoot, manager: LedgerManager, top: Sequence[str]) -> None:
+    """Ledgers that another manager has written would be left out, and so be deleted."""
+    own = [tree.top_digits for tree in manager.trees]
+    for digits in TOP_DIGITS:
+        for name in [] if digits in own else _tops(top, digits):
+            if await _children(root, name):
+                raise _foreign(root, manager, name)
+    if manager.trees:
+        for name in filter(is_flat_name, top):
+            raise _foreign(root, manager, name)
+
+
+def _foreign(root: ZooKeeperRoot, manager: LedgerManager, name: str) -> MetadataError:
+    return MetadataError(
+        f"{root.at(name)} is there, where the {manager.name} ledger manager has no ledgers: the "
+        "ledgers cannot be listed",
+        remedy="Find out which program wrote it, with which ledger manager",
+    )
+
+
+def _tops(names: Sequence[str], digits: int) -> list[str]:
+    return sorted(name for name in names if len(name) == digits and _is_number(name))
+
+
+def _is_number(name: str) -> bool:
+    return name.isascii() and name.isdigit()
+
+
+def _is_understood(name: str) -> bool:
+    return is_flat_name(name) or (_is_number(name) and len(name) in TOP_DIGITS)
+
+
+class _Walk:
+    """A walk through the trees of a root."""
+
+    def __init__(self, root: ZooKeeperRoot, complete: bool) -> None:
+        self._root = root
+        self._complete = complete
+
+    async def lowest_parents(
+        self, names: list[str], digits: int, first: int, before: int = LEDGER_ID_MAX + 1
+    ) -> AsyncIterator[str]:
+        """Yield the parents of leaves below `names`, in order, that can have ids from `first` on
+        and below `before`."""
+        for name in names:
+            number = int(name.replace("/", ""))
+            missing = digits - 4 - len(name.replace("/", ""))
+            ids = 10 ** (missing + 4)
+            if (number + 1) * ids <= first or number * ids >= before:
+                continue
+            if missing == 0:
+                yield name
+                continue
+            paths = [f"{name}/{child}" for child in sorted(await self._middles(name))]
+            async for parent in self.lowest_parents(paths, digits, first, before):
+                yield parent
+
+    async def _middles(self, parent: str) -> list[str]:
+        names = await _children(self._root, parent)
+        found = [name for name in names if _MIDDLE.fullmatch(name)]
+        if self._complete and len(found) < len(names):
+            raise self.unknown(f"{parent}/{next(iter(set(names).difference(found)))}")
+        return found
+
+    async def ledgers_below(self, parent: str, tree: Tree) -> tuple[list[int], int]:
+        """Return the ledgers of a lowest parent, and the last id that it can have."""
+        base = int(parent.replace("/", "")) * LEAF_CAPACITY
+        found = []
+        for name in await _children(self._root, parent):
+            leaf = leaf_digits(name)
+            if leaf is not None:
+                found.append(base + leaf)
+            elif self._complete:
+                raise self.unknown(f"{parent}/{name}")
+        found.sort()
+        for ledger_id in found:
+            if not tree.first <= ledger_id <= tree.last:
+                raise _foreign(self._root, self._root.manager, f"{parent}/L{ledger_id - base:04d}")
+        return found, min(base + LEAF_CAPACITY - 1, tree.last)
+
+    def unknown(self, name: str) -> MetadataError:
+        return MetadataError(
+            f"{self._root.at(name)} is among the ledgers and has an unknown name. It may be a "
+            "ledger, so the list of ledgers may not be complete",
+            remedy="Look at it with ZooKeeper's own client, and find out which program wrote it. "
+            "Until it is moved or removed, bookies delete nothing",
+        )
+
+
+async def _children(root: ZooKeeperRoot, below: str, *, must_exist: bool = False) -> list[str]:
+    path = root.at(below) if below else root.path
+
+    async def work(again: bool) -> list[str]:
+        if must_exist:
+            await root.zk.sync(path)
+            await root.check_layout()
+        try:
+            return await root.zk.children_synced(path)
+        except NoNodeError:
+            await root.check_layout()
+            return []
+
+    return await root.do("list ledgers", work)

@@ -1,0 +1,375 @@
+"""Nodes with a version in ZooKeeper: cookies, and Quire's own values.
+
+Values lie below `/quire` + the ledgers root, outside of what Apache's tools look at. The top node
+holds the cluster's instance id: the values of an earlier cluster on the same root name ledgers that
+are not those of today, and are refused.
+
+| payload           | meaning                                                            |
+|-------------------|--------------------------------------------------------------------|
+| empty             | no value: only a parent of others                                  |
+| '=' + data        | the value `data`, which may itself be empty                        |
+| '#' + mark + data | the same, with 8 random bytes that the writer knows its write by   |
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+
+from quire.errors import KeyExistsError, MetadataError, NoSuchKeyError
+from quire.metadata.common import check_version, conflict
+from quire.metadata.interface import ANY_VERSION, Versioned
+from quire.metadata.uri import VALUES_ROOT
+from quire.metadata.zookeeper.kazoo_adapter import (
+    Access,
+    BadVersionError,
+    NodeError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+)
+from quire.metadata.zookeeper.root import PARENT_ATTEMPTS_MAX, ZooKeeperRoot
+
+_PLAIN = b"="
+_MARKED = b"#"
+_MARK_BYTES = 8
+_ATTEMPTS_MAX = 100
+"""Of one change against others that change the same node in between."""
+
+
+class Cookies:
+    """`<root>/cookies/<bookie id>`."""
+
+    def __init__(self, root: ZooKeeperRoot) -> None:
+        self._root = root
+
+    async def read(self, bookie_id: str) -> Versioned[bytes]:
+        async def work(again: bool) -> Versioned[bytes]:
+            try:
+                data, stat = await self._root.zk.get_or_sync(self._path(bookie_id))
+            except NoNodeError:
+                raise await self._missing(bookie_id) from None
+            return Versioned(data, stat.version)
+
+        return await self._root.do(f"read the cookie of {bookie_id}", work)
+
+    async def write(self, bookie_id: str, data: bytes, version: int | None) -> int:
+        path = self._path(bookie_id)
+        what = f"the cookie of {bookie_id}"
+
+        async def create(again: bool) -> int:
+            try:
+                return (await self._root.create(path, data)).version
+            except NodeExistsError:
+                if again and await _holds(self._root, path, data, 0):
+                    return 0
+                raise KeyExistsError(f"{what} exists already") from None
+
+        async def update(again: bool) -> int:
+            assert version is not None
+            try:
+                return (await self._root.zk.set(path, data, version)).version
+            except NoNodeError:
+                raise await self._missing(bookie_id) from None
+            except BadVersionError:
+                try:
+                    there, stat = await self._root.zk.get(path)
+                except NoNodeError:
+                    raise await self._missing(bookie_id) from None
+                if again and there == data and stat.version == version + 1:
+                    return stat.version
+                unknown = again and stat.version > version + 1
+                raise conflict(what, version, stat.version, unknown=unknown) from None
+
+        if version is not None:
+            check_version(version)
+        return await self._root.do(f"write {what}", create if version is None else update)
+
+    async def delete(self, bookie_id: str, version: int) -> None:
+        async def work(again: bool) -> None:
+            try:
+                await self._root.zk.delete(self._path(bookie_id), version)
+            except NoNodeError:
+                await self._root.check_layout()
+            except BadVersionError:
+                raise conflict(f"the cookie of {bookie_id}", version) from None
+
+        await self._root.do(f"delete the cookie of {bookie_id}", work)
+
+    async def list(self) -> list[str]:
+        async def work(again: bool) -> list[str]:
+            try:
+                return sorted(await self._root.zk.children_synced(self._root.at("cookies")))
+            except NoNodeError:
+                await self._root.check_layout()
+                return []
+
+        return await self._root.do("list cookies", work)
+
+    def _path(self, bookie_id: str) -> str:
+        return self._root.at(f"cookies/{bookie_id}")
+
+    async def _missing(self, bookie_id: str) -> NoSuchKeyError:
+        await self._root.check_layout()
+        return NoSuchKeyError(f"the cookie of {bookie_id} does not exist")
+
+
+class Values:
+    """`/quire<root>/<key>/<key>...`."""
+
+    def __init__(self, root: ZooKeeperRoot, rng: random.Random) -> None:
+        self._root = root
+        self._rng = rng
+        self._base = VALUES_ROOT + root.path
+        self._base_checked = False
+
+    async def read(self, key: Sequence[str]) -> Versioned[bytes]:
+        async def work(again: bool) -> Versioned[bytes]:
+            if await self._base_exists():
+                try:
+                    payload, stat = await self._root.zk.get_or_sync(self._path(key))
+                except NoNodeError:
+                    pass
+                else:
+                    if payload:
+                        return Versioned(_value_of(payload, key), stat.version)
+            raise _no_value(key)
+
+        return await self._root.do(f"read the value {'/'.join(key)}", work)
+
+    async def write(self, key: Sequence[str], value: bytes, version: int | None) -> int:
+        path = self._path(key)
+        payload = _MARKED + self._rng.randbytes(_MARK_BYTES) + value
+        what = f"the value {'/'.join(key)}"
+
+        async def create(again: bool) -> int:
+            await self._make_base()
+            for _ in range(_ATTEMPTS_MAX):
+                try:
+                    return await self._create(path, payload)
+                except NodeExistsError:
+                    pass
+                try:
+                    there, stat = await self._root.zk.get(path)
+                    if not there:  # only a parent of others: it becomes a value as well
+                        return (await self._root.zk.set(path, payload, stat.version)).version
+                except (NoNodeError, BadVersionError):
+                    continue
+                if there == payload:
+                    return stat.version  # our own, whose answer was lost
+                error = KeyExistsError(f"{what} exists already")
+                error.outcome_known = not again or stat.version == 0
+                raise error
+            raise conflict(what, 0)
+
+        async def update(again: bool) -> int:
+            assert version is not None
+            if not await self._base_exists():
+                raise _no_value(key)
+            if version == 0 and await _holds(self._root, path, b"", 0):
+                raise _no_value(key)  # a parent of others, as it was made: not ours to change
+            try:
+                return (await self._root.zk.set(path, payload, version)).version
+            except NoNodeError:
+                raise _no_value(key) from None
+            except BadVersionError:
+                try:
+                    there, stat = await self._root.zk.get(path)
+                except NoNodeError:
+                    raise _no_value(key) from None
+                if there == payload:
+                    return stat.version  # our own, whose answer was lost
+                if not there:
+                    raise _no_value(key) from None
+                unknown = again and stat.version > version + 1
+                raise conflict(what, version, stat.version, unknown=unknown) from None
+
+        if version is not None:
+            check_version(version)
+        return await self._root.do(f"write {what}", create if version is None else update)
+
+    async def delete(self, key: Sequence[str], version: int) -> None:
+        path = self._path(key)
+
+        async def work(again: bool) -> None:
+            if not await self._base_exists():
+                return
+            for _ in range(_ATTEMPTS_MAX):
+                try:
+                    payload, stat = await self._root.zk.get(path)
+                    if not payload:
+                        return
+                    if version not in (ANY_VERSION, stat.version):
+                        raise conflict(f"the value {'/'.join(key)}", version, stat.version)
+                    try:
+                        await self._root.zk.delete(path, stat.version)
+                    except NotEmptyError:
+                        await self._root.zk.set(path, b"", stat.version)
+                    break
+                except NoNodeError:
+                    return
+                except BadVersionError:
+                    continue
+            else:
+                raise conflict(f"the value {'/'.join(key)}", version)
+            await self._delete_empty_parents(key)
+
+        await self._root.do(f"delete the value {'/'.join(key)}", work)
+
+    async def list(self, prefix: Sequence[str]) -> list[str]:
+        path = self._path(prefix)
+
+        async def work(again: bool) -> list[str]:
+            if not await self._base_exists():
+                return []
+            try:
+                names = await self._root.zk.children_synced(path)
+            except NoNodeError:
+                return []
+            kept = await asyncio.gather(*(self._in_use(f"{path}/{name}") for name in names))
+            return sorted(name for name, in_use in zip(names, kept, strict=True) if in_use)
+
+        return await self._root.do(f"list the values below {'/'.join(prefix)!r}", work)
+
+    def _path(self, key: Sequence[str]) -> str:
+        return "/".join((self._base, *key))
+
+    async def _in_use(self, path: str) -> bool:
+        """Whether a node is a value or a parent of some: parents are left empty by a process that
+        ends between two steps."""
+        try:
+            payload, stat = await self._root.zk.get(path)
+        except NoNodeError:
+            return False
+        return bool(payload) or stat.children > 0
+
+    async def _create(self, path: str, payload: bytes) -> int:
+        """As `ZooKeeperRoot.create`, for a node below the values' base, which exists."""
+        for _ in range(PARENT_ATTEMPTS_MAX):
+            try:
+                return (await self._root.zk.create(path, payload))[1].version
+            except NoNodeError:
+                await self._make_parents(path.rpartition("/")[0])
+        raise MetadataError(f"{path} could not be created: its parents vanish again and again")
+
+    async def _make_parents(self, path: str, access: Access = Access.OWN) -> None:
+        missing = [path]
+        for _ in range(PARENT_ATTEMPTS_MAX):
+            if not missing:
+                return
+            try:
+                await self._root.zk.create(missing[-1], access=access)
+                missing.pop()
+            except NodeExistsError:
+                missing.pop()
+            except NoNodeError:
+                missing.append(missing[-1].rpartition("/")[0])
+
+    async def _delete_empty_parents(self, key: Sequence[str]) -> None:
+        for end in range(len(key) - 1, 0, -1):
+            parent = self._path(key[:end])
+            try:
+                payload, stat = await self._root.zk.get(parent)
+                if payload or stat.children:
+                    return
+                await self._root.zk.delete(parent, stat.version)
+            except (NoNodeError, NotEmptyError, BadVersionError):
+                return
+
+    async def refuse_leftovers(self) -> None:
+        """`KeyExistsError` if there are values although the cluster is yet to be made."""
+        try:
+            owner, _ = await self._root.zk.get(self._base)
+        except NoNodeError:
+            return
+        if owner:  # empty: only a parent of another cluster's values
+            raise KeyExistsError(
+                f"{self._base} holds the values of an earlier cluster ({owner!r})",
+                remedy=self._remove_remedy(),
+            )
+
+    async def _base_exists(self) -> bool:
+        """Whether there are values; `MetadataError` if they are another cluster's."""
+        if self._base_checked:
+            return True
+        try:
+            owner, _ = await self._root.zk.get(self._base)
+        except NoNodeError:
+            return False
+        instance_id = await read_instance_id(self._root)
+        if owner.decode(errors="replace") != instance_id:
+            if not owner:
+                return False  # only a parent so far
+            raise MetadataError(
+                f"the values below {self._base} belong to the earlier cluster {owner!r}, not to "
+                f"{instance_id!r}",
+                remedy=self._remove_remedy(),
+            )
+        self._base_checked = True
+        return True
+
+    def _remove_remedy(self) -> str:
+        return (
+            f"The node {self._base} holds the id of that cluster. If its nodes below the ledgers "
+            "root are lost, restore ZooKeeper's data (docs/disaster-recovery.md); for a new "
+            "cluster take another root. Only where nobody needs the datasets and streams of the "
+            f"earlier one: `deleteall {self._base}` in ZooKeeper's command line"
+        )
+
+    async def _make_base(self) -> None:
+        if await self._base_exists():
+            return
+        instance_id = await read_instance_id(self._root)
+        for _ in range(PARENT_ATTEMPTS_MAX):
+            try:
+                await self._root.zk.create(self._base, instance_id.encode())
+            except NodeExistsError:
+                await self._claim_base(instance_id)
+            except NoNodeError:
+                # Other clusters, with other identities, may have their values below these.
+                await self._make_parents(self._base.rpartition("/")[0], Access.SHARED)
+                continue
+            if await self._base_exists():
+                return
+        raise MetadataError(f"{self._base} could not be created")
+
+    async def _claim_base(self, instance_id: str) -> None:
+        """Mark the node as ours where it was only a parent of another cluster's values."""
+        try:
+            owner, stat = await self._root.zk.get(self._base)
+            if not owner:
+                await self._root.zk.set(self._base, instance_id.encode(), stat.version)
+        except (NoNodeError, BadVersionError):
+            pass  # the caller looks again
+
+
+async def read_instance_id(root: ZooKeeperRoot) -> str:
+    """'' where the cluster has none."""
+    try:
+        data, _ = await root.zk.get(root.at("INSTANCEID"))
+    except NoNodeError:
+        await root.check_layout()
+        return ""
+    return data.decode(errors="replace").strip()
+
+
+async def _holds(root: ZooKeeperRoot, path: str, data: bytes, version: int | None) -> bool:
+    """Whether the node has this content, at this version (None: at any)."""
+    try:
+        there, stat = await root.zk.get(path)
+    except NodeError:
+        return False
+    return there == data and version in (None, stat.version)
+
+
+def _value_of(payload: bytes, key: Sequence[str]) -> bytes:
+    if payload.startswith(_MARKED) and len(payload) > _MARK_BYTES:
+        return payload[len(_MARKED) + _MARK_BYTES :]
+    if payload.startswith(_PLAIN):
+        return payload[len(_PLAIN) :]
+    raise MetadataError(f"the value {'/'.join(key)} is of a form that is not known")
+
+
+def _no_value(key: Sequence[str]) -> NoSuchKeyError:
+    return NoSuchKeyError(f"the value {'/'.join(key)} does not exist")

@@ -1,0 +1,74 @@
+"""Watches in ZooKeeper: its own fire once and are lost with the connection.
+
+A watch here is one task: look and set ZooKeeper's watches, deliver, wait for one of them to fire or
+for a reconnection, look again. Nothing is missed: what changes while it looks makes it look again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from quire._runtime.tasks import TaskSet
+from quire.errors import ClientClosedError, MetadataError
+from quire.metadata.common import Handle, logger
+from quire.metadata.zookeeper.kazoo_adapter import LostConnectionError, NodeError, Notify
+from quire.metadata.zookeeper.root import ZooKeeperRoot
+
+T = TypeVar("T")
+
+RETRY_S = 1.0
+"""After an error, such as a cluster that is not initialised yet."""
+
+
+class ZooKeeperWatch(Handle, Generic[T]):
+    """`look` reads and sets watches that call its argument. `deliver` gets what it read, and says
+    whether to go on."""
+
+    def __init__(
+        self,
+        root: ZooKeeperRoot,
+        tasks: TaskSet,
+        look: Callable[[Notify], Awaitable[T]],
+        deliver: Callable[[T], bool],
+    ) -> None:
+        super().__init__(self._end)
+        self._root = root
+        self._look = look
+        self._deliver = deliver
+        self._dirty = asyncio.Event()
+        self._forget = root.zk.on_connected(self._dirty.set)
+        self._task = tasks.start(self._run())
+
+    def _end(self) -> None:
+        self._forget()
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+
+    async def _run(self) -> None:
+        failing = False
+        while not self.closed:
+            self._dirty.clear()
+            try:
+                await self._root.zk.wait_connected()
+                found = await self._look(self._dirty.set)
+                failing = False
+            except LostConnectionError:
+                await asyncio.sleep(0)
+                continue
+            except ClientClosedError:
+                return
+            except (MetadataError, NodeError) as error:
+                if not failing:
+                    logger.warning("a watch waits: %s", error)
+                failing = True
+                await asyncio.sleep(RETRY_S)
+                continue
+            # From the loop, so that an error in the caller's callback is not ours.
+            asyncio.get_running_loop().call_soon(self._deliver_unless_closed, found)
+            await self._dirty.wait()
+
+    def _deliver_unless_closed(self, found: T) -> None:
+        if not self.closed and not self._deliver(found):
+            self.close()
