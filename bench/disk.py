@@ -57,9 +57,9 @@ from quire._runtime.heap import collect_on_demand, keep_heap
 from quire.admin import bench_core
 from quire.admin.bench_core import Load, Shape
 from quire.bookie.main import SWITCH_INTERVAL_S
-from quire.storage import sealed_rows
 from quire.storage.config import MIB, SEGMENT_BYTES_LEAST, StorageConfig, segment_bytes_of
-from quire.storage.index_cache import CACHE_NAME
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.segment import sealed_rows
 from quire.testing.cluster import LocalCluster
 
 QUICK_DIVISOR = 5

@@ -18,11 +18,11 @@ from quire._runtime.clock import SystemClock
 from quire.codec.entry.digest import master_key
 from quire.codec.entry.frame_runs import entry_bytes
 from quire.codec.wire.v2 import add_request
-from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.read_ahead import AHEAD_BYTES
+from quire.storage.log.batch import Batch, Run
+from quire.storage.read.read_ahead import AHEAD_BYTES
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 

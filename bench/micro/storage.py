@@ -20,11 +20,11 @@ from typing import Any
 
 from quire._runtime.clock import SystemClock
 from quire.codec.wire.v2 import add_request
-from quire.storage.batch import Batch, Run
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.disk import RealDisk
-from quire.storage.seams import Buffer
+from quire.storage.interfaces import Buffer
+from quire.storage.log.batch import Batch, Run
 from quire.storage.store import LedgerStore
 from quire.storage.worker import ThreadReader, ThreadWorker
 

@@ -9,11 +9,14 @@ import pytest
 
 from quire.bookie import identity
 from quire.codec.log import index_cache as index_cache_format
-from quire.storage import directory, replay, sealing, spares, startup
-from quire.storage.collector import Collector
-from quire.storage.index_cache import CachedIndex
-from quire.storage.log import LogWriter
-from quire.storage.rewrite import Rewrite
+from quire.storage import directory
+from quire.storage.background.collector import Collector
+from quire.storage.background.rewrite import Rewrite
+from quire.storage.log import preallocation as spares
+from quire.storage.log.group_commit import LogWriter
+from quire.storage.recovery import replay, startup
+from quire.storage.recovery.index_cache import CachedIndex
+from quire.storage.segment import sealing
 from tests.crash.crash_scripts import COMPACTS, DELETES, FILLS, FIRST_START, ROLLS, WIDE
 from tests.sim.mutants.mutant import edit
 from tests.support.crash_sweep import Script

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from quire.storage.reader import Reader
-from quire.storage.segment import LOG_DIRECTORY
+from quire.storage.read.reader import Reader
+from quire.storage.segment.segment import LOG_DIRECTORY
 from tests.crash.crash_scripts import COMPACTS, DELETES, ROLLS
 from tests.sim.mutants.mutant import Apply
 from tests.sim.mutants.storage import a_damaged_copy_is_no_copy, lost_groups_are_not_missed

@@ -11,7 +11,7 @@ import pytest
 from quire.client.client import Client
 from quire.config import BookieConfig
 from quire.errors import ReadError
-from quire.storage.segment import segment_name
+from quire.storage.segment.segment import segment_name
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World
 from tests.support.rot import bits_of

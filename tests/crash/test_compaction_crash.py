@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.storage.rewrite import SPARE_NAME
+from quire.storage.background.rewrite import SPARE_NAME
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import PowerLossError, SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, sim_disk

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from quire.storage.segment import Segment, SegmentState, segment_name
+from quire.storage.segment.segment import Segment, SegmentState, segment_name
 from quire.testing.disk import SimDisk
 from quire.testing.power_loss import PowerLoss
 from tests.crash.crash_scripts import TINY, Writer

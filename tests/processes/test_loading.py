@@ -19,7 +19,7 @@ import pytest
 
 import quire
 from quire.errors import ReadError
-from quire.storage.index_cache import CACHE_NAME
+from quire.storage.recovery.index_cache import CACHE_NAME
 from quire.testing import cluster as local
 from tests.support.waiting import until
 
@@ -33,7 +33,7 @@ HOOK = """
 import os
 import quire.bookie.early_store as early_store
 import quire.bookie.server as server
-from quire.storage.loading import LoadProgress
+from quire.storage.recovery.loading import LoadProgress
 
 advance = LoadProgress.advance
 

@@ -16,10 +16,10 @@ from typing import Any
 
 import pytest
 
-from quire.storage import sealed_rows
-from quire.storage.index_cache import CACHE_NAME, CachedIndex, Snapshot
-from quire.storage.index_cache_writer import IndexCacheWriter
-from quire.storage.segment import Segment
+from quire.storage.recovery.index_cache import CACHE_NAME, CachedIndex, Snapshot
+from quire.storage.recovery.index_cache_writer import IndexCacheWriter
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.segment import Segment
 from quire.testing.disk import SimDisk
 from quire.testing.inode import Content
 from tests.sim.mutants.mutant import edit

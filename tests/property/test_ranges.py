@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, count, merged, touches, widened, without
-from quire.storage.extents import Extent, damaged_entries, healthy
+from quire.storage.segment.extents import Extent, damaged_entries, healthy
 
 NUMBERS = st.sets(st.integers(0, 60))
 

@@ -7,10 +7,10 @@ from itertools import pairwise
 import hypothesis.strategies as st
 from hypothesis import given
 
-from quire.storage import sealed_rows
-from quire.storage.frames import equal_frames_are, frames_are
-from quire.storage.ledger_ids import LedgerIds
-from quire.storage.segment import LedgerInfo
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.frames import equal_frames_are, frames_are
+from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.segment import LedgerInfo
 from tests.support.storage import make_batch
 
 SMALL_OR_LARGE = st.one_of(st.integers(0, 40), st.integers(0, 70_000), st.integers(0, 1 << 40))

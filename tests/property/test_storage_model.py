@@ -18,9 +18,9 @@ from hypothesis.stateful import (
 )
 
 from quire.errors import DiskFullError, StorageError
-from quire.storage import sealed_rows
-from quire.storage.batch import Batch
-from quire.storage.segment import LedgerInfo
+from quire.storage.log.batch import Batch
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.segment import LedgerInfo
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry, run

@@ -15,13 +15,13 @@ from quire.bookie.damage import DamageReports
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks
-from quire.storage import quarantine, salvage
-from quire.storage.copies import Newer
-from quire.storage.quarantine import Quarantine
-from quire.storage.quarantine_record import SUFFIX
-from quire.storage.reader import Reader
-from quire.storage.scrub import Findings
-from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
+from quire.storage.background import quarantine, salvage
+from quire.storage.background.copies import Newer
+from quire.storage.background.quarantine import Quarantine
+from quire.storage.background.quarantine_record import SUFFIX
+from quire.storage.background.scrub import Findings
+from quire.storage.read.reader import Reader
+from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.storage.signals import NoEntry
 from quire.testing.clock import SimClock
 from quire.testing.simulation import simulate

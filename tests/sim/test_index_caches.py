@@ -6,9 +6,9 @@ import random
 
 import pytest
 
-from quire.storage.index_cache import CACHE_NAME
-from quire.storage.recovery import Recovered, Recovery
-from quire.storage.segment import LOG_DIRECTORY
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.recovery.recovery import Recovered, Recovery
+from quire.storage.segment.segment import LOG_DIRECTORY
 from quire.testing import SimDisk
 from quire.testing.simulation import simulate
 from quire.testing.simulation.index_caches import KEPT_MAX, IndexCaches

@@ -16,9 +16,9 @@ from quire.errors import LedgerFencedError
 from quire.replication import Autorecovery, AutorecoverySettings
 from quire.replication.worker import Worker
 from quire.storage.directory import read_identity
-from quire.storage.scan import read_segment_header, scan_groups
-from quire.storage.sealer import Sealer
-from quire.storage.segment import segment_name
+from quire.storage.recovery.scan import read_segment_header, scan_groups
+from quire.storage.segment.sealer import Sealer
+from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World

@@ -27,7 +27,7 @@ from quire.client.writer import LedgerWriter
 from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
 from quire.metadata.bookies.collection import accept, refusals
-from quire.storage.incarnation import Expected
+from quire.storage.recovery.incarnation import Expected
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World
 from tests.sim.test_rollback import CONFIG, answer_of, healed, payload, recovered_end

@@ -20,8 +20,8 @@ from quire.config import BookieConfig
 from quire.errors import QuireError
 from quire.metadata.bookies.directories import directories_path, forget_bookie
 from quire.metadata.bookies.nodes import delete_node
-from quire.storage.incarnation import Expected
-from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.recovery.incarnation import Expected
+from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry, NoLedger
 from quire.storage.store import LedgerStore
 from quire.testing.disk import PowerLossError, SimDisk

@@ -11,8 +11,8 @@ from dataclasses import replace
 import pytest
 
 from quire.errors import UsageError
-from quire.storage.segment import LOG_DIRECTORY
-from quire.storage.spares import prepare
+from quire.storage.log.preallocation import prepare
+from quire.storage.segment.segment import LOG_DIRECTORY
 from quire.testing import SimDisk
 from quire.testing.simulation import WORKLOADS, Plan, run_plan, simulate
 from quire.testing.simulation.faults import ALL_KINDS, FIRST_BOOKIE_KINDS

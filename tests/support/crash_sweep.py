@@ -20,8 +20,8 @@ from dataclasses import dataclass
 
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.storage.config import StorageConfig
-from quire.storage.index_cache import CACHE_NAME
-from quire.storage.segment import LOG_DIRECTORY
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.segment.segment import LOG_DIRECTORY
 from quire.testing.disk import SimDisk
 from quire.testing.inode import Content, Inode
 from quire.testing.power_loss import PowerLoss

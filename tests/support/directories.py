@@ -9,7 +9,7 @@ from quire.errors import StorageError
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
 from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.recovery import RecoveryReport
+from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.store import LedgerStore
 from quire.testing.disk import SimDisk
 from tests.support.storage import SMALL, HandClock, HandTimers, HandWorker

@@ -9,11 +9,11 @@ from typing import Any
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import merged
 from quire.errors import DamagedError, StorageError
+from quire.storage.background.quarantine_record import SUFFIX
+from quire.storage.background.scrub import Findings, SegmentScrub
+from quire.storage.background.scrubber import target_of
 from quire.storage.config import StorageConfig
-from quire.storage.quarantine_record import SUFFIX
-from quire.storage.scrub import Findings, SegmentScrub
-from quire.storage.scrubber import target_of
-from quire.storage.segment import LOG_DIRECTORY, Segment, segment_name
+from quire.storage.segment.segment import LOG_DIRECTORY, Segment, segment_name
 from quire.testing.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, mixed, sim_disk
 

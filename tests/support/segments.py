@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from quire.codec.log.footer import TRAILER_BYTES
-from quire.storage.check import Checked, check_segments, survey
-from quire.storage.inspect import list_files, open_segment, segment_numbers
-from quire.storage.rebuild import Rebuilt, plan, rebuild
-from quire.storage.sealing import Sealed, SealInput, write_footer
-from quire.storage.seams import Disk
-from quire.storage.segment import segment_name
+from quire.storage.inspect.check import Checked, check_segments, survey
+from quire.storage.inspect.inspect import list_files, open_segment, segment_numbers
+from quire.storage.interfaces import Disk
+from quire.storage.recovery.rebuild import Rebuilt, plan, rebuild
+from quire.storage.segment.sealing import Sealed, SealInput, write_footer
+from quire.storage.segment.segment import segment_name
 from tests.support.storage import StoreOnDisk
 
 LEDGERS = (1, 2, 3, 4)

@@ -13,13 +13,13 @@ from typing import Any
 from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import add_request
 from quire.errors import StorageError
-from quire.storage.batch import Batch, Run
-from quire.storage.compactor import Compaction
+from quire.storage.background.compactor import Compaction
 from quire.storage.config import StorageConfig
 from quire.storage.directory import ensure_directory
+from quire.storage.interfaces import Disk
 from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.recovery import RecoveryReport
-from quire.storage.seams import Disk
+from quire.storage.log.batch import Batch, Run
+from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.store import LedgerStore
 from quire.testing.disk import SimDisk
 

@@ -21,8 +21,8 @@ from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request
 from quire.config import BookieConfig
 from quire.errors import UsageError
 from quire.net.network import AsyncioNetwork
-from quire.storage.batch import Batch, Run, runs_of
-from quire.storage.segment import SegmentState
+from quire.storage.log.batch import Batch, Run, runs_of
+from quire.storage.segment.segment import SegmentState
 from quire.storage.signals import NoEntry, NoLedger
 from quire.testing.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, key_of, make_batch, make_entry

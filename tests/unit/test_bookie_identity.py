@@ -380,7 +380,7 @@ def test_format_refuses_while_a_bookie_runs_there(place: Place) -> None:
 def test_an_interrupted_format_never_leaves_a_bookie_that_starts(place: Place) -> None:
     """After each file that is gone, a start refuses, and another format ends it."""
     from quire.bookie.identity import COOKIE_FILE
-    from quire.storage.erase import ErasePlan, erase, plan_erase
+    from quire.storage.inspect.erase import ErasePlan, erase, plan_erase
 
     place.begun()
     disk = RealDisk(place.path)

@@ -16,7 +16,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig
 from quire.net.network import AsyncioNetwork
-from quire.storage.segment import segment_name
+from quire.storage.segment.segment import segment_name
 from tests.support.storage import (
     StoreOnDisk,
     disk_of,

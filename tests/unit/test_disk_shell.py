@@ -12,10 +12,9 @@ from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError
-from quire.storage import scan, sealer
 from quire.storage.catalogue import Catalogue
 from quire.storage.disk import RealDisk
-from quire.storage.inspect import (
+from quire.storage.inspect.inspect import (
     SegmentDump,
     end_of_log,
     ledger_facts,
@@ -23,10 +22,12 @@ from quire.storage.inspect import (
     number_of,
     open_segment,
 )
-from quire.storage.looking import identity_of, with_log
-from quire.storage.recovery import Recovery
-from quire.storage.seams import File
-from quire.storage.segment import segment_name
+from quire.storage.inspect.snapshot import identity_of, with_log
+from quire.storage.interfaces import File
+from quire.storage.recovery import scan
+from quire.storage.recovery.recovery import Recovery
+from quire.storage.segment import sealer
+from quire.storage.segment.segment import segment_name
 from quire.testing.disk import SimDisk
 from tests.support.segments import (
     LEDGERS,
@@ -340,7 +341,7 @@ def test_an_index_that_does_not_name_what_is_there_is_found(
     box.drop([3])
     box.idle()
     with monkeypatch.context() as patch:
-        patch.setattr("quire.storage.check._was_deleted", lambda *_: False)
+        patch.setattr("quire.storage.inspect.check._was_deleted", lambda *_: False)
         assert problems_of(disk) == []
     # ... or it was made again since, and the log says that it was another one before.
     box.append([(3, 0, b"anew")])

@@ -22,14 +22,14 @@ from quire.codec.wire import v2 as frames
 from quire.codec.wire import v3
 from quire.codec.wire.v2 import LAST_ENTRY, Code, Flag
 from quire.metadata.interface import MetadataStore
-from quire.storage.blocking import InlineReader
 from quire.storage.disk import RealDisk
-from quire.storage.early_reads import EarlyReads
-from quire.storage.index_cache import CACHE_NAME
-from quire.storage.inspect import open_segment
-from quire.storage.loading import LoadProgress, LoadStopped
-from quire.storage.recovery import RecoveryReport
-from quire.storage.segment import segment_name
+from quire.storage.inspect.inspect import open_segment
+from quire.storage.read.blocking import InlineReader
+from quire.storage.read.early_reads import EarlyReads
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.recovery.loading import LoadProgress, LoadStopped
+from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire.testing.disk import SimFile
 from tests.support.bookie import SMALL as BOOKIE

@@ -19,7 +19,7 @@ from quire.errors import (
     QuireError,
 )
 from quire.metadata.interface import LedgerRange
-from quire.storage.segment import segment_name
+from quire.storage.segment.segment import segment_name
 from tests.support.bookie import SMALL, Unguarded, free_port, memory_metadata, running_bookie
 from tests.support.waiting import until
 

@@ -11,7 +11,7 @@ import pytest
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
 from quire.codec.wire.v2 import FRAME_HEADER_BYTES
-from quire.storage.gathering import (
+from quire.storage.read.gathering import (
     ENTRIES_MAX,
     GATHERED_BYTES,
     PASSED_MAX_BYTES,
@@ -21,7 +21,7 @@ from quire.storage.gathering import (
     Gathering,
     gathering_of,
 )
-from quire.storage.segment import Segment
+from quire.storage.segment.segment import Segment
 
 LEDGER = 7
 SIZE = 200

@@ -17,10 +17,10 @@ from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
 from quire.errors import BookieUnavailableError
 from quire.http.api import Reply
 from quire.http.bookie import BookieRoutes
-from quire.storage import sealed_rows
-from quire.storage.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
-from quire.storage.recovery import RecoveryReport
-from quire.storage.segment import segment_name
+from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
+from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.segment import segment_name
 from quire.storage.store import LedgerStore
 from quire.testing.inode import Content
 from tests.sim.mutants.mutant import edit

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from quire.codec.log.footer import CONSECUTIVE, LedgerRows
-from quire.storage import reach
-from quire.storage.reach import reach_of
-from quire.storage.segment import Segment
+from quire.storage.read import reach
+from quire.storage.read.reach import reach_of
+from quire.storage.segment.segment import Segment
 
 SEGMENT = Segment(7, None, 1 << 20)
 

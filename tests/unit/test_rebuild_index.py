@@ -8,12 +8,12 @@ from copy import deepcopy
 import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
-from quire.storage import sealer
-from quire.storage.batch import Batch, Run
-from quire.storage.inspect import open_segment
-from quire.storage.rebuild import Outcome
-from quire.storage.sealing import Sealed, SealInput, write_footer
-from quire.storage.segment import Part, segment_name
+from quire.storage.inspect.inspect import open_segment
+from quire.storage.log.batch import Batch, Run
+from quire.storage.recovery.rebuild import Outcome
+from quire.storage.segment import sealer
+from quire.storage.segment.sealing import Sealed, SealInput, write_footer
+from quire.storage.segment.segment import Part, segment_name
 from quire.testing.disk import PowerLossError
 from tests.support.segments import (
     contents,

@@ -25,7 +25,8 @@ from quire.metadata.bookies.directories import (
 from quire.metadata.bookies.nodes import delete_node
 from quire.metadata.interface import MetadataStore
 from quire.storage.disk import RealDisk
-from quire.storage.incarnation import (
+from quire.storage.ledger_directories import LedgerDirectories
+from quire.storage.recovery.incarnation import (
     INCARNATION_NAME,
     Expected,
     Incarnation,
@@ -33,7 +34,6 @@ from quire.storage.incarnation import (
     read_incarnation,
     write_incarnation,
 )
-from quire.storage.ledger_directories import LedgerDirectories
 from tests.support.bookie import peer_of
 from tests.unit.test_lost_directory import KEY, Place, entry, place
 

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 from quire.admin.main import cli
 from quire.storage.config import StorageConfig
 from quire.storage.disk import RealDisk
-from quire.storage.space_report import look
+from quire.storage.inspect.space_report import look
 from quire.testing.disk import SimDisk
 from tests.support.storage import SMALL, StoreOnDisk, sim_disk
 

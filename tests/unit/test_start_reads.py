@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from quire.codec.log.footer import TRAILER_BYTES
-from quire.storage.index_cache import CACHE_NAME
-from quire.storage.inspect import open_segment
-from quire.storage.recovery import Recovery, RecoveryReport
-from quire.storage.segment import segment_name
+from quire.storage.inspect.inspect import open_segment
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.recovery.recovery import Recovery, RecoveryReport
+from quire.storage.segment.segment import segment_name
 from tests.support.storage import StoreOnDisk, disk_of
 from tests.unit.test_index_cache import check, fill, look, opened
 

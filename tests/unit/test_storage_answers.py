@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage.batch import Batch, Run
-from quire.storage.blocking import InlineReader
-from quire.storage.segment import segment_name
+from quire.storage.log.batch import Batch, Run
+from quire.storage.read.blocking import InlineReader
+from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from tests.support.storage import (
     SMALL,

@@ -14,13 +14,13 @@ from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
 from quire.codec.log.state_records import RecordKind
 from quire.codec.wire.v2 import BATCH_RESPONSE_BYTES, FRAME_HEADER_BYTES, batch_read_response
 from quire.errors import DamagedError
-from quire.storage import rewrite
-from quire.storage.check import runs_of_groups
-from quire.storage.index_cache import CACHE_NAME
-from quire.storage.inspect import open_segment
-from quire.storage.scrub import Target
-from quire.storage.segment import Segment, segment_name
-from quire.storage.startup import find_master_key
+from quire.storage.background import rewrite
+from quire.storage.background.scrub import Target
+from quire.storage.inspect.check import runs_of_groups
+from quire.storage.inspect.inspect import open_segment
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.recovery.startup import find_master_key
+from quire.storage.segment.segment import Segment, segment_name
 from tests.support.storage import (
     StoreOnDisk,
     check,

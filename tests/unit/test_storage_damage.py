@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES, FormatError
-from quire.storage.quarantine_record import (
+from quire.storage.background.quarantine_record import (
     LEDGERS_MAX,
     SegmentDamage,
     decode_record,
@@ -16,11 +16,11 @@ from quire.storage.quarantine_record import (
     limited,
     record_name,
 )
-from quire.storage.scrub import SegmentScrub
-from quire.storage.scrub_report import DirectoryScrub
-from quire.storage.scrubber import SCRUB_NAME, Round, target_of
-from quire.storage.segment import segment_name
-from quire.storage.space_report import look as look_at_space
+from quire.storage.background.scrub import SegmentScrub
+from quire.storage.background.scrubber import SCRUB_NAME, Round, target_of
+from quire.storage.inspect.scrub_report import DirectoryScrub
+from quire.storage.inspect.space_report import look as look_at_space
+from quire.storage.segment.segment import segment_name
 from tests.support.scrubbed_store import EAGER, ON_SUSPICION, blocks_of, filled, look
 from tests.support.storage import SMALL, lacks, make_batch, sealed
 

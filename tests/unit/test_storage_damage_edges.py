@@ -11,11 +11,11 @@ import pytest
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.core.ranges import Range, merged, overlapping
 from quire.errors import DamagedError
-from quire.storage import quarantine_record
-from quire.storage.quarantine_record import record_name
-from quire.storage.scrub import SegmentScrub
-from quire.storage.scrubber import SCRUB_NAME, target_of
-from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.background import quarantine_record
+from quire.storage.background.quarantine_record import record_name
+from quire.storage.background.scrub import SegmentScrub
+from quire.storage.background.scrubber import SCRUB_NAME, target_of
+from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.testing.disk import SimFile
 from tests.support.scrubbed_store import EAGER, ON_SUSPICION, Box, filled
 from tests.support.storage import key_of, lacks, sealed

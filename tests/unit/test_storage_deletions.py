@@ -10,8 +10,8 @@ import pytest
 
 from quire.errors import UsageError
 from quire.storage.catalogue import TOMBSTONE_TTL_MS
-from quire.storage.scan import scan_groups
-from quire.storage.segment import SegmentState, segment_name
+from quire.storage.recovery.scan import scan_groups
+from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoLedger
 from quire.testing.disk import PowerLossError, SimDisk
 from tests.support.storage import (

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from quire.codec.log.state_records import BLOCK_BYTES
+from quire.storage.background.quarantine_record import record_name
+from quire.storage.background.scrub import SegmentScrub
+from quire.storage.background.scrubber import target_of
 from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.quarantine_record import record_name
-from quire.storage.scrub import SegmentScrub
-from quire.storage.scrubber import target_of
-from quire.storage.segment import LOG_DIRECTORY, segment_name
+from quire.storage.segment.segment import LOG_DIRECTORY, segment_name
 from quire.storage.signals import NoEntry
 from tests.support.scrubbed_store import ON_SUSPICION, Box, filled, look
 from tests.support.storage import check, lacks, mixed, sealed
@@ -221,7 +221,7 @@ def test_where_index_and_tables_are_damaged_everything_may_be_lost() -> None:
 
 
 def bounds(info: Any, number: int) -> tuple[int, int]:
-    from quire.storage.sealed_rows import unpack
+    from quire.storage.segment.sealed_rows import unpack
 
     return next((row[1], row[2]) for row in unpack(info.sealed) if row[0] == number)
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from quire.storage.read_budget import PAUSE_S, STEP_S, ReadBudget
-from quire.storage.reader import SLICE_BYTES
+from quire.storage.read.read_budget import PAUSE_S, STEP_S, ReadBudget
+from quire.storage.read.reader import SLICE_BYTES
 from quire.testing import SimulatedLoop
 from tests.support.storage import SMALL, entries, opened
 

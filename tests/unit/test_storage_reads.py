@@ -13,11 +13,12 @@ from typing import Any
 import pytest
 
 from quire.errors import DamagedError
-from quire.storage import cold_reads, gathering, read_ahead, sealer
-from quire.storage.blocking import InlineReader
-from quire.storage.gathering import GATHERED_BYTES
-from quire.storage.reader import SCATTERED_BYTES, SLICE_BYTES
-from quire.storage.segment import SegmentState, segment_name
+from quire.storage.read import cold_reads, gathering, read_ahead
+from quire.storage.read.blocking import InlineReader
+from quire.storage.read.gathering import GATHERED_BYTES
+from quire.storage.read.reader import SCATTERED_BYTES, SLICE_BYTES
+from quire.storage.segment import sealer
+from quire.storage.segment.segment import SegmentState, segment_name
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 from quire.storage.worker import ThreadReader
 from quire.testing.disk import SimDisk, SimFile
@@ -897,7 +898,7 @@ def test_a_sealed_segment_is_taken_over_in_slices(monkeypatch: pytest.MonkeyPatc
 
 
 def _rows(info: Any) -> Any:
-    from quire.storage import sealed_rows
+    from quire.storage.segment import sealed_rows
 
     return sealed_rows.unpack(info.sealed)
 
@@ -928,7 +929,7 @@ def test_nothing_that_is_written_needs_a_look_at_all_objects_to_be_freed() -> No
     import gc
     import weakref
 
-    from quire.storage.batch import Batch
+    from quire.storage.log.batch import Batch
     from tests.support.storage import make_batch
 
     class Watched(Batch):

@@ -7,10 +7,10 @@ import pytest
 
 from quire.codec.log.group import GROUP_HEADER_BYTES, GROUP_MAGIC
 from quire.errors import DamagedError, StorageError
-from quire.storage.recovery import RecoveryReport
-from quire.storage.segment import segment_name
+from quire.storage.inspect.space_report import look
+from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry
-from quire.storage.space_report import look
 from quire.testing.disk import SimDisk
 from tests.support.storage import (
     SMALL,

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from quire.errors import DiskFullError, StorageError, UsageError
-from quire.storage.batch import Run
 from quire.storage.config import StorageConfig
-from quire.storage.segment import segment_name
+from quire.storage.log.batch import Run
+from quire.storage.segment.segment import segment_name
 from quire.storage.signals import NoEntry, NoLedger
 from tests.support.storage import (
     SMALL,

@@ -18,7 +18,7 @@ from quire.admin.options import Command, bookie_argument, metadata_option, run_a
 if TYPE_CHECKING:
     from quire.codec.metadata.cookie import Cookie
     from quire.metadata.interface import MetadataStore
-    from quire.storage.seams import Disk
+    from quire.storage.interfaces import Disk
 
 _from_option: Callable[[Command], Command] = click.option(
     "--from",

@@ -22,10 +22,10 @@ from quire.admin.output import print_json
 from quire.admin.progress import Progress
 
 if TYPE_CHECKING:
-    from quire.storage.check import Checked, Survey
     from quire.storage.disk import RealDisk
-    from quire.storage.incarnation import Expected
-    from quire.storage.rebuild import Rebuilt
+    from quire.storage.inspect.check import Checked, Survey
+    from quire.storage.recovery.incarnation import Expected
+    from quire.storage.recovery.rebuild import Rebuilt
 
 
 @click.command()
@@ -41,8 +41,8 @@ def check(uri: str | None, directory: str, as_json: bool) -> int:
     treats such a directory as lost, and autorecovery repairs it. While the bookie runs, it may
     delete segments during the check; that is reported and is not an error.
     """
-    from quire.storage.check import check_segments, survey
-    from quire.storage.incarnation import Expected
+    from quire.storage.inspect.check import check_segments, survey
+    from quire.storage.recovery.incarnation import Expected
 
     counts = {"sealed": 0, "open": 0, "gone": 0}
     bad = 0
@@ -69,7 +69,7 @@ async def _asked(uri: str, place: RealDisk) -> tuple[str, Expected]:
     does not answer, print that and return empty values: a disk can be checked without its
     cluster."""
     from quire.errors import MetadataError
-    from quire.storage.incarnation import Expected
+    from quire.storage.recovery.incarnation import Expected
 
     try:
         async with opened_metadata(uri) as store:
@@ -137,7 +137,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
     The bookie must not run, unless with --dry-run. An index that is right is left alone, and so is
     a segment whose groups are not all there. Exit status 1 where an index could not be made.
     """
-    from quire.storage.rebuild import Outcome, plan, rebuild
+    from quire.storage.recovery.rebuild import Outcome, plan, rebuild
 
     bad = made = 0
     with ExitStack() as stack:
@@ -162,7 +162,7 @@ def rebuild_index(directory: str, dry_run: bool, as_json: bool) -> int:
 
 
 def _tell_rebuilt(one: Rebuilt, dry_run: bool, as_json: bool) -> None:
-    from quire.storage.rebuild import Outcome
+    from quire.storage.recovery.rebuild import Outcome
 
     if as_json:
         print_json({

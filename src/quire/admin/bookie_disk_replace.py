@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from quire.bookie.lost_directory import Content, Holder
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.interface import Bookies, MetadataStore
-    from quire.storage.seams import Disk
+    from quire.storage.interfaces import Disk
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from quire.admin.output import print_json
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
-    from quire.storage.space_report import SpaceReport
+    from quire.storage.inspect.space_report import SpaceReport
 
 LEDGERS_SHOWN = 10
 
@@ -89,7 +89,7 @@ def _look(directory: str, config: BookieConfig) -> SpaceReport:
     from quire.bookie.opening import storage_config
     from quire.errors import StorageError
     from quire.storage.disk import RealDisk
-    from quire.storage.space_report import look
+    from quire.storage.inspect.space_report import look
 
     if not Path(directory, "current").is_dir():
         raise StorageError(

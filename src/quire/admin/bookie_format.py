@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from quire.codec.metadata.cookie import Cookie
     from quire.metadata.interface import MetadataStore
     from quire.storage.disk import RealDisk
-    from quire.storage.erase import ErasePlan
+    from quire.storage.inspect.erase import ErasePlan
 
 
 @click.command("format")
@@ -105,7 +105,7 @@ class _Erasing:
         from quire.bookie.identity import COOKIE_FILE, stored_cookie
         from quire.errors import CookieError, StorageError
         from quire.storage.directory import read_identity
-        from quire.storage.erase import plan_erase
+        from quire.storage.inspect.erase import plan_erase
 
         self.disk = disk
         self.cookie: Cookie | None = None
@@ -125,7 +125,7 @@ class _Erasing:
             )
 
     def erase(self) -> None:
-        from quire.storage.erase import erase
+        from quire.storage.inspect.erase import erase
 
         with errors_of(self.disk.path):
             erase(self.disk, self.plan)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from quire.metadata.interface import MetadataStore
     from quire.metadata.ledgers.unreadable import Unread
     from quire.storage.disk import RealDisk
-    from quire.storage.incarnation import Expected
-    from quire.storage.seams import Disk
+    from quire.storage.interfaces import Disk
+    from quire.storage.recovery.incarnation import Expected
 
 NAMED_MAX = 5
 """Ledgers that are named where a bookie is still needed."""

@@ -14,7 +14,7 @@ from quire.admin.output import print_json
 from quire.admin.progress import Progress
 
 if TYPE_CHECKING:
-    from quire.storage.scrub_report import SegmentScrubbed
+    from quire.storage.inspect.scrub_report import SegmentScrubbed
 
 LEDGERS_SHOWN = 10
 """Of one segment; --json has all."""
@@ -32,7 +32,7 @@ def scrub(directory: str, as_json: bool) -> int:
     """
     from quire.errors import StorageError
     from quire.storage.disk import RealDisk
-    from quire.storage.scrub_report import DirectoryScrub
+    from quire.storage.inspect.scrub_report import DirectoryScrub
 
     if not Path(directory, "current").is_dir():
         raise StorageError(

@@ -21,8 +21,8 @@ from quire.admin.shell_options import Shell, as_ledger_id, flag, pass_shell, val
 from quire.admin.tls import connect
 
 if TYPE_CHECKING:
-    from quire.storage.extents import Extent
-    from quire.storage.inspect import SegmentDump
+    from quire.storage.inspect.inspect import SegmentDump
+    from quire.storage.segment.extents import Extent
 
 _number = click.argument("number", metavar="SEGMENT", callback=segment_number)
 
@@ -34,8 +34,8 @@ def _segments(directories: tuple[str, ...], number: int) -> Iterator[list[Segmen
     from contextlib import ExitStack
 
     from quire.errors import StorageError
-    from quire.storage.inspect import open_segment
-    from quire.storage.segment import segment_name
+    from quire.storage.inspect.inspect import open_segment
+    from quire.storage.segment.segment import segment_name
 
     with ExitStack() as stack:
         found = []
@@ -80,7 +80,7 @@ def _print_entries(
 
 def _runs(dump: SegmentDump) -> Iterator[tuple[Extent, int]]:
     """In the order of the file, and how many bytes of each frame stand before its entry."""
-    from quire.storage.extents import Extent
+    from quire.storage.segment.extents import Extent
 
     for group in dump.groups():
         if damaged := group.damaged_blocks:
@@ -241,7 +241,7 @@ def active_ledgers(shell: Shell, number: int, timeout_ms: int | None) -> None:
 @pass_shell
 def last_mark(shell: Shell) -> int:
     """Print where the log ends, a line for each data directory."""
-    from quire.storage.inspect import end_of_log
+    from quire.storage.inspect.inspect import end_of_log
 
     bad = False
     for directory in shell.own_directories():
@@ -264,7 +264,7 @@ def last_mark(shell: Shell) -> int:
 @pass_shell
 def list_files(shell: Shell, journals: bool, logs: bool, indexes: bool) -> None:
     """List the files of the local bookie; without a flag all kinds."""
-    from quire.storage.inspect import list_files as listed
+    from quire.storage.inspect.inspect import list_files as listed
 
     every = not (journals or logs or indexes)
     segments = []
@@ -292,7 +292,7 @@ def ledger(shell: Shell, ledger_id: int, meta: bool) -> int:
 
     Exit status 1: it has nothing of it, or the index of a segment that has does not check.
     """
-    from quire.storage.inspect import ledger_facts
+    from quire.storage.inspect.inspect import ledger_facts
 
     click.echo(f"===== LEDGER: {shell.ledger(ledger_id)} =====")
     bad = held = False
@@ -334,7 +334,7 @@ def _print_run(run: Extent, segment: int) -> None:
 def consistency_check(shell: Shell) -> int:
     """Check every block, run and index of the local bookie. Exit status 1: something is damaged."""
     from quire.admin.progress import Progress
-    from quire.storage.check import check_segments, survey
+    from quire.storage.inspect.check import check_segments, survey
 
     click.echo("=== Performing local consistency check ===")
     problems: list[str] = []

@@ -47,7 +47,7 @@ from quire.metadata.bookies.collection import (
 )
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
-from quire.storage.seams import Disk
+from quire.storage.interfaces import Disk
 
 MARK_NAME = f"{CURRENT_DIRECTORY}/METADATA"
 _TOKEN_BYTES = 16

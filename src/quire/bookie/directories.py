@@ -44,7 +44,7 @@ from quire.storage.directory import (
     read_small_file,
     write_small_file,
 )
-from quire.storage.seams import Disk
+from quire.storage.interfaces import Disk
 
 
 @dataclass(slots=True)

@@ -28,8 +28,8 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.naming import SomeLedgers, pages_naming
 from quire.metadata.ledgers.unreadable import REMEDY, Unread
 from quire.storage.directory import read_identity
-from quire.storage.ledger_ids import LedgerIds
-from quire.storage.seams import Disk
+from quire.storage.interfaces import Disk
+from quire.storage.segment.ledger_ids import LedgerIds
 
 
 class Machine(Protocol):

@@ -12,10 +12,10 @@ from contextlib import AbstractAsyncContextManager, nullcontext
 
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError
-from quire.storage.appender import Done
 from quire.storage.ledger_directories import Store
-from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
-from quire.storage.segment import LedgerInfo
+from quire.storage.log.appender import Done
+from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
+from quire.storage.segment.segment import LedgerInfo
 from quire.storage.signals import NoLedger
 
 WAIT_S = 2.0

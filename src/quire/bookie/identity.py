@@ -45,7 +45,7 @@ from quire.storage.directory import (
     settle_names,
     write_small_file,
 )
-from quire.storage.seams import Disk
+from quire.storage.interfaces import Disk
 
 COOKIE_FILE = "current/VERSION"
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import HIGH_PRIORITY, RECOVERY_ADD, Buffer, Code
 from quire.errors import StorageError, UsageError
-from quire.storage.batch import Batch, Run, runs_of
 from quire.storage.config import SEGMENT_BYTES_LEAST
+from quire.storage.log.batch import Batch, Run, runs_of
 
 if TYPE_CHECKING:
     from quire.bookie.service import BookieService

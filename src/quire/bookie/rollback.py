@@ -43,7 +43,10 @@ from quire.metadata.bookies.directories import (
 )
 from quire.metadata.interface import MetadataStore, Versioned
 from quire.storage.directory import read_identity
-from quire.storage.incarnation import (
+from quire.storage.interfaces import Disk
+from quire.storage.ledger_directories import LedgerDirectories, Store
+from quire.storage.log.preallocation import may_pass
+from quire.storage.recovery.incarnation import (
     INCARNATION_NAME,
     NONCE_BYTES,
     Expected,
@@ -52,9 +55,6 @@ from quire.storage.incarnation import (
     read_incarnation,
     write_incarnation,
 )
-from quire.storage.ledger_directories import LedgerDirectories, Store
-from quire.storage.seams import Disk
-from quire.storage.spares import may_pass
 
 LOOK_S = 1.0
 """Seconds between two checks for a new segment of the log. This bounds how often the position of a

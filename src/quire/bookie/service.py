@@ -31,9 +31,9 @@ from quire.codec.wire.v2 import (
 from quire.config import BookieConfig
 from quire.errors import DiskFullError, StorageError
 from quire.net.network import Network
-from quire.storage.batch import Batch
 from quire.storage.ledger_directories import Store
-from quire.storage.reader import UNSHARED_BYTES
+from quire.storage.log.batch import Batch
+from quire.storage.read.reader import UNSHARED_BYTES
 from quire.storage.signals import NoEntry, NoLedger, WouldBlock
 
 ANSWER_HEAD_BYTES = 1024

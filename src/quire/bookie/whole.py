@@ -25,8 +25,8 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.core.fragments import fragments, members, stored_count
 from quire.core.ranges import Range, merged, without
 from quire.errors import StorageError
-from quire.storage.appender import Done
 from quire.storage.ledger_directories import Store
+from quire.storage.log.appender import Done
 from quire.storage.signals import NoLedger
 
 

@@ -166,7 +166,7 @@ class BookieRoutes:
         }
 
     async def list_disk_file(self, call: Call) -> dict[str, str]:
-        from quire.storage.segment import segment_name
+        from quire.storage.segment.segment import segment_name
 
         names = "".join(f"{segment_name(one.number)}\t" for one in self._store.usage())
         found = {"journal files": "", "entrylog files": names, "index files": ""}

@@ -18,9 +18,9 @@ from quire.codec.log.state_records import (
     StateRecord,
     decode_segment_value,
 )
-from quire.storage import sealed_rows
-from quire.storage.batch import Batch, Run
-from quire.storage.segment import LedgerInfo, Part, Segment, SegmentState
+from quire.storage.log.batch import Batch, Run
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
 
 TOMBSTONE_TTL_MS = 7 * 24 * 3600 * 1000
 """How long a ledger that was fenced and then deleted stays refused."""

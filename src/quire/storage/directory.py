@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from quire.codec.log.segment_header import ID_BYTES
 from quire.errors import StorageError
 from quire.storage.disk import LOCK_NAME
-from quire.storage.seams import Disk
+from quire.storage.interfaces import Disk
 
 CURRENT_DIRECTORY = "current"
 IDENTITY_NAME = f"{CURRENT_DIRECTORY}/DIRECTORY"

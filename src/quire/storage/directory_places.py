@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from quire.errors import StorageError
-from quire.storage.appender import Done
-from quire.storage.batch import Batch, Run
-from quire.storage.recovery import RecoveryReport
-from quire.storage.segment import LedgerInfo
+from quire.storage.log.appender import Done
+from quire.storage.log.batch import Batch, Run
+from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.segment.segment import LedgerInfo
 from quire.storage.stats import DirectoryState
 from quire.storage.store import LedgerStore
 

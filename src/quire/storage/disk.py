@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from quire.storage.seams import Buffer
+from quire.storage.interfaces import Buffer
 
 try:
     import fcntl

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from quire.errors import StorageError
-from quire.storage.compactor import Compaction
-from quire.storage.quarantine_record import SegmentDamage
+from quire.storage.background.compactor import Compaction
+from quire.storage.background.quarantine_record import SegmentDamage
 
 
 class StoreEvents:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from quire.storage.appender import Appender
-from quire.storage.cache import ByteCache, SegmentFiles
+from quire.storage.background.background import Upkeep
+from quire.storage.background.suspension import Suspension
 from quire.storage.catalogue import Catalogue
-from quire.storage.loading import LoadProgress
-from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import Reader
-from quire.storage.seams import Disk
-from quire.storage.segment import LedgerInfo
-from quire.storage.spares import Spares
+from quire.storage.interfaces import Disk
+from quire.storage.log.appender import Appender
+from quire.storage.log.preallocation import Spares
+from quire.storage.read.cache import ByteCache, SegmentFiles
+from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.reader import Reader
+from quire.storage.read.system_cache import SystemCache
+from quire.storage.recovery.loading import LoadProgress
+from quire.storage.segment.segment import LedgerInfo
 from quire.storage.stats import (
     DirectoryState,
     SegmentUsage,
@@ -20,9 +23,6 @@ from quire.storage.stats import (
     collect_stats,
     collect_usage,
 )
-from quire.storage.suspension import Suspension
-from quire.storage.system_cache import SystemCache
-from quire.storage.upkeep import Upkeep
 
 
 class StoreFacts:

@@ -19,22 +19,22 @@ from functools import partial
 
 from quire.codec.entry.frame_runs import Entries
 from quire.errors import StorageError, UsageError
-from quire.storage.appender import Done
-from quire.storage.batch import Batch, Run
-from quire.storage.blocking import BlockingReader
+from quire.storage.background.suspension import Suspension
 from quire.storage.directory_places import Ledgers, Place, cut, joined, last_of, state_of
-from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
-from quire.storage.incarnation import Expected, LogPosition
-from quire.storage.loading import LoadStopped
-from quire.storage.reader import DEFAULT_OVERHEAD_BYTES
-from quire.storage.recovery import RecoveryReport
-from quire.storage.seams import Disk, Worker
-from quire.storage.segment import LedgerInfo
+from quire.storage.interfaces import Disk, Worker
+from quire.storage.log.appender import Done
+from quire.storage.log.batch import Batch, Run
+from quire.storage.read.blocking import BlockingReader
+from quire.storage.read.early_reads import EarlyReads
+from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES
+from quire.storage.recovery.incarnation import Expected, LogPosition
+from quire.storage.recovery.loading import LoadStopped
+from quire.storage.recovery.recovery import RecoveryReport
+from quire.storage.segment.segment import LedgerInfo
 from quire.storage.signals import NoLedger
 from quire.storage.stats import DirectoryState, SegmentUsage, StorageStats, total_stats
 from quire.storage.store import LedgerStore
-from quire.storage.suspension import Suspension
 
 MAX_DIRECTORIES = 64
 """Of one bookie: what is asked of each in turn must stay short."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from quire.storage.segment import Segment
+from quire.storage.segment.segment import Segment
 
 
 class NoLedger(Exception):

@@ -6,15 +6,15 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass, fields
 from typing import Any
 
-from quire.storage.appender import Appender
-from quire.storage.cache import ByteCache, SegmentFiles
+from quire.storage.background.background import Upkeep
+from quire.storage.background.compactor import Compactor
 from quire.storage.catalogue import VOUCHES, Catalogue
-from quire.storage.compactor import Compactor
-from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import Reader
-from quire.storage.segment import Segment, SegmentState
-from quire.storage.system_cache import SystemCache
-from quire.storage.upkeep import Upkeep
+from quire.storage.log.appender import Appender
+from quire.storage.read.cache import ByteCache, SegmentFiles
+from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.reader import Reader
+from quire.storage.read.system_cache import SystemCache
+from quire.storage.segment.segment import Segment, SegmentState
 
 
 @dataclass(frozen=True, slots=True)

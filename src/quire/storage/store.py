@@ -18,34 +18,34 @@ from quire.codec.entry.frame_runs import Entries
 from quire.codec.log.segment_header import CleanMark
 from quire.codec.log.state_records import RecordKind, StateRecord, segment_value
 from quire.errors import StorageError, UsageError
-from quire.storage.appender import Appender, Done, Schedule
-from quire.storage.batch import Batch
-from quire.storage.blocking import BlockingReader, InlineReader
-from quire.storage.cache import ByteCache, SegmentFiles
+from quire.storage.background.background import Upkeep
+from quire.storage.background.job import Tools
+from quire.storage.background.maintenance import Maintenance
 from quire.storage.catalogue import TOMBSTONE_TTL_MS, Catalogue
-from quire.storage.chore import Tools
-from quire.storage.cold_reads import ColdReads
 from quire.storage.config import StorageConfig
 from quire.storage.directory import read_identity, write_small_file
-from quire.storage.early_reads import EarlyReads
 from quire.storage.events import StoreEvents
 from quire.storage.facts import StoreFacts
-from quire.storage.incarnation import Expected, LogPosition
-from quire.storage.loading import LoadProgress
-from quire.storage.log import LogWriter
-from quire.storage.maintenance import Maintenance
-from quire.storage.read_ahead import ReadAhead
-from quire.storage.read_budget import ReadBudget
-from quire.storage.reader import DEFAULT_OVERHEAD_BYTES, Reader
-from quire.storage.recovery import CLEAN_NAME, RecoveryReport
-from quire.storage.seams import Disk, Worker
-from quire.storage.segment import LedgerInfo, SegmentState
+from quire.storage.interfaces import Disk, Worker
+from quire.storage.log.appender import Appender, Done, Schedule
+from quire.storage.log.batch import Batch
+from quire.storage.log.group_commit import LogWriter
+from quire.storage.log.preallocation import Spares
+from quire.storage.log.times import StorageTimes
+from quire.storage.read.blocking import BlockingReader, InlineReader
+from quire.storage.read.cache import ByteCache, SegmentFiles
+from quire.storage.read.cold_reads import ColdReads
+from quire.storage.read.early_reads import EarlyReads
+from quire.storage.read.read_ahead import ReadAhead
+from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.reader import DEFAULT_OVERHEAD_BYTES, Reader
+from quire.storage.read.system_cache import SystemCache
+from quire.storage.recovery.incarnation import Expected, LogPosition
+from quire.storage.recovery.loading import LoadProgress
+from quire.storage.recovery.recovery import CLEAN_NAME, RecoveryReport
+from quire.storage.recovery.startup import find_master_key, start_log
+from quire.storage.segment.segment import LedgerInfo, SegmentState
 from quire.storage.signals import NoLedger
-from quire.storage.spares import Spares
-from quire.storage.startup import find_master_key, start_log
-from quire.storage.system_cache import SystemCache
-from quire.storage.times import StorageTimes
-from quire.storage.upkeep import Upkeep
 
 __all__ = ["TOMBSTONE_TTL_MS", "BlockingReader", "LedgerStore"]
 

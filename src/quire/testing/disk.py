@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from pathlib import PurePosixPath
 
-from quire.storage.seams import Buffer
+from quire.storage.interfaces import Buffer
 from quire.testing.inode import Content, EntryChange, Inode, sectors_of, set_entries
 
 DEFAULT_CAPACITY_BYTES = 1 << 34
@@ -36,7 +36,7 @@ class PowerLossError(BaseException):
 
 
 class SimFile:
-    """`quire.storage.seams.File`."""
+    """`quire.storage.interfaces.File`."""
 
     def __init__(self, disk: SimDisk, name: str, inode: Inode) -> None:
         self._disk = disk
@@ -115,7 +115,7 @@ class SimFile:
 
 
 class SimDisk:
-    """`quire.storage.seams.Disk`. Outlives the nodes that use it: hand the same one to the next."""
+    """`quire.storage.interfaces.Disk`. Outlives the nodes that use it: hand the same one to the next."""
 
     def __init__(
         self,

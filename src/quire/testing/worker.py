@@ -14,7 +14,7 @@ STEP_TIME_S = (0.000_1, 0.010)
 
 
 class SimWorker:
-    """`quire.storage.seams.Worker` on the simulated loop.
+    """`quire.storage.interfaces.Worker` on the simulated loop.
 
     The step runs at one moment, some time after its wake; what it posted runs some time later, and
     only then can the next step begin. So a crash can fall before the step, after it but before

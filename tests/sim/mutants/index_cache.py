@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from quire.codec.log import index_cache as index_cache_format
-from quire.storage import index_cache
-from quire.storage.index_cache import CachedIndex, Snapshot
-from quire.storage.recovery import Recovery
+from quire.storage.recovery import index_cache
+from quire.storage.recovery.index_cache import CachedIndex, Snapshot
+from quire.storage.recovery.recovery import Recovery
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 

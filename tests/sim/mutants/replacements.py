@@ -8,9 +8,9 @@ from quire.bookie import directories, disk_replacement, identity, lost_directory
 from quire.bookie.damage import DamageReports
 from quire.storage import directory
 from quire.storage.facts import StoreFacts
-from quire.storage.incarnation import Expected
 from quire.storage.ledger_directories import LedgerDirectories
-from quire.storage.recovery import Recovery
+from quire.storage.recovery.incarnation import Expected
+from quire.storage.recovery.recovery import Recovery
 from tests.sim.mutants.mutant import edit, mutant
 from tests.sim.mutants.storage import LOST_IN_A_CRASH
 

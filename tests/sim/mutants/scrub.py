@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from quire.storage import scrubber
-from quire.storage.quarantine import Quarantine
-from quire.storage.scrub import SegmentScrub
+from quire.storage.background import scrubber
+from quire.storage.background.quarantine import Quarantine
+from quire.storage.background.scrub import SegmentScrub
 from tests.sim.mutants.mutant import edit, mutant
 
 

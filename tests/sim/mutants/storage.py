@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 
 from quire.bookie.intake import Intake
-from quire.storage import directory, footer_rows, replay, sealing, spares
-from quire.storage.appender import Appender
-from quire.storage.batch import Batch
+from quire.storage import directory
+from quire.storage.background.collector import Collector
 from quire.storage.catalogue import Catalogue
-from quire.storage.collector import Collector
-from quire.storage.log import LogWriter
-from quire.storage.reader import Reader
-from quire.storage.sealer import Sealer
+from quire.storage.log import preallocation as spares
+from quire.storage.log.appender import Appender
+from quire.storage.log.batch import Batch
+from quire.storage.log.group_commit import LogWriter
+from quire.storage.read.reader import Reader
+from quire.storage.recovery import replay
+from quire.storage.segment import footer_rows, sealing
+from quire.storage.segment.sealer import Sealer
 from quire.storage.store import LedgerStore
 from tests.sim.mutants.mutant import edit, mutant
 

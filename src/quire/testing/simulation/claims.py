@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from quire.codec.entry.frame_runs import Entries
 from quire.codec.wire.v2 import Buffer
 from quire.errors import StorageError
-from quire.storage.batch import Batch, Run
-from quire.storage.early_reads import EarlyReads
 from quire.storage.ledger_directories import Store
-from quire.storage.recovery import RecoveryReport
+from quire.storage.log.batch import Batch, Run
+from quire.storage.read.early_reads import EarlyReads
+from quire.storage.recovery.recovery import RecoveryReport
 
 Done = Callable[[Batch, StorageError | None], None]
 RecordDone = Callable[[StorageError | None], None]

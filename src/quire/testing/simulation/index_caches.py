@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import random
 
-from quire.storage.index_cache import CACHE_NAME
-from quire.storage.segment import LOG_DIRECTORY
+from quire.storage.recovery.index_cache import CACHE_NAME
+from quire.storage.segment.segment import LOG_DIRECTORY
 from quire.testing.disk import SimDisk
 
 KEPT_MAX = 8

@@ -15,7 +15,7 @@ from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import META, EntryCodec
 from quire.codec.wire.v2 import Buffer
 from quire.errors import NoSuchLedgerError, StorageError
-from quire.storage.batch import Batch
+from quire.storage.log.batch import Batch
 from quire.storage.signals import NoEntry
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.world import World

@@ -13,8 +13,8 @@ from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory.store import MemoryStore
-from quire.storage.inspect import segment_numbers
-from quire.storage.segment import LOG_DIRECTORY
+from quire.storage.inspect.inspect import segment_numbers
+from quire.storage.segment.segment import LOG_DIRECTORY
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.faults import (
     BETWEEN_TWO,

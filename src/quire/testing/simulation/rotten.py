@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from quire.codec.log.footer import Trailer
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import StorageError
-from quire.storage.inspect import number_of, open_segment
-from quire.storage.quarantine_record import SegmentDamage, stored_records
-from quire.storage.segment import segment_name
+from quire.storage.background.quarantine_record import SegmentDamage, stored_records
+from quire.storage.inspect.inspect import number_of, open_segment
+from quire.storage.segment.segment import segment_name
 from quire.testing.disk import SimDisk
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from quire.storage.blocking import InlineReader
+from quire.storage.read.blocking import InlineReader
 from quire.testing.disk import SimDisk
 from quire.testing.loop import SimulatedLoop
 from quire.testing.node import current_node
@@ -48,7 +48,7 @@ class SlowStarts:
 
 
 class SlowReads(InlineReader):
-    """`quire.storage.blocking.BlockingReader`: cold reads take their time."""
+    """`quire.storage.read.blocking.BlockingReader`: cold reads take their time."""
 
     def __init__(self, loop: SimulatedLoop, chance: random.Random) -> None:
         self._loop = loop

@@ -1,0 +1,226 @@
+"""Space comes back: segments in which nothing lives are removed.
+
+First the state records that are still needed are logged again, with a record that the segment is
+dropped; only when these are synced is the file removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from quire.codec.log.state_records import (
+    Deleted,
+    FormatError,
+    RecordKind,
+    StateRecord,
+    decode_segment_value,
+    segment_value,
+)
+from quire.errors import DiskFullError, StorageError
+from quire.storage.background.job import Chore, Tools
+from quire.storage.background.salvage import read_groups
+from quire.storage.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.segment.sealing import load_records
+from quire.storage.segment.segment import LOG_DIRECTORY, Segment, SegmentState
+
+LogRecords = Callable[[Sequence[StateRecord], Callable[[StorageError | None], None]], None]
+
+READ_AGAIN_MS = 600_000
+"""Until a dead segment whose records cannot be read is looked at again."""
+
+
+class Collector(Chore):
+    def __init__(self, tools: Tools, log_records: LogRecords) -> None:
+        super().__init__(tools)
+        self._log_records = log_records
+        self._unlogged: list[StateRecord] = []
+        """Deletions for which there was no room in the log."""
+        self._on_the_way = 0
+        """Calls whose deletions are not durable yet."""
+        self._busy: set[int] = set()
+        self._read_again_ms: dict[int, int] = {}
+        """Segments whose records could not be read, and when that is tried again (calendar)."""
+        self.removed = 0
+        self.error: str | None = None
+        """Why the last removal failed; it is tried again."""
+        self.on_log_full: Callable[[], None] | None = None
+        """Called when there is no room to log that something is gone."""
+
+    def drop(self, ledger_ids: Iterable[int]) -> None:
+        """See `LedgerStore.drop_ledgers`."""
+        now = self._now_ms()
+        alive = self._catalogue.ledgers
+        records = [one for one in self._unlogged if one.ledger_id not in alive]
+        self._unlogged = []
+        for ledger_id in ledger_ids:
+            info = self._catalogue.forget(ledger_id)
+            if info is None:
+                continue
+            if info.fenced:
+                self._catalogue.tombstones[ledger_id] = now + TOMBSTONE_TTL_MS
+            value = Deleted(now, info.fenced).encode()
+            records.append(StateRecord(RecordKind.DELETED, ledger_id, value))
+        if records:
+            self._on_the_way += 1
+            self._log_records(records, partial(self._on_deletions, records))
+            self.collect()
+
+    def _on_deletions(self, records: list[StateRecord], error: StorageError | None) -> None:
+        self._on_the_way -= 1
+        if error is not None:
+            # No room, not even in the reserve: once more with the next pass. A ledger that has come
+            # back since must not die by a record that stands behind its return.
+            alive = self._catalogue.ledgers
+            self._unlogged = [one for one in records if one.ledger_id not in alive]
+            self._note_full(error)
+
+    def _note_full(self, error: Exception | None) -> None:
+        if isinstance(error, DiskFullError) and self.on_log_full is not None:
+            self.on_log_full()
+
+    @property
+    def deletions_logged(self) -> bool:
+        """Whether all that was dropped stays dropped after a crash."""
+        return not self._unlogged and not self._on_the_way
+
+    def retry(self) -> None:
+        """There may be room again."""
+        self.drop(())
+        self.collect()
+
+    def collect(self) -> None:
+        """Start the removal of every sealed segment in which no ledger lives.
+
+        None may go before the deletions are logged that let it die: a ledger that comes back with
+        a crash must come back with its fence."""
+        if self._unlogged:
+            return
+        vouchers = self._catalogue.vouchers()
+        for segment in list(self._catalogue.segments.values()):
+            if (
+                segment.state is SegmentState.SEALED
+                and segment.live_ledgers == 0
+                and not segment.compacting
+                and segment.number not in vouchers
+                and segment.number not in self._busy
+                and self._read_again_ms.get(segment.number, 0) <= self._now_ms()
+            ):
+                self._busy.add(segment.number)
+                self._maintenance.run(
+                    partial(self._load_records, segment), partial(self._on_records, segment)
+                )
+
+    def _load_records(self, segment: Segment) -> list[StateRecord]:
+        assert segment.trailer is not None
+        file = self._disk.open(segment.name)
+        try:
+            try:
+                return load_records(file, segment.trailer)
+            except FormatError:
+                # Its index is damaged; the groups have them, too.
+                return read_groups(file, segment.trailer).records
+        except FormatError as error:
+            raise StorageError(f"{segment.name}: {error}") from None
+        finally:
+            file.close()
+
+    def _on_records(
+        self, segment: Segment, records: list[StateRecord] | None, error: Exception | None
+    ) -> None:
+        if records is None:
+            # Damage stays what it is: it is not read again, whole, whenever something is deleted.
+            self._read_again_ms[segment.number] = self._now_ms() + READ_AGAIN_MS
+            self._give_up(segment, error)
+            return
+        needed = self._still_needed(segment, records)
+        needed.append(StateRecord(RecordKind.DROPPED, value=segment_value(segment.number)))
+        self._log_records(needed, partial(self._on_logged, segment))
+        if segment.number in self._busy:
+            # From here on headers do not name it: they come behind the record in the log. A header
+            # that came between the records still does.
+            segment.state = SegmentState.RETIRED
+
+    def _on_logged(self, segment: Segment, error: StorageError | None) -> None:
+        if error is not None:
+            segment.state = SegmentState.SEALED
+            self._give_up(segment, error)
+            self._note_full(error)
+            return
+        self._remove(segment)
+
+    def _remove(self, segment: Segment) -> None:
+        self._maintenance.run(
+            partial(self._remove_file, segment), partial(self._on_removed, segment)
+        )
+
+    def _remove_file(self, segment: Segment) -> None:
+        self._disk.remove(segment.name)
+        self._disk.sync_directory(LOG_DIRECTORY)
+
+    def _on_removed(self, segment: Segment, result: None, error: Exception | None) -> None:
+        # If it could not be removed, the next start does it: the log says that it is dropped.
+        if error is not None:
+            self.error = str(error)
+        self._files.close(segment)
+        del self._catalogue.segments[segment.number]
+        self._read_again_ms.pop(segment.number, None)
+        self._busy.discard(segment.number)
+        self.removed += 1
+        if error is None:
+            self.error = None
+
+    def _give_up(self, segment: Segment, error: Exception | None) -> None:
+        self.error = str(error)
+        self._busy.discard(segment.number)
+
+    # -- what must survive ------------------------------------------------------------------------
+
+    def _still_needed(self, segment: Segment, records: Sequence[StateRecord]) -> list[StateRecord]:
+        ledgers = self._catalogue.ledgers
+        needed: list[StateRecord] = []
+        seen: set[tuple[RecordKind, int]] = set()
+        for record in records:
+            if record.kind is RecordKind.DELETED:
+                kept = self._deletion(segment, record)
+                if kept is not None:
+                    needed.append(kept)
+                continue
+            if record.kind is RecordKind.REPAIRED:
+                if self._heals(decode_segment_value(record.value), segment):
+                    needed.append(record)
+                continue
+            # Of the others the present state counts, once.
+            info = ledgers.get(record.ledger_id)
+            if info is None or (record.kind, record.ledger_id) in seen:
+                continue
+            seen.add((record.kind, record.ledger_id))
+            if record.kind is RecordKind.MASTER_KEY:
+                needed.append(StateRecord(record.kind, info.ledger_id, info.master_key))
+            elif record.kind is RecordKind.FENCE and info.fenced:
+                needed.append(StateRecord(record.kind, info.ledger_id))
+            elif record.kind is RecordKind.EXPLICIT_LAC and info.explicit_lac is not None:
+                needed.append(StateRecord(record.kind, info.ledger_id, info.explicit_lac))
+        return needed
+
+    def _deletion(self, segment: Segment, record: StateRecord) -> StateRecord | None:
+        """A copy, as long as the ledger must be refused or an older segment still speaks of it."""
+        deleted = Deleted.decode(record.value)
+        expired = deleted.time_ms + TOMBSTONE_TTL_MS <= self._now_ms()
+        before = deleted.before_segment or segment.number
+        spoken_of = any(
+            other.number < before and other.mentions_ledger(record.ledger_id)
+            for other in self._catalogue.segments.values()
+            if other is not segment and other.state is not SegmentState.RETIRED
+        )
+        if not spoken_of and (expired or not deleted.fenced):
+            return None
+        value = Deleted(deleted.time_ms, deleted.fenced, before).encode()
+        return StateRecord(RecordKind.DELETED, record.ledger_id, value)
+
+    def _heals(self, before: int, segment: Segment) -> bool:
+        """Whether anything is left of what a REPAIRED record excuses."""
+        return any(
+            other.lost_groups and other.number < before
+            for other in self._catalogue.segments.values()
+            if other is not segment
+        )

@@ -1,0 +1,467 @@
+"""Compaction, on the event loop: when, which segments, at what pace, and what changes behind it.
+
+    idle -> listing -> copying (a group, a pause, a group ...) -> finishing -> idle
+
+Everything but the listing of what is alive happens on the maintenance worker (see `rewrite`). The
+output takes the place of the newest of its sources, under its number: so everything that the log
+says later, of a deletion above all, still comes behind it. The other sources have nothing alive any
+more and go the way of all dead segments (see `collector`). A crash at any point leaves the old file
+or the new one, and at worst copies, which are legal.
+
+What is alive is decided only when no deletion waits to be logged: a ledger that a crash brings back
+must come back with all that was known of it.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from quire.codec.log.state_records import (
+    Deleted,
+    Merged,
+    RecordKind,
+    StateRecord,
+)
+from quire.core.compaction import Choice, SegmentFacts, alone, choose, why_not
+from quire.storage.background.collector import Collector
+from quire.storage.background.job import PacedChore, Tools
+from quire.storage.background.quarantine import Quarantine
+from quire.storage.background.reserve import Reserve
+from quire.storage.background.rewrite import BadSegmentError, Result, Rewrite, Source
+from quire.storage.background.salvage import Salvage, is_original_deletion
+from quire.storage.background.suspension import Suspension, resumed, suspended, write_note
+from quire.storage.catalogue import TOMBSTONE_TTL_MS
+from quire.storage.log.preallocation import may_pass
+from quire.storage.segment.segment import LedgerInfo, Segment, SegmentState
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """One that has come to its end."""
+
+    segments: tuple[int, ...]
+    position: int
+    before_bytes: int
+    """Of the files."""
+    after_bytes: int
+    copied_bytes: int
+    """Frames."""
+    duplicate_bytes: int
+    error: str = ""
+    """Why nothing was changed."""
+
+
+@dataclass(slots=True)
+class _Work:
+    choice: Choice
+    rewrite: Rewrite
+    last: Segment
+    alive: set[int]
+    """Of the ledgers of which the last segment says something."""
+    living: dict[int, LedgerInfo]
+    """What is copied."""
+    records: Sequence[StateRecord] = ()
+
+
+class Compactor(PacedChore):
+    def __init__(self, tools: Tools, collector: Collector, quarantine: Quarantine) -> None:
+        super().__init__(tools)
+        self._collector = collector
+        self._quarantine = quarantine
+        config = tools.config
+        self._reserve = Reserve(tools, min(config.compact_reserve_bytes, config.segment_bytes))
+        self._work: _Work | None = None
+        self._next_minor_s = self._next_major_s = self._monotonic()
+        self.on_done: Callable[[Compaction], None] | None = None
+        self.done = 0
+        self.done_major = 0
+        self._major = False
+        self.copied_bytes = 0
+        self.written_bytes = 0
+        """Copied, with all that the log puts around."""
+        self.freed_bytes = 0
+        self.error: str = ""
+        """Why the last one that failed did."""
+        self.suspended: Suspension | None = None
+        """By an operator. What is under way goes on to its end."""
+
+    # -- suspended by an operator -----------------------------------------------------------------
+
+    def load(self) -> None:
+        """A suspension ends with the process that it was told to. `OSError`."""
+        write_note(self._disk, None)
+
+    def suspend(self, *, minor: bool, major: bool, by: str) -> None:
+        """Begin none of these kinds from now on, not on a full disk either. Where there is no room
+        for the note, there is none."""
+        now_ms = self._now_ms()
+        self._hold(suspended(self.suspended, minor=minor, major=major, by=by, now_ms=now_ms))
+
+    def resume(self, *, minor: bool, major: bool) -> None:
+        self._hold(resumed(self.suspended, minor=minor, major=major))
+        self.tick()
+
+    def _hold(self, one: Suspension | None) -> None:
+        if one == self.suspended or self.closed:
+            return
+        self.suspended = one
+        noted = partial(write_note, self._disk, one)
+        self._maintenance.run(noted, lambda _, error: self._look_at(error))
+
+    # -- when and which ---------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Begin the next compaction, if one is due and none is under way."""
+        if self._work is not None or self.closed:
+            return
+        self._reserve.keep(wanted=self._enabled and any(self._sealed()))
+        if self._collector.deletions_logged and self._write_anew():
+            return
+        ratio = self._due()
+        if ratio <= 0 or not self._collector.deletions_logged:
+            return
+        choice = self._choose(ratio)
+        if choice is not None:
+            self._major = ratio >= self._config.compact_major_ratio
+            self._begin(choice)
+        elif not self._short:
+            now = self._monotonic()
+            self._next_minor_s = now + self._config.compact_minor_interval_s
+            if ratio >= self._config.compact_major_ratio:
+                self._next_major_s = now + self._config.compact_major_interval_s
+
+    def _write_anew(self) -> bool:
+        """Begin with a damaged segment, if there is one whose damage is healed. Also where
+        compaction is switched off: this gives back no space, but a good segment."""
+        for segment in self._quarantine.ready():
+            choice = alone(facts_of(segment))
+            if choice.output_bytes <= self._room():
+                self._major = False
+                self._begin(choice, self._quarantine.salvage(segment))
+                return self._work is not None
+        return False
+
+    def log_is_full(self) -> None:
+        """Not even a deletion can be logged: the log gets the room of the next compaction."""
+        if self._work is None and not self.closed:
+            self._reserve.release()
+
+    @property
+    def reserve_bytes(self) -> int:
+        """What is preallocated for the next one."""
+        return self._reserve.size_bytes
+
+    @property
+    def _enabled(self) -> bool:
+        return max(self._config.compact_major_ratio, self._config.compact_minor_ratio) > 0
+
+    @property
+    def _short(self) -> bool:
+        return not self._spares.space
+
+    def _due(self) -> float:
+        """Segments below this live ratio are to be compacted now; 0: none."""
+        now, held = self._monotonic(), self.suspended
+        if (self._short or now >= self._next_major_s) and not (held and held.major):
+            return self._config.compact_major_ratio
+        if (self._short or now >= self._next_minor_s) and not (held and held.minor):
+            return self._config.compact_minor_ratio
+        return 0.0
+
+    def _room(self) -> int:
+        return max(self._reserve.size_bytes, self._spares.free_bytes)
+
+    def _sealed(self) -> Iterator[Segment]:
+        for segment in self._catalogue.segments.values():
+            if segment.state is SegmentState.SEALED:
+                yield segment
+
+    def _choose(self, ratio: float) -> Choice | None:
+        vouchers = self._catalogue.vouchers()
+        facts = [
+            facts_of(segment)
+            for segment in self._sealed()
+            if segment.live_ledgers and not segment.damage and not segment.compacting
+            if segment.number not in vouchers
+        ]
+        pick = partial(
+            choose,
+            below_ratio=ratio,
+            room_bytes=self._room(),
+            together_bytes=self._config.segment_bytes,
+        )
+        if not self._short:
+            return pick(facts)
+        # One at a time: its own file, once replaced, gives back the room that the output took.
+        worth = [choice for choice in (pick([one]) for one in facts) if choice is not None]
+        return max(worth, key=lambda one: one.file_bytes - one.output_bytes, default=None)
+
+    def is_worth_it(self, segment: Segment) -> bool:
+        """Of a sealed segment: whether it can go, or be rewritten by itself, with a gain."""
+        if not segment.live_ledgers or segment.compacting:
+            return True
+        facts, ratio = facts_of(segment), self._config.compact_major_ratio
+        reason = why_not(facts, below_ratio=ratio, room_bytes=segment.file_bytes)
+        return not reason and not segment.damage
+
+    def why_not(self, segment: Segment) -> str:
+        """Why the space of a sealed segment with something alive in it does not come back."""
+        if segment.damage:
+            return f"quarantined: {segment.damage}"
+        if segment.compacting:
+            return "it is being compacted"
+        if not self._enabled:
+            return "compaction is switched off"
+        config = self._config
+        now = self._monotonic()
+        facts = facts_of(segment)
+        room = self._room()
+        reason = why_not(facts, below_ratio=config.compact_major_ratio, room_bytes=room)
+        if reason:
+            return reason
+        if not self._collector.deletions_logged:
+            return "deletions wait to be logged"
+        minor = facts.live_ratio < config.compact_minor_ratio
+        if self.suspended is not None and self.suspended.stops(minor=minor):
+            return self.suspended.describe()
+        wait_s = min(self._next_major_s, self._next_minor_s if minor else self._next_major_s) - now
+        if wait_s > 0 and not self._short:
+            return f"it waits for the next compaction, in {wait_s:.0f} s"
+        return "it waits for its turn" if self._work else "it is compacted next"
+
+    # -- the way of one -------------------------------------------------------------------------
+
+    def _begin(self, choice: Choice, salvage: Salvage | None = None) -> None:
+        ledgers, segments = self._catalogue.ledgers, self._catalogue.segments
+        last = segments[choice.position]
+        living: dict[int, LedgerInfo] = {}
+        sources = []
+        for number in choice.numbers:
+            segment = segments[number]
+            here = [
+                info
+                for ledger_id in segment.mentions
+                if (info := ledgers.get(ledger_id)) is not None and info.lives_in(number)
+            ]
+            assert segment.trailer is not None
+            living.update((info.ledger_id, info) for info in here)
+            ids = array("q", [info.ledger_id for info in here])
+            sources.append(Source(number, segment.trailer, ids, salvage))
+        try:
+            # Open before the new file takes the name: whoever reads goes on with the old one.
+            self._files.borrow(last)
+        except OSError as error:
+            last.damage = f"it cannot be opened ({error})"
+            self._quarantine.doubt(last.number)
+            return
+        for number in choice.numbers:
+            segments[number].compacting = True
+        rewrite = Rewrite(self._disk, self._directory_id, sources)
+        alive = {ledger_id for ledger_id in last.mentions if ledger_id in ledgers}
+        self._work = work = _Work(choice, rewrite, last, alive, living)
+        self._maintenance.run(rewrite.begin, partial(self._on_listed, work))
+
+    def _on_listed(
+        self, work: _Work, records: list[StateRecord] | None, error: Exception | None
+    ) -> None:
+        if records is None or self.closed:
+            self._give_up(work, error)
+            return
+        work.records = self._still_needed(work, records)
+        room = max(work.choice.output_bytes, self._reserve.size_bytes)
+        begin = partial(work.rewrite.write_header, work.records, room)
+        if self._enabled:
+            self._reserve.used()
+        self._maintenance.run(begin, partial(self._on_begun, work))
+
+    def _on_begun(self, work: _Work, _: None, error: Exception | None) -> None:
+        if error is not None or self.closed:
+            self._give_up(work, error)
+        else:
+            self._copy(work)
+
+    def _copy(self, work: _Work) -> None:
+        self._timer = None
+        if self.closed:
+            return
+        self._maintenance.run(work.rewrite.copy, partial(self._on_copied, work))
+
+    def _on_copied(self, work: _Work, size: int | None, error: Exception | None) -> None:
+        if size is None or self.closed:
+            self._give_up(work, error)
+        elif size == 0:
+            lacs = {number: info.last_add_confirmed for number, info in work.living.items()}
+            finish = partial(work.rewrite.finish, lacs)
+            self._maintenance.run(finish, partial(self._on_finished, work))
+        else:
+            self.written_bytes += size
+            rate = 0 if self._short else self._config.compact_bytes_per_s
+            if rate:
+                self._timer = self._schedule(size / rate, partial(self._copy, work))
+            else:
+                self._copy(work)
+
+    def _on_finished(self, work: _Work, result: Result | None, error: Exception | None) -> None:
+        if result is None:
+            self._give_up(work, error)
+            return
+        last = work.last
+        made = self._made(work, result)
+        segments = self._catalogue.segments
+        ledgers = result.sealed.ledgers
+        for ledger_id in work.living.keys() - set(
+            ledgers.ledger_ids
+        ):  # all that it had was damaged
+            if self._catalogue.ledgers.get(ledger_id) is (info := work.living[ledger_id]):
+                for number in work.choice.numbers:
+                    self._catalogue.unindex(info, number)
+        for ledger_id, first, end, size_bytes in zip(
+            ledgers.ledger_ids, ledgers.firsts, ledgers.lasts, ledgers.size_bytes
+        ):
+            info = work.living[ledger_id]
+            if self._catalogue.ledgers.get(ledger_id) is not info:
+                continue  # It was deleted meanwhile, and may even have come again.
+            for number in work.choice.numbers:
+                self._catalogue.unindex(info, number)
+            info.add_sealed(made.number, first, end, size_bytes)
+            made.live_ledgers += 1
+            made.live_bytes += size_bytes
+        segments[made.number] = made
+        last.state = SegmentState.RETIRED
+        self._release(work)
+        self._files.close(last)
+        if last.damage:
+            self._quarantine.release(made.number)
+        self.done += 1
+        self.done_major += self._major
+        self.copied_bytes += result.copied_bytes
+        self.freed_bytes += work.choice.file_bytes - made.file_bytes
+        self.error = ""
+        self._report(work, made.file_bytes, result, "")
+        self._collector.collect()
+        self._spares.check()
+        self.tick()
+
+    def _made(self, work: _Work, result: Result) -> Segment:
+        """The segment of the new file, with nothing indexed yet."""
+        trailer, last = result.sealed.trailer, work.last
+        made = Segment(last.number, None, trailer.file_bytes)
+        made.generation = last.generation + 1
+        made.state = SegmentState.SEALED
+        made.trailer = trailer
+        made.groups_at, made.end = result.groups_at, result.end
+        made.head_bytes = trailer.head_bytes
+        made.first_group, made.end_group = last.first_group, last.end_group
+        made.previous, made.live = last.previous, last.live
+        made.payload_bytes = result.copied_bytes
+        made.mentions = result.sealed.mentions
+        return made
+
+    def _give_up(self, work: _Work, error: Exception | None) -> None:
+        """The segments are what they were. One that is damaged is not tried again, the others
+        are."""
+        self._release(work)
+        work.rewrite.close()
+        if error is None:
+            return
+        if self.error != str(error):
+            self.error = str(error)
+            self._report(work, work.choice.file_bytes, None, self.error)
+        if isinstance(error, BadSegmentError):
+            bad = self._catalogue.segments.get(error.number)
+            if bad is not None:
+                bad.damage = bad.damage or str(error)
+                self._quarantine.doubt(bad.number)
+            self.tick()
+        elif not may_pass(error):
+            self.cancel()  # What is on the disk may not be what is known of it.
+            self._broken(error)
+
+    def _release(self, work: _Work) -> None:
+        self._work = None
+        for number in work.choice.numbers:
+            self._catalogue.segments[number].compacting = False
+        work.last.compacting = False
+        work.last.readers -= 1
+
+    def _report(self, work: _Work, after: int, result: Result | None, error: str) -> None:
+        if self.on_done is None:
+            return
+        copied, duplicates = 0, 0
+        if result is not None:
+            copied, duplicates = result.copied_bytes, result.duplicate_bytes
+        choice = work.choice
+        numbers, before = choice.numbers, choice.file_bytes
+        self.on_done(Compaction(numbers, choice.position, before, after, copied, duplicates, error))
+
+    def close(self) -> None:
+        """Behind the last job."""
+        if self._work is not None:
+            self._give_up(self._work, None)
+
+    # -- what must survive ------------------------------------------------------------------------
+
+    def _still_needed(self, work: _Work, records: Sequence[StateRecord]) -> list[StateRecord]:
+        """Of the records of the last segment, in their order; the keys of all that is copied; and
+        that it holds the others' too."""
+        void: dict[int, int] = {}
+        newest: dict[int, int] = {}
+        for at, record in enumerate(records):
+            if record.kind is RecordKind.EXPLICIT_LAC:
+                newest[record.ledger_id] = at
+            elif is_original_deletion(record):
+                void[record.ledger_id] = at
+        kept = []
+        for at, record in enumerate(records):
+            kind, ledger_id = record.kind, record.ledger_id
+            if kind is RecordKind.DELETED:
+                needed = self._is_deletion_needed(work, record)
+            elif kind is RecordKind.MERGED:
+                needed = Merged.decode(record.value).segment in self._catalogue.segments
+            elif kind in (RecordKind.DROPPED, RecordKind.REPAIRED):
+                needed = True
+            else:
+                needed = ledger_id in work.alive and at >= void.get(ledger_id, 0)
+                if kind is RecordKind.EXPLICIT_LAC:
+                    needed = needed and newest[ledger_id] == at
+            if needed:
+                kept.append(record)
+        # Frames bring their ledger's key from the segments that they come from, bare ones do not.
+        known = {one.ledger_id for one in kept if one.kind is RecordKind.MASTER_KEY}
+        for ledger_id, info in work.living.items():
+            lives = self._catalogue.ledgers.get(ledger_id) is info
+            if lives and info.master_key and ledger_id not in known:
+                kept.append(StateRecord(RecordKind.MASTER_KEY, ledger_id, info.master_key))
+        for number in work.choice.numbers[:-1]:
+            trailer = self._catalogue.segments[number].trailer
+            assert trailer is not None
+            value = Merged(number, trailer.crc).encode()
+            kept.append(StateRecord(RecordKind.MERGED, value=value))
+        return kept
+
+    def _is_deletion_needed(self, work: _Work, record: StateRecord) -> bool:
+        """As long as the ledger must be refused, or an older segment that exists, be it about to be
+        removed, speaks of it."""
+        deleted = Deleted.decode(record.value)
+        if deleted.fenced and deleted.time_ms + TOMBSTONE_TTL_MS > self._now_ms():
+            return True
+        before = deleted.before_segment or work.last.number
+        return any(
+            other.number < before and other.mentions_ledger(record.ledger_id)
+            for other in self._catalogue.segments.values()
+        )
+
+
+def facts_of(segment: Segment) -> SegmentFacts:
+    """Of a sealed segment."""
+    trailer = segment.trailer
+    assert trailer is not None
+    return SegmentFacts(
+        segment.number,
+        trailer.file_bytes,
+        trailer.file_bytes - trailer.footer_at,
+        segment.live_bytes,
+    )

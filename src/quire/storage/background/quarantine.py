@@ -1,0 +1,409 @@
+"""Damaged segments: what is remembered of them, what lacks, and when they may be written anew.
+
+    found (by a scrub) -> checked -> lacking (the bookie reports it) -> healed -> written anew
+
+A damaged segment stays as it is: its healthy entries are served, compaction goes around it. What
+another bookie's copy has brought back stands in a newer segment; once that holds of all that is
+damaged, and alive, the segment is rewritten without it (`compactor`, `salvage`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import replace
+from functools import partial
+
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.core.ranges import Range
+from quire.storage.background.copies import Footers, Newer, lacking, newer_copies
+from quire.storage.background.job import Chore, Tools
+from quire.storage.background.quarantine_record import (
+    SegmentDamage,
+    encode_record,
+    limited,
+    record_name,
+    stored_records,
+)
+from quire.storage.background.salvage import Salvage
+from quire.storage.background.scrub import Findings
+from quire.storage.directory import remove_small_file, write_small_file
+from quire.storage.interfaces import Disk
+from quire.storage.log.preallocation import may_pass
+from quire.storage.segment import extents
+from quire.storage.segment.sealed_rows import unpack
+from quire.storage.segment.segment import LedgerInfo, Part, Segment, SegmentState
+
+CHECK_INTERVAL_S = 10.0
+"""Between two looks whether what is damaged is there once more."""
+
+
+class Quarantine(Chore):
+    def __init__(self, tools: Tools) -> None:
+        super().__init__(tools)
+        self.records: dict[int, SegmentDamage] = {}
+        self._checked: set[int] = set()
+        """Records of which it is known what lacks, and not only what is damaged."""
+        self._lacking: set[int] | None = None
+        """Ledgers that these name; None: to be put together again."""
+        self._seen: set[int] = set()
+        """Records that a scrub of this process made. Of an older one it is not known whether it is
+        of the file that is there: a crash may have come between the rewriting and its removal."""
+        self._unread: set[int] = set()
+        """Numbers whose file was there at the start and could not be read."""
+        self._rest: dict[int, dict[int, list[Range]]] = {}
+        """What is damaged of ledgers that a record has no room for, until it is known that of those
+        which it names something lacks: a scrub finds the others again."""
+        self._unsaved: set[int] = set()
+        """Numbers whose file is not what it should be."""
+        self._saving = False
+        self._checking = False
+        self._next_check_s = 0.0
+        self.closed = False
+        """Set before the maintenance is stopped: nothing more is begun."""
+        self.suspect: Callable[[int], None] = lambda number: None
+        """Called with the number of a segment that should be looked at again."""
+        self.on_change: Callable[[SegmentDamage, bool], None] | None = None
+        """Called when a segment is found damaged, and (True) when it is so no more."""
+
+    def load(self) -> list[int]:
+        """What earlier starts have found. Blocks. Numbers of segments to be looked at again, for
+        what was remembered of them cannot be read. `OSError`."""
+        for number, record in stored_records(self._disk):
+            segment = self._catalogue.segments.get(number)
+            if segment is None:
+                self._unsaved.add(number)
+            elif record is None:
+                self._unread.add(number)
+            else:
+                self._put(segment, record)
+        return sorted(self._unread)
+
+    # -- what is known --------------------------------------------------------------------------
+
+    def lacking_ledgers(self) -> Set[int]:
+        """Ledgers with entries of which this bookie has no good copy any more. One that was deleted
+        is among them until the next look at its segment."""
+        if self._lacking is None:
+            named = (self.records[number].ledgers for number in self._checked)
+            self._lacking = set().union(*named)
+        return self._lacking
+
+    def lacking(self, ledger_ids: Sequence[int]) -> dict[int, list[Range]]:
+        """What these ledgers lack. There may be 8,192 ledgers in each of many records: whoever asks
+        for all of them does it in pieces."""
+        found: dict[int, list[Range]] = {}
+        for number in sorted(self._checked):
+            named = self.records[number].ledgers
+            for ledger_id in ledger_ids:
+                if ledger_id in named and self._lives_in(ledger_id, number):
+                    found.setdefault(ledger_id, []).extend(named[ledger_id])
+        return found
+
+    def ready(self) -> Iterator[Segment]:
+        """Segments that may be written anew."""
+        for number in sorted(self._checked):
+            record, segment = self.records[number], self._catalogue.segments.get(number)
+            if (
+                segment is not None
+                and segment.state is SegmentState.SEALED
+                and segment.live_ledgers
+                and not segment.compacting
+                and not self._alive(record)
+                and not record.more
+                and not record.header
+                and not (record.index and record.lost_tables)
+            ):
+                if number in self._seen:
+                    yield segment
+                else:
+                    self.suspect(number)
+
+    def salvage(self, segment: Segment) -> Salvage:
+        """How to write it anew; it is `ready`."""
+        record = self.records[segment.number]
+        newer = {
+            ledger_id: newer_copies(self._catalogue.segments, info, segment.number)
+            for ledger_id in segment.mentions
+            if (info := self._catalogue.ledgers.get(ledger_id)) is not None
+        }
+        return Salvage(record.blocks, bool(record.index), newer)
+
+    def doubt(self, number: int) -> None:
+        """It could not be written anew, or compacted: more of it is damaged than is known."""
+        self._checked.discard(number)
+        self._lacking = None
+        self.suspect(number)
+
+    def _alive(self, record: SegmentDamage) -> dict[int, Sequence[Range]]:
+        """What is named and whose ledger still has entries there."""
+        return {
+            ledger_id: ranges
+            for ledger_id, ranges in record.ledgers.items()
+            if self._lives_in(ledger_id, record.number)
+        }
+
+    def _lives_in(self, ledger_id: int, number: int) -> bool:
+        info = self._catalogue.ledgers.get(ledger_id)
+        segment = self._catalogue.segments.get(number)
+        return (
+            info is not None
+            and segment is not None
+            and (info.lives_in(number) or ledger_id in segment.parts)
+        )
+
+    # -- what a scrub has found -----------------------------------------------------------------
+
+    def take(self, segment: Segment, found: Findings) -> None:
+        """All of the segment was checked. It is what the catalogue has under its number."""
+        number = segment.number
+        if found.clean:
+            segment.damage = ""  # A compaction may have met an error that passed.
+            if number in self.records or number in self._unread:
+                self.release(number)
+            return
+        old = self.records.get(number)
+        hurt = self._hurt(segment, found)
+        ledgers, more = limited(hurt)
+        self._rest.pop(number, None)
+        if more and segment.trailer is not None:
+            self._rest[number] = _others(hurt, ledgers)
+        self._seen.add(number)
+        record = SegmentDamage(
+            number,
+            self._now_ms() if old is None else old.found_ms,
+            tuple(found.blocks),
+            found.header,
+            found.index,
+            found.lost_tables,
+            found.extent_known,
+            ledgers,
+            more,
+        )
+        self._put(segment, record)
+        self._checked.discard(number)
+        self._lacking = None
+        self._next_check_s = 0.0
+        self._unsaved.add(number)
+        if old is None and self.on_change is not None:
+            self.on_change(record, False)
+        self.tick()
+
+    def _hurt(self, segment: Segment, found: Findings) -> dict[int, list[Range]]:
+        if segment.trailer is None:
+            return damaged_here(tuple(segment.parts.items()), found.blocks)
+        return damaged_sealed(segment, found, self._catalogue.ledgers)
+
+    def release(self, number: int) -> None:
+        """The segment was written anew, is gone, or reads well again."""
+        record = self.records.pop(number, None)
+        self._lacking = None
+        for known in (self._checked, self._seen, self._unread):
+            known.discard(number)
+        self._rest.pop(number, None)
+        self._unsaved.add(number)
+        segment = self._catalogue.segments.get(number)
+        if segment is not None:
+            segment.damage = ""
+        if record is not None and self.on_change is not None:
+            self.on_change(record, True)
+        self._save()
+
+    def _put(self, segment: Segment, record: SegmentDamage) -> None:
+        self.records[record.number] = record
+        self._lacking = None
+        segment.damage = record.describe()
+
+    # -- what is there once more ----------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Every few seconds: write what could not be written, forget what is gone, look again at
+        what lacks."""
+        if self.closed:
+            return
+        for number in [one for one in self.records if one not in self._catalogue.segments]:
+            self.release(number)
+        self._save()
+        now = self._monotonic()
+        if not self._checking and self.records and now >= self._next_check_s:
+            self._next_check_s = now + CHECK_INTERVAL_S
+            self._check(sorted(self.records))
+
+    def _check(self, numbers: Sequence[int]) -> None:
+        """One after the other."""
+        self._checking = False
+        while numbers and not self.closed:
+            number, numbers = numbers[0], numbers[1:]
+            record, segment = self.records.get(number), self._catalogue.segments.get(number)
+            if record is None or segment is None:
+                continue
+            self._checking = True
+            if segment.trailer is None:  # It may have a hundred thousand runs.
+                self._maintenance.run(
+                    partial(damaged_here, tuple(segment.parts.items()), record.blocks),
+                    partial(self._on_damaged, segment, record, numbers),
+                )
+            else:
+                self._look(segment, record, False, numbers, self._alive(record))
+            return
+
+    def _on_damaged(
+        self,
+        segment: Segment,
+        record: SegmentDamage,
+        upcoming: Sequence[int],
+        damaged: dict[int, list[Range]] | None,
+        error: Exception | None,
+    ) -> None:
+        if damaged is None or self.closed:
+            self._check(upcoming)
+        else:
+            self._look(segment, record, True, upcoming, damaged)
+
+    def _look(
+        self,
+        segment: Segment,
+        record: SegmentDamage,
+        whole: bool,
+        upcoming: Sequence[int],
+        damaged: Mapping[int, Sequence[Range]],
+    ) -> None:
+        """What of the damaged entries lacks. `whole`: the record may name fewer."""
+        ledgers = self._catalogue.ledgers
+        alive = {
+            ledger_id: ranges
+            for ledger_id, ranges in damaged.items()
+            if ledger_id in ledgers  # it may have been deleted meanwhile
+        }
+        newer = {
+            ledger_id: newer_copies(self._catalogue.segments, ledgers[ledger_id], record.number)
+            for ledger_id in alive
+        }
+        self._maintenance.run(
+            partial(_left, self._disk, segment, record, alive, newer),
+            partial(self._on_checked, segment, record, whole, upcoming),
+        )
+
+    def _on_checked(
+        self,
+        segment: Segment,
+        record: SegmentDamage,
+        whole: bool,
+        upcoming: Sequence[int],
+        left: dict[int, list[Range]] | None,
+        error: Exception | None,
+    ) -> None:
+        number = record.number
+        same = self.records.get(number) is record
+        if left is not None and same and self._catalogue.segments.get(number) is segment:
+            ledgers, more = limited(left)
+            more = more if whole else record.more
+            rest = self._rest.pop(number, None)
+            if not ledgers and rest:  # Those are there once more: now the next ones.
+                ledgers, more = limited(rest)
+                if more:
+                    self._rest[number] = _others(rest, ledgers)
+                upcoming = (number, *upcoming)
+            else:
+                self._checked.add(number)
+                self._lacking = None
+                if not ledgers and more:
+                    self.suspect(number)  # these are healed: who else is there?
+            if ledgers != record.ledgers or more != record.more:
+                self._put(segment, replace(record, ledgers=ledgers, more=more))
+                self._unsaved.add(number)
+        self._check(upcoming)
+        self._save()
+
+    # -- files ------------------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self._saving or self.closed or not self._unsaved:
+            return
+        self._saving = True
+        number = self._unsaved.pop()
+        record, name = self.records.get(number), record_name(number)
+        if record is None:
+            work = partial(remove_small_file, self._disk, name)
+        else:
+            work = partial(write_small_file, self._disk, name, encode_record(record))
+        self._maintenance.run(work, partial(self._on_saved, number))
+
+    def _on_saved(self, number: int, _: None, error: Exception | None) -> None:
+        self._saving = False
+        if error is None:
+            self._save()
+        elif may_pass(error):
+            self._unsaved.add(number)  # the next tick tries again
+        else:
+            self._broken(error)
+
+
+def _others(hurt: Mapping[int, list[Range]], named: Mapping[int, object]) -> dict[int, list[Range]]:
+    return {ledger_id: ranges for ledger_id, ranges in hurt.items() if ledger_id not in named}
+
+
+def damaged_here(
+    parts: Sequence[tuple[int, Part]], blocks: Sequence[Range]
+) -> dict[int, list[Range]]:
+    """Entries without a good copy in a segment that has no footer, by the index in memory. Runs may
+    be added meanwhile."""
+    ledgers: dict[int, list[Range]] = {}
+    if not blocks:
+        return ledgers
+    low, high = blocks[0][0] * BLOCK_BYTES, (blocks[-1][1] + 1) * BLOCK_BYTES
+    for ledger_id, part in parts:
+        runs = [run for run in part.runs[:] if run.batch.buffers is None]
+        # Of many thousands only a few lie near what is damaged.
+        if not any(
+            start < high and start + run.size_bytes > low
+            for run in runs
+            for start in (run.batch.file_offset + run.offset,)
+        ):
+            continue
+        synced = [extents.of_run(run) for run in runs]
+        if hurt := extents.damaged_entries(synced, blocks):
+            ledgers[ledger_id] = hurt
+    return ledgers
+
+
+def damaged_sealed(
+    segment: Segment, found: Findings, ledgers: Mapping[int, LedgerInfo]
+) -> dict[int, list[Range]]:
+    """The same of one that has a footer, of ledgers that live in it. Where nobody knows, all."""
+    number = segment.number
+    if found.extent_known:
+        return {
+            ledger_id: ranges
+            for ledger_id, ranges in found.ledgers.items()
+            if (info := ledgers.get(ledger_id)) is not None
+            and (info.lives_in(number) or ledger_id in segment.parts)
+        }
+    whole: dict[int, list[Range]] = {}
+    for ledger_id in segment.mentions:
+        info = ledgers.get(ledger_id)
+        for row in () if info is None else unpack(info.sealed):
+            if row[0] == number:
+                whole[ledger_id] = [(row[1], row[2])]
+    return whole
+
+
+def _left(
+    disk: Disk,
+    segment: Segment,
+    record: SegmentDamage,
+    damaged: Mapping[int, Sequence[Range]],
+    newer: Mapping[int, Newer],
+) -> dict[int, list[Range]]:
+    """What of it lacks. On the maintenance worker."""
+    found: dict[int, list[Range]] = {}
+    with Footers(disk) as footers:
+        for ledger_id, ranges in damaged.items():
+            exact = list(ranges)
+            if segment.trailer is not None and not record.index:
+                # What is named may be more than what is damaged.
+                runs = footers.extents(record.number, segment.trailer, ledger_id)
+                if runs:
+                    exact = extents.damaged_entries(runs, record.blocks)
+            if left := lacking(footers, ledger_id, exact, newer[ledger_id]):
+                found[ledger_id] = left
+    return found

@@ -1,0 +1,155 @@
+"""What is remembered of a damaged segment: `log/NUMBER.damaged`, a small file beside it.
+
+    crc: <CRC-32C of what follows, eight hexadecimal digits>
+    {"format": 1, "segment": N, "found_ms": ..., "blocks": [[first, last], ...], "header": false,
+     "index": "", "lost_tables": 0, "extent_known": true, "more": false,
+     "ledgers": [[id, first, last, first, last, ...], ...]}
+
+Losing one is harmless: the damage is still there, and is found again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from quire._runtime.units import are, counted, plural
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.state_records import FormatError
+from quire.core.ranges import Range, count, widened
+from quire.errors import StorageError
+from quire.storage.directory import read_small_file
+from quire.storage.interfaces import Disk
+from quire.storage.segment.segment import LOG_DIRECTORY
+
+SUFFIX = ".damaged"
+FORMAT = 1
+LEDGERS_MAX = 8_192
+"""Of one segment that are named at a time; the others when these are healed."""
+RANGES_MAX = 16_384
+"""Of all of these together. A ledger with too many has some joined: what lies between them is
+named, too."""
+RANGES_OF_LEDGER_MAX = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentDamage:
+    number: int
+    found_ms: int
+    """Calendar, when it was noticed first."""
+    blocks: tuple[Range, ...] = ()
+    """Numbers of blocks of the file, first and last."""
+    header: bool = False
+    index: str = ""
+    """What is wrong with the footer; "": nothing."""
+    lost_tables: int = 0
+    """Groups of which nobody knows what was in them, unless the footer does."""
+    extent_known: bool = True
+    """Whether what was lost is known: else every ledger of the segment is named, as a whole."""
+    ledgers: Mapping[int, tuple[Range, ...]] = field(default_factory=dict)
+    """Entries of which this bookie has no other copy in this or a newer segment."""
+    more: bool = False
+    """There are more ledgers than are named."""
+
+    @property
+    def entries(self) -> int:
+        return sum(map(count, self.ledgers.values()))
+
+    def describe(self) -> str:
+        parts = []
+        if self.blocks:
+            blocks = count(self.blocks)
+            parts.append(f"{counted(blocks, 'block')} {are(blocks)} damaged")
+        if self.header:
+            parts.append("its header is damaged")
+        if self.index:
+            parts.append(f"its index is damaged ({self.index})")
+        if self.ledgers:
+            at_least = "at least " if self.more else ""
+            entries, ledgers = self.entries, len(self.ledgers)
+            whose = (
+                f"{counted(entries, 'entry')} of {at_least}{ledgers} {plural('ledger', ledgers)}"
+            )
+            wait = "waits" if entries == 1 else "wait"
+            known = "" if self.extent_known else "may be lost and "
+            parts.append(f"{whose} {known}{wait} for a copy from another bookie")
+        elif not self.header and not (self.lost_tables and self.index):
+            parts.append("nothing that it should hold is missing, it is written anew next")
+        else:
+            parts.append("it goes when nothing in it is alive")
+        return ", ".join(parts)
+
+
+def limited(ledgers: Mapping[int, list[Range]]) -> tuple[dict[int, tuple[Range, ...]], bool]:
+    """What is remembered of it, and whether ledgers were left out."""
+    chosen = sorted(ledgers)[:LEDGERS_MAX]
+    most = min(RANGES_OF_LEDGER_MAX, max(1, RANGES_MAX // max(1, len(chosen))))
+    named = {ledger_id: tuple(widened(ledgers[ledger_id], most)) for ledger_id in chosen}
+    return named, len(chosen) < len(ledgers)
+
+
+def record_name(number: int) -> str:
+    return f"{LOG_DIRECTORY}/{number:016x}{SUFFIX}"
+
+
+def encode_record(damage: SegmentDamage) -> bytes:
+    body = json.dumps({
+        "format": FORMAT,
+        "segment": damage.number,
+        "found_ms": damage.found_ms,
+        "blocks": damage.blocks,
+        "header": damage.header,
+        "index": damage.index,
+        "lost_tables": damage.lost_tables,
+        "extent_known": damage.extent_known,
+        "more": damage.more,
+        "ledgers": [
+            [ledger_id, *(bound for one in ranges for bound in one)]
+            for ledger_id, ranges in damage.ledgers.items()
+        ],
+    }).encode()  # fmt: skip
+    return b"crc: %08x\n%s\n" % (crc32c(body), body)
+
+
+def decode_record(data: bytes, number: int) -> SegmentDamage:
+    """`FormatError` where it does not check, or is of another segment or a later version."""
+    head, _, body = data.rstrip(b"\n").partition(b"\n")
+    if head != b"crc: %08x" % crc32c(body):
+        raise FormatError("a quarantine record does not match its checksum")
+    try:
+        found = json.loads(body)
+        if (found["format"], found["segment"]) != (FORMAT, number):
+            raise FormatError("a quarantine record of another form or segment")
+        return SegmentDamage(
+            number,
+            int(found["found_ms"]),
+            tuple((int(first), int(last)) for first, last in found["blocks"]),
+            bool(found["header"]),
+            str(found["index"]),
+            int(found["lost_tables"]),
+            bool(found["extent_known"]),
+            {
+                int(row[0]): tuple(zip(row[1::2], row[2::2], strict=True))
+                for row in found["ledgers"]
+            },
+            bool(found["more"]),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise FormatError(f"a quarantine record that makes no sense: {error}") from None
+
+
+def stored_records(disk: Disk) -> Iterator[tuple[int, SegmentDamage | None]]:
+    """Number of each segment that something is remembered of; None where that cannot be read.
+    `OSError`: the directory cannot be listed."""
+    for name in disk.list(LOG_DIRECTORY):
+        if not name.endswith(SUFFIX):
+            continue
+        try:
+            number = int(name.removesuffix(SUFFIX), 16)
+        except ValueError:
+            continue
+        try:
+            yield number, decode_record(read_small_file(disk, record_name(number)) or b"", number)
+        except (FormatError, OSError, StorageError):
+            yield number, None

@@ -1,0 +1,463 @@
+"""Copying what lives in some segments into one new file: the part of a compaction off the loop.
+
+Steps, each a job of its own, so that others come between: `begin` reads the indexes and lists what
+to copy, sorted by ledger and entry; `copy` writes one group; `finish` writes the footer, syncs, and
+renames the file over the last of the segments. Before that rename nothing has happened but to a
+spare file; behind it the output holds all that lived in any of them, and is durable.
+
+Every block that is copied is checked against its checksum, and every frame against the index, as by
+a read. What does not check ends the whole: damage must not get a good checksum. What stands in a
+frame beside the entry and its length is left out: then what a reader gets of a long run are the
+bytes of the file.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import repeat
+
+from quire.codec.entry.digest import crc32c
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.log.footer import (
+    DISJOINT,
+    Trailer,
+    decode_footer_checksums,
+    decode_footer_records,
+    decode_footer_summary,
+    decode_ledger_rows,
+)
+from quire.codec.log.group import (
+    BARE_HEAD_BYTES,
+    GROUP_BARE,
+    GROUP_COMPACTED,
+    GROUP_LAST,
+    GroupEncoder,
+)
+from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError, StateRecord
+from quire.errors import DamagedError, StorageError
+from quire.storage.background.copies import Footers
+from quire.storage.background.salvage import Salvage, healthy_extents, read_groups
+from quire.storage.interfaces import Disk, File
+from quire.storage.log.batch import Batch, Run
+from quire.storage.recovery.scan import read_segment_header
+from quire.storage.segment.extents import Extent, of_rows
+from quire.storage.segment.frames import frames_are
+from quire.storage.segment.sealing import Sealed, SealInput, read, write_footer
+from quire.storage.segment.segment import LOG_DIRECTORY, Part, Segment, segment_name
+
+SPARE_NAME = f"{LOG_DIRECTORY}/compaction.spare"
+GROUP_BYTES = 1024 * 1024
+"""Frames of one group, and of one step; a single larger frame is one by itself."""
+
+
+SMALL_BYTES = 4 * BLOCK_BYTES
+BLOCKS_MAX = 4_096
+"""Blocks with short runs that are kept while a compaction runs."""
+
+
+class BadSegmentError(DamagedError):
+    """A segment that cannot be copied, because something in it does not check."""
+
+    def __init__(self, number: int, what: str) -> None:
+        super().__init__(
+            f"{segment_name(number)} is damaged: {what}",
+            remedy="It is kept as it is; replicate the ledgers in it again",
+        )
+        self.number = number
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One segment, and the ledgers that live in it, as the event loop knows them."""
+
+    number: int
+    trailer: Trailer
+    ledger_ids: Sequence[int]
+    salvage: Salvage | None = None
+    """The segment is damaged: what is left out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    sealed: Sealed
+    groups_at: int
+    end: int
+    copied_bytes: int
+    duplicate_bytes: int
+    """Not copied, because the same entries stand in another of the segments."""
+
+
+class _Open:
+    """One source while it is read."""
+
+    __slots__ = ("checksums", "file", "name", "source")
+
+    def __init__(self, source: Source, file: File, checksums: Sequence[int]) -> None:
+        self.source = source
+        self.file = file
+        self.checksums = checksums
+
+
+@dataclass(slots=True)
+class _Piece:
+    """Frames of one ledger that lie back to back in a source."""
+
+    ledger_id: int
+    first: int
+    origin: _Open
+    offset: int
+    count: int
+    frame_size: int
+    sizes: Sequence[int] | None
+    ids: Sequence[int] | None
+
+    @property
+    def head_bytes(self) -> int:
+        return self.origin.source.trailer.head_bytes
+
+    @property
+    def last(self) -> int:
+        return self.first + self.count - 1 if self.ids is None else self.ids[-1]
+
+    @property
+    def size_bytes(self) -> int:
+        return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
+
+
+class Rewrite:
+    """See the module. Used by one thread at a time."""
+
+    def __init__(self, disk: Disk, directory_id: bytes, sources: Sequence[Source]) -> None:
+        """`sources` ascend; the output takes the place of the last."""
+        self._disk = disk
+        self._directory_id = directory_id
+        self._sources = sources
+        self._last = sources[-1]
+        self._open: list[_Open] = []
+        self._file: File | None = None
+        self._records: Sequence[StateRecord] = ()
+        self._pieces: list[_Piece] = []
+        self._at = 0
+        self._blocks: OrderedDict[tuple[int, int], bytes] = OrderedDict()
+        self._runs: dict[int, list[Run]] = {}
+        self._spans: dict[int, int] = {}
+        self._output = Segment(self._last.number, None, 0)
+        self._output.head_bytes = BARE_HEAD_BYTES
+        self._groups = 0
+        self._copied = 0
+        self._duplicates = 0
+
+    def begin(self) -> list[StateRecord]:
+        """List what to copy; the state records of the last segment. `BadSegmentError`, `OSError`.
+
+        Nothing is written."""
+        header: SegmentHeader | None = None
+        records: list[StateRecord] = []
+        for source in self._sources:
+            try:
+                header, records = self._look(source)
+            except FormatError as error:
+                raise BadSegmentError(source.number, str(error)) from None
+            except OSError as error:
+                raise BadSegmentError(source.number, f"reading it failed: {error}") from error
+        assert header is not None
+        self._header = header
+        self._pieces.sort(key=lambda piece: (piece.ledger_id, piece.first, -piece.count))
+        self._pieces = list(self._without_copies())
+        return records
+
+    def write_header(self, records: Sequence[StateRecord], room_bytes: int) -> None:
+        """Begin the output, with these state records. `OSError`."""
+        old = self._header
+        header = SegmentHeader(
+            self._directory_id, old.segment, old.first_group, old.previous, old.live,
+            compacted=True, bare=True,
+        )  # fmt: skip
+        self._records = records
+        if self._disk.exists(SPARE_NAME):
+            self._file = self._disk.open(SPARE_NAME)
+        else:
+            self._file = self._disk.create(SPARE_NAME)
+        if self._file.size() < room_bytes:
+            self._file.preallocate(room_bytes)
+        data = encode_segment_header(header)
+        self._file.write([data], 0)
+        output, trailer = self._output, self._last.trailer
+        output.file = self._file
+        output.groups_at = output.end = len(data)
+        output.first_group, output.end_group = trailer.first_group, trailer.end_group
+
+    def copy(self) -> int:
+        """Write and sync one group; how many bytes. 0: all is copied, `finish` comes next.
+
+        `BadSegmentError`; `OSError`: the output could not be written."""
+        if self._groups and self._at == len(self._pieces):
+            return 0
+        assert self._file is not None
+        output = self._output
+        batch = Batch((), ())
+        runs, buffers, size = self._gather(batch)
+        encoder = GroupEncoder(self._directory_id, output.number, self._groups, output.end)
+        encoder.add(runs, buffers, size, self._records if not self._groups else ())
+        whole = self._at == len(self._pieces)
+        group = encoder.finish(GROUP_COMPACTED | GROUP_BARE | (GROUP_LAST if whole else 0))
+        self._file.write(group.buffers, output.end)
+        self._file.sync()
+        self._file.uncache(output.end, group.header.end - output.end)  # None of it is new.
+        batch.file_offset = group.header.payload_offset
+        for run in runs:
+            self._runs.setdefault(run.ledger_id, []).append(run)
+        output.checksums.extend(group.checksums)
+        written = group.header.end - output.end
+        output.end = group.header.end
+        self._groups += 1
+        self._copied += size
+        return written
+
+    def finish(self, last_add_confirmed: Mapping[int, int]) -> Result:
+        """The footer, and the rename; on return the output is durable in its place. `OSError`: the
+        old file has it; `StorageError`: either may have it after a crash."""
+        output, file = self._output, self._file
+        assert file is not None
+        ledgers = []
+        for ledger_id, runs in self._runs.items():
+            part = Part.of(output, ledger_id, runs, self._spans[ledger_id])
+            ledgers.append((ledger_id, part, last_add_confirmed.get(ledger_id, -1)))
+        sealed = write_footer(SealInput(self._directory_id, output, ledgers, self._records))
+        self.close()
+        self._disk.rename(SPARE_NAME, output.name)
+        try:
+            self._disk.sync_directory(LOG_DIRECTORY)
+        except OSError as error:
+            # Not one that passes, whatever it is: the segment is not what it was.
+            raise StorageError(
+                f"{output.name} was rewritten, and its directory could not be synced: {error}"
+            ) from error
+        return Result(sealed, output.groups_at, output.end, self._copied, self._duplicates)
+
+    def close(self) -> None:
+        """Close all files, whatever has happened."""
+        for one in self._open:
+            with suppress(OSError):
+                one.file.close()
+        self._open.clear()
+        self._blocks.clear()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.close()
+            self._file = self._output.file = None
+
+    # -- what to copy -------------------------------------------------------------------------
+
+    def _look(self, source: Source) -> tuple[SegmentHeader, list[StateRecord]]:
+        trailer = source.trailer
+        file = self._disk.open(segment_name(source.number))
+        one = _Open(source, file, ())
+        self._open.append(one)
+        header = read_segment_header(file, self._directory_id, source.number)
+        if header is None:
+            raise FormatError("its header does not match its checksum")
+        if source.salvage is not None and source.salvage.from_groups:
+            found_there = read_groups(file, trailer)
+            one.checksums = found_there.checksums
+            self._add(one, found_there.extents, source)
+            return header, found_there.records
+        one.checksums = decode_footer_checksums(
+            read(file, trailer.checksums_at, trailer.checksums_bytes), trailer
+        )
+        records = decode_footer_records(
+            read(file, trailer.records_at, trailer.records_bytes), trailer
+        )
+        summary = decode_footer_summary(
+            read(file, trailer.summary_at, trailer.summary_bytes), trailer
+        )
+        rows = memoryview(read(file, trailer.footer_at, trailer.rows_bytes))
+        runs: dict[int, Iterator[Extent]] = {}
+        for ledger_id in source.ledger_ids:
+            found = summary.find(ledger_id)
+            if found is None:
+                raise FormatError(f"its index does not name ledger {ledger_id}")
+            data = rows[found.rows_at : found.rows_at + found.rows_bytes]
+            if crc32c(data) != found.rows_crc:
+                raise FormatError(f"the index of ledger {ledger_id} does not match its checksum")
+            runs[ledger_id] = of_rows(ledger_id, decode_ledger_rows(data, found.rows))
+        self._add(one, runs, source)
+        return header, records
+
+    def _add(self, one: _Open, runs: Mapping[int, Iterable[Extent]], source: Source) -> None:
+        with Footers(self._disk) as footers:
+            for ledger_id in source.ledger_ids:
+                extents = runs.get(ledger_id, ())
+                if source.salvage is not None:
+                    extents = healthy_extents(footers, ledger_id, list(extents), source.salvage)
+                self._pieces += [_piece(one, extent) for extent in extents]
+
+    def _without_copies(self) -> Iterator[_Piece]:
+        """The pieces, but for those whose entries others before them have; notes how they lie."""
+        ledger_id: int | None = None  # -1 is one that an earlier version took
+        low, high, most, before = 0, -1, -1, None
+        for piece in self._pieces:
+            if piece.ledger_id != ledger_id:
+                ledger_id, low, high, most, before = piece.ledger_id, 0, -1, -1, None
+                self._spans[ledger_id] = DISJOINT
+            last = piece.last
+            consecutive = piece.ids is None
+            if consecutive and low <= piece.first and last <= high:
+                self._duplicates += piece.size_bytes
+                continue
+            if before is not None and _same_ids(before, piece):
+                self._duplicates += piece.size_bytes
+                continue
+            if piece.first <= most:
+                self._spans[ledger_id] = 0  # They overlap; the footer finds out how far.
+            if consecutive:
+                low = low if piece.first <= high + 1 and low <= high else piece.first
+                high = max(high, last)
+            most = max(most, last)
+            before = piece
+            yield from _cut(piece)
+
+    # -- copying ------------------------------------------------------------------------------
+
+    def _gather(self, batch: Batch) -> tuple[list[Run], list[Buffer], int]:
+        """The runs of the next group, checked, with their frames."""
+        runs: list[Run] = []
+        buffers: list[Buffer] = []
+        size = 0
+        while self._at < len(self._pieces):
+            piece = self._pieces[self._at]
+            if size and size + piece.size_bytes > GROUP_BYTES:
+                break
+            frames = _bare(self._frames(piece), piece)
+            buffers += frames
+            before = runs[-1] if runs else None
+            if before is not None and _goes_on(before, piece):
+                before.count += piece.count
+            else:
+                runs.append(_run_of(piece, size, batch))
+            size += sum(map(len, frames))
+            self._at += 1
+        return runs, buffers, size
+
+    def _frames(self, piece: _Piece) -> memoryview:
+        one, size = piece.origin, piece.size_bytes
+        low = piece.offset - piece.offset % BLOCK_BYTES
+        high = -(-(piece.offset + size) // BLOCK_BYTES) * BLOCK_BYTES
+        if high - low <= SMALL_BYTES:
+            found = [self._block(one, at) for at in range(low, high, BLOCK_BYTES)]
+            view = memoryview(found[0] if len(found) == 1 else b"".join(found))
+        else:
+            view = memoryview(_checked(one, low, high))
+        start = piece.offset - low
+        frames = view[start : start + size]
+        ids = piece.ids or range(piece.first, piece.first + piece.count)
+        sizes = repeat(piece.frame_size, piece.count) if piece.sizes is None else piece.sizes
+        if not frames_are(frames, piece.ledger_id, ids, sizes, piece.frame_size, piece.head_bytes):
+            what = f"the frames at {piece.offset} are not what they should"
+            raise BadSegmentError(one.source.number, what)
+        return frames
+
+    def _block(self, one: _Open, at: int) -> bytes:
+        """Of short runs several lie in one block, and the next ledger's mostly in the same ones."""
+        key = (one.source.number, at)
+        found = self._blocks.get(key)
+        if found is None:
+            found = self._blocks[key] = _checked(one, at, at + BLOCK_BYTES)
+            if len(self._blocks) > BLOCKS_MAX:
+                self._blocks.popitem(last=False)
+        else:
+            self._blocks.move_to_end(key)
+        return found
+
+
+def _checked(one: _Open, low: int, high: int) -> bytes:
+    """Whole blocks, each checked."""
+    number = one.source.number
+    try:
+        data = read(one.file, low, high - low)
+    except OSError as error:
+        raise BadSegmentError(number, f"reading it failed: {error}") from error
+    view = memoryview(data)
+    block = (low - one.source.trailer.groups_at) // BLOCK_BYTES
+    for at in range(0, high - low, BLOCK_BYTES):
+        if crc32c(view[at : at + BLOCK_BYTES]) != one.checksums[block + at // BLOCK_BYTES]:
+            raise BadSegmentError(number, f"the block at {low + at} does not check")
+    return data
+
+
+def _piece(one: _Open, extent: Extent) -> _Piece:
+    return _Piece(
+        extent.ledger_id, extent.first, one, extent.offset, extent.count, extent.frame_size,
+        extent.sizes, extent.ids,
+    )  # fmt: skip
+
+
+def _same_ids(one: _Piece, other: _Piece) -> bool:
+    return (
+        one.ids is not None
+        and other.ids is not None
+        and one.first == other.first
+        and list(one.ids) == list(other.ids)
+    )
+
+
+def _cut(piece: _Piece) -> Iterator[_Piece]:
+    """Pieces of a group's size."""
+    if piece.size_bytes <= GROUP_BYTES:
+        yield piece
+        return
+    start, offset = 0, piece.offset
+    while start < piece.count:
+        stop, size = start, 0
+        while stop < piece.count:
+            frame = piece.frame_size if piece.sizes is None else piece.sizes[stop]
+            if size and size + frame > GROUP_BYTES:
+                break
+            size += frame
+            stop += 1
+        ids = None if piece.ids is None else piece.ids[start:stop]
+        yield _Piece(
+            piece.ledger_id, piece.first + start if ids is None else ids[0], piece.origin, offset,
+            stop - start, piece.frame_size,
+            None if piece.sizes is None else piece.sizes[start:stop], ids,
+        )  # fmt: skip
+        start, offset = stop, offset + size
+
+
+def _bare(frames: memoryview, piece: _Piece) -> Sequence[Buffer]:
+    """The piece's frames as the output has them."""
+    sizes = () if piece.sizes is None else piece.sizes
+    return FrameRun(frames, piece.count, piece.frame_size, sizes, piece.head_bytes).pack()
+
+
+def _goes_on(run: Run, piece: _Piece) -> bool:
+    return (
+        run.ledger_id == piece.ledger_id
+        and run.ids is None
+        and piece.ids is None
+        and bool(run.frame_size)
+        and run.frame_size == piece.frame_size - _left_out(piece)
+        and run.first + run.count == piece.first
+    )
+
+
+def _left_out(piece: _Piece) -> int:
+    """Bytes of each frame that the output does not have."""
+    return piece.head_bytes - BARE_HEAD_BYTES
+
+
+def _run_of(piece: _Piece, offset: int, batch: Batch) -> Run:
+    less = _left_out(piece)
+    run = Run(
+        piece.ledger_id, piece.first, piece.count, offset,
+        piece.frame_size - less if piece.frame_size else 0,
+        None if piece.sizes is None else array("I", [size - less for size in piece.sizes]),
+        None if piece.ids is None else array("q", piece.ids),
+    )  # fmt: skip
+    run.batch = batch
+    return run

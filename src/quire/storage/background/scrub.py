@@ -1,0 +1,396 @@
+"""Checking all of one segment, step by step: what a scrub reads, and what it concludes. Reads only.
+
+- The header of the segment, and every part of its footer, against their checksums.
+- Every block between them against its checksum: as the footer has it, as the log knows it where
+  there is no footer yet, or as the group's own table has it where the footer is damaged.
+- The header and the run table of every group; the frames of every run: length, ledger, entry.
+- Every run that the footer names against the run tables.
+
+A block that cannot be read is damaged. What this means for entries is said by the runs: those of
+the footer, else those of the groups. Where neither is whole, nobody knows.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from quire.codec.entry.digest import crc32c
+from quire.codec.log.footer import (
+    LedgerRows,
+    Summary,
+    Trailer,
+    decode_footer_checksums,
+    decode_footer_records,
+    decode_footer_summary,
+    decode_ledger_rows,
+    decode_trailer,
+)
+from quire.codec.log.group import (
+    GroupHeader,
+    GroupTable,
+    RunRow,
+    check_group_table,
+    decode_group_table,
+    group_checksums,
+)
+from quire.codec.log.segment_header import encode_segment_header
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, block_checksums
+from quire.core.ranges import Range, merged, touches, widened
+from quire.storage.interfaces import File
+from quire.storage.recovery.scan import SCAN_BYTES, read_group_header, read_segment_header
+from quire.storage.segment import extents
+from quire.storage.segment.extents import Extent
+from quire.storage.segment.frames import frame_ids, frames_are
+from quire.storage.segment.sealing import read
+
+BLOCK_RANGES_MAX = 1_024
+"""Of one segment. Where there are more, good blocks between them count as damaged, too."""
+INDEX_ROWS = 10_000
+"""Of a footer, compared with the groups in one step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What is known of a segment that is to be checked."""
+
+    number: int
+    groups_at: int
+    end: int
+    """Behind the last group that is synced."""
+    trailer: Trailer | None
+    """Of its footer; None: it has none yet."""
+    checksums: Sequence[int]
+    """Of its blocks, where it has no footer."""
+
+
+@dataclass(slots=True)
+class Findings:
+    blocks: list[Range] = field(default_factory=list)
+    """Numbers of damaged blocks, counted from the start of the file."""
+    header: bool = False
+    """The header of the segment is damaged."""
+    index: str = ""
+    """Which part of the footer is damaged, or does not fit the groups."""
+    lost_tables: int = 0
+    """Groups whose run table is damaged: at least so many."""
+    extent_known: bool = True
+    """Whether `ledgers` is all that is damaged: the footer, or all run tables, are whole."""
+    ledgers: dict[int, list[Range]] = field(default_factory=dict)
+    """Entries without a good copy in this segment. Only of a segment with a footer."""
+
+    @property
+    def clean(self) -> bool:
+        return not self.blocks and not self.header and not self.index
+
+
+class SegmentScrub:
+    """Used by one thread at a time. Every call of `step` reads a group, or a part of another kind;
+    `found` is there when it returns 0."""
+
+    def __init__(self, file: File, directory_id: bytes, target: Target) -> None:
+        self._file = file
+        self._directory_id = directory_id
+        self._target = target
+        self._expected: Sequence[int] | None = target.checksums
+        self._bad: set[int] = set()
+        self._holes: list[Range] = []
+        """Bytes, first and last, of groups whose tables are not known."""
+        self._summary: Summary | None = None
+        self._rows: dict[int, LedgerRows] = {}
+        self._starts = array("Q")
+        self._ends = array("Q")
+        self._ledgers = array("q")
+        self._firsts = array("q")
+        self._hurt: dict[int, list[Range]] = {}
+        """Entries in damaged blocks, by what run tables say."""
+        self.found = Findings()
+        self._steps = self._run()
+
+    def step(self) -> int:
+        """How many bytes were read; 0: all is checked. `StorageError`: the segment is of a later
+        version."""
+        return next(self._steps, 0)
+
+    def _run(self) -> Iterator[int]:
+        yield self._head()
+        if self._target.trailer is not None:
+            yield self._footer(self._target.trailer)
+        yield from self._groups()
+        if self._summary is not None:
+            yield from self._index()
+        self._conclude()
+
+    # -- what stands around the groups --------------------------------------------------------
+
+    def _head(self) -> int:
+        size = self._target.groups_at
+        self._uncache(0, size)
+        try:
+            header = read_segment_header(self._file, self._directory_id, self._target.number)
+            # Its checksum leaves the padding out.
+            whole = header is not None and read(self._file, 0, size) == encode_segment_header(
+                header
+            )
+        except OSError:
+            whole = False
+        self.found.header = not whole
+        return size
+
+    def _footer(self, trailer: Trailer) -> int:
+        self._expected = None
+        self._uncache(trailer.footer_at, trailer.file_bytes)
+        try:
+            size = self._file.size()
+            tail = read(self._file, trailer.trailer_at, size - trailer.trailer_at)
+            if decode_trailer(tail, self._directory_id, self._target.number, size) != trailer:
+                self._index_bad("its trailer is not the one that was written")
+        except (FormatError, OSError) as error:
+            self._index_bad(str(error))
+        try:
+            data = self._part(trailer.checksums_at, trailer.checksums_bytes)
+            self._expected = decode_footer_checksums(data, trailer)
+        except FormatError as error:
+            self._index_bad(str(error))
+        try:
+            data = self._part(trailer.records_at, trailer.records_bytes)
+            decode_footer_records(data, trailer)
+        except FormatError as error:
+            self._index_bad(str(error))
+        try:
+            data = self._part(trailer.summary_at, trailer.summary_bytes)
+            self._summary = decode_footer_summary(data, trailer)
+            self._read_rows(self._summary, trailer)
+        except FormatError as error:
+            self._index_bad(str(error))
+        return trailer.file_bytes - trailer.footer_at
+
+    def _part(self, offset: int, size: int) -> bytes:
+        """Of the footer; where it cannot be read, what does not check."""
+        try:
+            return read(self._file, offset, size)
+        except OSError:
+            return b""
+
+    def _read_rows(self, summary: Summary, trailer: Trailer) -> None:
+        rows = memoryview(self._part(trailer.footer_at, trailer.rows_bytes))
+        for at, ledger_id in enumerate(summary.ledger_ids):
+            start = summary.rows_at[at]
+            data = rows[start : start + summary.rows_bytes[at]]
+            if len(data) == summary.rows_bytes[at] and crc32c(data) == summary.rows_crcs[at]:
+                self._rows[ledger_id] = decode_ledger_rows(data, summary.rows[at])
+            else:
+                self._index_bad(f"the index of ledger {ledger_id} does not match its checksum")
+
+    def _index_bad(self, what: str) -> None:
+        self.found.index = self.found.index or what
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def _groups(self) -> Iterator[int]:
+        at, end = self._target.groups_at, self._target.end
+        while at < end:
+            header = self._header_at(at)
+            if header is None or header.end > end:
+                low, at = at, at + BLOCK_BYTES
+                # Block by block, each a step: a disk that fails may take its time for every one.
+                while at < end and self._header_at(at) is None:
+                    at += BLOCK_BYTES
+                    yield BLOCK_BYTES
+                self._holes.append((low, at - 1))
+                self.found.lost_tables += 1
+                for start in range(low, at, SCAN_BYTES):
+                    stop = min(start + SCAN_BYTES, at)
+                    self._blocks(start, self._read(start, stop), self._expected_at(start, stop))
+                    yield stop - start
+                continue
+            data = self._read(at, header.end)
+            self._group(header, data)
+            at = header.end
+            yield len(data)
+
+    def _header_at(self, at: int) -> GroupHeader | None:
+        try:
+            return read_group_header(
+                self._file, self._directory_id, self._target.number, at, self._target.end
+            )
+        except OSError:
+            return None
+
+    def _group(self, header: GroupHeader, data: bytes) -> None:
+        table = None
+        if check_group_table(data, header):
+            try:
+                table = decode_group_table(data, header)
+            except FormatError:
+                pass
+        expected = self._expected_at(header.offset, header.end)
+        if table is None:
+            self._holes.append((header.offset, header.end - 1))
+            self.found.lost_tables += 1
+            self._blocks(header.offset, data, expected)
+            return
+        if expected is None:
+            expected = group_checksums(data, header, table)[0]
+        self._blocks(header.offset, data, expected)
+        self._runs(header, table, memoryview(data))
+
+    def _runs(self, header: GroupHeader, table: GroupTable, data: memoryview) -> None:
+        payload = header.payload_offset
+        bad = sorted(n for n in self._bad if n * BLOCK_BYTES >= header.offset)
+        hurt = merged((number, number) for number in bad)
+        starts, ends = self._starts, self._ends
+        known = frame_ids(header.head_bytes)
+        for row in table.runs:
+            size = row.frame_size * row.count if row.sizes is None else sum(row.sizes)
+            start = payload + row.offset
+            starts.append(start)
+            ends.append(start + size)
+            self._ledgers.append(row.ledger_id)
+            self._firsts.append(row.first)
+            if hurt and self._is_hurt(row, start, hurt):
+                continue
+            at = start - header.offset
+            if row.count == 1:  # of thousands in a group
+                ids = size - 4, row.ledger_id, row.first
+                right = size >= known.size and known.unpack_from(data, at) == ids
+            else:
+                right = frames_are(
+                    data[at : at + size], row.ledger_id,
+                    row.ids or range(row.first, row.first + row.count),
+                    row.sizes or (), row.frame_size, header.head_bytes,
+                )  # fmt: skip
+            if not right:
+                extent = _extent_of(row, start)
+                low, high = extent.blocks
+                self._bad.update(range(low, high + 1))
+                self._hurt.setdefault(row.ledger_id, []).extend(extent.entries())
+
+    def _is_hurt(self, row: RunRow, start: int, hurt: Sequence[Range]) -> bool:
+        """Whether the run lies in any of these blocks; notes its entries that do."""
+        extent = _extent_of(row, start)
+        if not touches(hurt, *extent.blocks):
+            return False
+        for first, last in extent.hit(hurt):
+            self._hurt.setdefault(row.ledger_id, []).extend(extent.entries_at(first, last + 1))
+        return True
+
+    def _expected_at(self, low: int, high: int) -> Sequence[int] | None:
+        """The checksums that the blocks should have; fewer: the others are not known."""
+        if self._expected is None:
+            return None
+        base = self._target.groups_at
+        return self._expected[(low - base) // BLOCK_BYTES : (high - base) // BLOCK_BYTES]
+
+    def _blocks(self, low: int, data: bytes, expected: Sequence[int] | None) -> None:
+        """Compare. Where nobody knows what a block should be, it is damaged."""
+        number = low // BLOCK_BYTES
+        found = block_checksums((data,))
+        if expected is None or len(expected) < len(found):
+            self._bad.update(range(number, number + len(found)))
+            return
+        if found.tolist() != list(expected):
+            self._bad.update(
+                number + at for at, (a, b) in enumerate(zip(found, expected)) if a != b
+            )
+
+    def _read(self, low: int, high: int) -> bytes:
+        """Whole blocks. What cannot be read is damaged, and zeros stand for it."""
+        self._uncache(low, high)
+        try:
+            data = read(self._file, low, high - low)
+        except OSError:
+            return b"".join(self._block(at) for at in range(low, high, BLOCK_BYTES))
+        if len(data) < high - low:
+            self._bad.update(range((low + len(data)) // BLOCK_BYTES, high // BLOCK_BYTES))
+        return data.ljust(high - low, b"\0")
+
+    def _uncache(self, low: int, high: int) -> None:
+        """The disk is to be checked, not memory. The newest entries are left to their readers."""
+        if self._target.trailer is not None:
+            self._file.uncache(low, high - low)
+
+    def _block(self, at: int) -> bytes:
+        try:
+            return read(self._file, at, BLOCK_BYTES).ljust(BLOCK_BYTES, b"\0")
+        except OSError:
+            self._bad.add(at // BLOCK_BYTES)
+            return bytes(BLOCK_BYTES)
+
+    # -- the index against the groups -----------------------------------------------------------
+
+    def _index(self) -> Iterator[int]:
+        """Nothing is read any more, but there may be many rows."""
+        holes = merged(self._holes)
+        done = 0
+        for ledger_id, rows in self._rows.items():
+            for extent in self._doubtful(ledger_id, rows):
+                if not self._stands(extent, holes):
+                    self._index_bad(
+                        f"the index of ledger {ledger_id} names entries at {extent.offset} that "
+                        "no group has there"
+                    )
+            done += len(rows.firsts)
+            if done > INDEX_ROWS:
+                done = 0
+                yield 1
+
+    def _doubtful(self, ledger_id: int, rows: LedgerRows) -> Iterator[Extent]:
+        """All runs but those that stand in the groups just so: nearly all do."""
+        starts, ends = self._starts, self._ends
+        for row in range(len(rows.firsts)):
+            start, size = rows.offsets[row], rows.frame_sizes[row] * rows.counts[row]
+            place = bisect_left(starts, start)
+            if (
+                place == len(starts)
+                or starts[place] != start
+                or ends[place] != start + size
+                or self._ledgers[place] != ledger_id
+                or self._firsts[place] != rows.firsts[row]
+            ):
+                yield extents.of_row(ledger_id, rows, row)
+
+    def _stands(self, extent: Extent, holes: Sequence[Range]) -> bool:
+        """Whether groups have just these entries there, in one run or in several behind each
+        other."""
+        at, end = extent.offset, extent.offset + extent.size_bytes
+        if touches(holes, at, end - 1):
+            return True  # nobody knows
+        place = bisect_left(self._starts, at)
+        entry_id = extent.first
+        while at < end:
+            if (
+                place == len(self._starts)
+                or self._starts[place] != at
+                or self._ledgers[place] != extent.ledger_id
+                or self._firsts[place] != entry_id
+            ):
+                return False
+            at = self._ends[place]
+            if extent.frame_size and extent.ids is None:
+                entry_id = extent.first + (at - extent.offset) // extent.frame_size
+            place += 1
+        return at == end
+
+    # -- what it means --------------------------------------------------------------------------
+
+    def _conclude(self) -> None:
+        found = self.found
+        found.blocks = widened(merged((n, n) for n in self._bad), BLOCK_RANGES_MAX)
+        if self._target.trailer is None or not found.blocks:
+            return
+        if not found.index:
+            for ledger_id, rows in self._rows.items():
+                hurt = extents.damaged_entries(list(extents.of_rows(ledger_id, rows)), found.blocks)
+                if hurt:
+                    found.ledgers[ledger_id] = hurt
+        else:
+            found.extent_known = not found.lost_tables
+            found.ledgers = {ledger_id: merged(one) for ledger_id, one in self._hurt.items()}
+
+
+def _extent_of(row: RunRow, start: int) -> Extent:
+    """`start`: of its first frame in the file."""
+    return Extent(row.ledger_id, row.first, start, row.count, row.frame_size, row.sizes, row.ids)

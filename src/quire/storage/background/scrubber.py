@@ -1,0 +1,236 @@
+"""The scrub in the background: which segment is next, and at what pace.
+
+A round checks every segment once, the oldest first, and begins `scrub_interval_s` after the one
+before began. Segments in which a read or a compaction has met damage come first. Where a round is
+stands in `current/SCRUB`; without it a round begins anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.errors import StorageError
+from quire.storage.background.job import PacedChore, Tools
+from quire.storage.background.quarantine import Quarantine
+from quire.storage.background.scrub import Findings, SegmentScrub, Target
+from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
+from quire.storage.log.preallocation import may_pass
+from quire.storage.segment.segment import Segment, SegmentState
+
+SCRUB_NAME = f"{CURRENT_DIRECTORY}/SCRUB"
+FIRST_DELAY_S = 600.0
+"""After a start, for what that has to do; less where rounds are more frequent."""
+SAVE_INTERVAL_S = 60.0
+"""Between two notes of where a round is."""
+SUSPECT_AGAIN_S = 60.0
+"""A segment in which reads meet damage again and again is looked at so often."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    began_ms: int
+    """Calendar."""
+    upcoming: int
+    """The next segment; -1: it is over."""
+
+    def encode(self) -> bytes:
+        return f"format: 1\nbegan_ms: {self.began_ms}\nnext: {self.upcoming}\n".encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Round | None:
+        pairs = (line.partition(": ") for line in data.decode("ascii", "replace").splitlines())
+        fields = {name: value for name, _, value in pairs}
+        try:
+            if fields["format"] == "1":
+                return cls(int(fields["began_ms"]), int(fields["next"]))
+        except (KeyError, ValueError):
+            pass
+        return None
+
+
+class Scrubber(PacedChore):
+    def __init__(self, tools: Tools, quarantine: Quarantine) -> None:
+        super().__init__(tools)
+        self._quarantine = quarantine
+        self._rate = tools.config.scrub_bytes_per_s
+        self._interval_s = tools.config.scrub_interval_s
+        started_s = self._monotonic()
+        self._begin_s = started_s + min(FIRST_DELAY_S, self._interval_s)
+        self._saved_s = started_s
+        self._saving = False
+        self._round = Round(0, -1)
+        self._suspects: dict[int, None] = {}
+        self._looked_s: dict[int, float] = {}
+        """When a suspected segment was last looked at."""
+        self._at_work: Segment | None = None
+        self._is_suspect = False
+        self.bytes_read = 0
+        self.segments = 0
+        """Checked since the start."""
+        self.rounds = 0
+        """That came to their end since the start."""
+        quarantine.suspect = self.suspect
+
+    @property
+    def round_began_ms(self) -> int:
+        """Calendar; 0: there was none yet."""
+        return self._round.began_ms
+
+    @property
+    def upcoming(self) -> int:
+        """The next segment of the round; -1: no round is under way."""
+        return self._round.upcoming
+
+    def load(self) -> None:
+        """Where the round is. Blocks."""
+        try:
+            found = Round.decode(read_small_file(self._disk, SCRUB_NAME) or b"")
+        except (OSError, StorageError):
+            return  # It rotted: no reason not to serve what did not.
+        if found is not None:
+            self._round = found
+
+    def suspect(self, number: int) -> None:
+        """Something was damaged there: look at all of it, soon."""
+        self._suspects[number] = None
+
+    def tick(self) -> None:
+        """Every few seconds: begin what is due, if nothing is under way."""
+        if self._at_work is None and not self.closed:
+            self._next()
+
+    # -- what is next ---------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        now_s = self._monotonic()
+        for number in list(self._suspects):
+            last_s = self._looked_s.get(number)
+            if last_s is not None and now_s - last_s < SUSPECT_AGAIN_S:
+                continue
+            del self._suspects[number]
+            self._looked_s[number] = now_s
+            if (segment := self._catalogue.segments.get(number)) is not None:
+                self._begin(segment, suspect=True)
+                return
+        if self._monotonic() < self._begin_s or not self._interval_s:
+            return
+        if self._round.upcoming < 0:
+            # A calendar that was put back must not stop it.
+            since_s = (self._now_ms() - self._round.began_ms) / 1000
+            if 0 <= since_s < self._interval_s:
+                return
+            self._round = Round(self._now_ms(), 0)
+        numbers = [n for n in self._catalogue.segments if n >= self._round.upcoming]
+        if numbers:
+            self._begin(self._catalogue.segments[min(numbers)], suspect=False)
+        else:
+            self._round = Round(self._round.began_ms, -1)
+            self.rounds += 1
+            self._looked_s = {
+                n: at_s for n, at_s in self._looked_s.items() if n in self._catalogue.segments
+            }
+            self._save(now=True)
+
+    def _begin(self, segment: Segment, *, suspect: bool) -> None:
+        self._at_work, self._is_suspect = segment, suspect
+        if segment.state in (SegmentState.PREPARED, SegmentState.RETIRED):
+            self._passed(segment)
+            return
+        if segment.in_flight and segment.end == segment.groups_at:
+            self._passed(segment)  # The log has not begun it yet.
+            return
+        target = target_of(segment)
+        try:
+            file = self._files.borrow(segment)
+        except OSError as error:
+            if may_pass(error):
+                self._looked_s[segment.number] = self._monotonic()
+                self.suspect(segment.number)  # again later
+                self._passed(segment)
+                return
+            # Nothing of it can be read: as damaged as can be.
+            everything = [(0, max(0, target.end // BLOCK_BYTES - 1))]
+            found = Findings(everything, True, "it cannot be opened", 1, extent_known=False)
+            self._conclude(segment, target, found)
+            return
+        self._step(segment, target, SegmentScrub(file, self._directory_id, target))
+
+    def _step(self, segment: Segment, target: Target, scrub: SegmentScrub) -> None:
+        self._timer = None
+        self._maintenance.run(scrub.step, partial(self._on_step, segment, target, scrub))
+
+    def _on_step(
+        self,
+        segment: Segment,
+        target: Target,
+        scrub: SegmentScrub,
+        size: int | None,
+        error: Exception | None,
+    ) -> None:
+        if size and not self.closed:
+            self.bytes_read += size
+            step = partial(self._step, segment, target, scrub)
+            if self._rate:
+                self._timer = self._schedule(size / self._rate, step)
+            else:
+                step()
+            return
+        self._files.give_back(segment)
+        if size is None:
+            # A later version wrote it: not for us to judge. Anything else was reported.
+            self._passed(segment)
+        elif not self.closed:
+            self._conclude(segment, target, scrub.found)
+
+    def _conclude(self, segment: Segment, target: Target, found: Findings) -> None:
+        number = segment.number
+        if self._catalogue.segments.get(number) is not segment:
+            pass  # It is gone, or another file has taken its place.
+        elif (segment.trailer is None) != (target.trailer is None) and not found.clean:
+            # It was sealed meanwhile: what its footer names counts.
+            self._looked_s.pop(number, None)
+            self.suspect(number)
+        else:
+            self._quarantine.take(segment, found)
+        self._passed(segment)
+
+    def _passed(self, segment: Segment) -> None:
+        self._at_work = None
+        self.segments += 1
+        if not self._is_suspect:
+            self._round = Round(self._round.began_ms, segment.number + 1)
+            self._save()
+        self._timer = self._schedule(0.0, self._on_time)
+
+    def _on_time(self) -> None:
+        self._timer = None
+        self.tick()
+
+    # -- where the round is ---------------------------------------------------------------------
+
+    def _save(self, *, now: bool = False) -> None:
+        due = now or self._monotonic() - self._saved_s >= SAVE_INTERVAL_S
+        if due and not self._saving and not self.closed:
+            self._saving = True
+            self._saved_s = self._monotonic()
+            work = partial(write_small_file, self._disk, SCRUB_NAME, self._round.encode())
+            self._maintenance.run(work, self._on_saved)
+
+    def _on_saved(self, _: None, error: Exception | None) -> None:
+        self._saving = False
+        self._look_at(error)
+
+    def cancel(self) -> None:
+        if self._timer is not None and self._at_work is not None:
+            self._files.give_back(self._at_work)  # A job that is queued does at its end.
+            self._at_work = None
+        super().cancel()
+
+
+def target_of(segment: Segment) -> Target:
+    """What is synced of it now."""
+    checksums = segment.checksums[:] if segment.trailer is None else ()
+    end = segment.end if segment.trailer is None else segment.trailer.footer_at
+    return Target(segment.number, segment.groups_at, end, segment.trailer, checksums)

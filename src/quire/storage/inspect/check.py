@@ -1,0 +1,211 @@
+"""Whether a data directory holds together: what `quire bookie disk check` finds. Reads only.
+
+- What a start would find: segments and groups that are missing, damage in what is not sealed.
+- All of every segment, as a scrub reads it (`scrub`).
+- The groups of every sealed segment against its index: entries that no index names are not found by
+  reads, although they are there.
+
+Beside a bookie that runs, what is found in a log that goes on is looked at a second time: it may
+have gone on between two steps of the look.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from quire._runtime.units import counted
+from quire.codec.log.state_records import BLOCK_BYTES, Deleted, FormatError, RecordKind, StateRecord
+from quire.core.ranges import Range, merged, without
+from quire.storage.background.scrub import Findings, Target
+from quire.storage.inspect.inspect import SegmentDump, open_segment, segment_numbers
+from quire.storage.inspect.snapshot import with_log
+from quire.storage.interfaces import Disk
+from quire.storage.recovery.incarnation import LogPosition
+from quire.storage.recovery.recovery import Recovered, missing_problem
+from quire.storage.recovery.scan import ScannedGroup
+from quire.storage.segment.extents import Extent
+from quire.storage.segment.ledger_ids import LedgerIds
+from quire.storage.segment.segment import SegmentState
+
+Progress = Callable[[int], None]
+"""Called with the bytes that were read since the last call."""
+NAMED_MAX = 8
+"""Ledgers, and ranges of one kind, that are told of a segment."""
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One segment."""
+
+    number: int
+    state: str
+    """sealed, open, or gone: it was removed or replaced while it was looked at."""
+    size_bytes: int
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What there is to check, and what a start would say."""
+
+    segments: dict[int, Target | None]
+    """Ascending. What is known of those that are not sealed."""
+    ledgers: LedgerIds
+    size_bytes: int
+    problems: tuple[str, ...]
+    torn_group: int | None
+    """The last group is not whole: it is being written, or was when the bookie ended. No damage:
+    nobody was told that it is stored."""
+    position: LogPosition
+    """The end of the log."""
+
+
+def survey(disk: Disk) -> Survey:
+    """`StorageError` where it is no directory of ours; `OSError`."""
+    return with_log(disk, lambda recovered, _: _survey(recovered))
+
+
+def _survey(recovered: Recovered) -> Survey:
+    catalogue = recovered.replayer.catalogue
+    targets: dict[int, Target | None] = {}
+    size = 0
+    for number, segment in sorted(catalogue.segments.items()):
+        size += segment.end
+        targets[number] = None
+        if segment.state is not SegmentState.SEALED:
+            targets[number] = Target(
+                number, segment.groups_at, segment.end, None, segment.checksums
+            )
+    return Survey(
+        targets, LedgerIds(catalogue.ledgers), size, tuple(recovered.problems),
+        recovered.torn_group, recovered.position,
+    )  # fmt: skip
+
+
+def check_segments(disk: Disk, found: Survey, progress: Progress) -> Iterator[Checked]:
+    """Each segment, oldest first. `StorageError` where a later version wrote one; `OSError`."""
+    for number, target in found.segments.items():
+        checked = _check(disk, found, number, target, progress)
+        if checked.problems and checked.state == "open":
+            found_again = survey(disk)
+            if number in found_again.segments:
+                target = found_again.segments[number]
+                checked = _check(disk, found_again, number, target, lambda _: None)
+            elif missing_problem(number) not in found_again.problems:
+                checked = Checked(number, "gone", 0)  # sealed meanwhile, and collected
+        yield checked
+
+
+def _check(
+    disk: Disk, found: Survey, number: int, target: Target | None, progress: Progress
+) -> Checked:
+    try:
+        with open_segment(disk, number) as segment:
+            trailer = segment.facts.trailer
+            if trailer is not None:
+                target = Target(number, trailer.groups_at, trailer.footer_at, trailer, ())
+            if target is None:
+                return Checked(number, "gone", 0)  # replaced by one that is being sealed
+            scrub = segment.scrub(target)
+            while size := scrub.step():
+                progress(size)
+            problems = list(_sentences(scrub.found))
+            if trailer is not None and not problems:
+                problems += _not_indexed(disk, segment, found.ledgers)
+            if trailer is None and segment.has_remains(target.end):
+                problems.append("its index is missing or damaged; the groups are its truth")
+            state = "open" if trailer is None else "sealed"
+            return Checked(number, state, segment.facts.file_bytes, tuple(problems))
+    except FileNotFoundError:
+        return Checked(number, "gone", 0)
+
+
+def _sentences(found: Findings) -> Iterator[str]:
+    if found.header:
+        yield "its header does not match its checksum"
+    if found.index:
+        yield f"its index is damaged: {found.index}"
+    if found.lost_tables:
+        yield f"{counted(found.lost_tables, 'group')} without a table that checks"
+    for first, last in found.blocks[:NAMED_MAX]:
+        end = (last + 1) * BLOCK_BYTES - 1
+        yield f"bytes {first * BLOCK_BYTES} to {end} do not match their checksums"
+    if len(found.blocks) > NAMED_MAX:
+        yield f"... and {counted(len(found.blocks) - NAMED_MAX, 'stretch')} more"
+    for ledger_id, spans in sorted(found.ledgers.items())[:NAMED_MAX]:
+        yield f"ledger {ledger_id}: no good copy in it of {words_of(spans)}"
+    if len(found.ledgers) > NAMED_MAX:
+        yield f"... and {counted(len(found.ledgers) - NAMED_MAX, 'ledger')} more"
+    if not found.extent_known:
+        yield "what else is damaged in it is not known"
+
+
+def words_of(spans: Sequence[Range]) -> str:
+    some = [str(first) if first == last else f"{first}-{last}" for first, last in spans]
+    more = ", ..." if len(some) > NAMED_MAX else ""
+    return f"entries {', '.join(some[:NAMED_MAX])}{more}"
+
+
+# -- what the index does not name -------------------------------------------------------------
+
+
+def _not_indexed(disk: Disk, segment: SegmentDump, alive: LedgerIds) -> Iterator[str]:
+    """Of a segment that is whole. Runs of ledgers that were deleted since are rightly not there."""
+    number = segment.facts.number
+    told = 0
+    for ledger_id, held in sorted(runs_of_groups(segment.groups()).items()):
+        if ledger_id not in alive:
+            continue
+        try:
+            named = [span for one in segment.rows(ledger_id) for span in one.entries()]
+        except FormatError:
+            continue  # told before
+        here = merged(span for one in held for span in one.entries())
+        lacking = without(here, merged(named))
+        if lacking and not _was_deleted(disk, ledger_id, number):
+            told += 1
+            if told <= NAMED_MAX:
+                yield f"its index does not name {words_of(lacking)} of ledger {ledger_id}"
+    if told > NAMED_MAX:
+        yield f"... nor entries of {counted(told - NAMED_MAX, 'ledger')} more"
+
+
+def runs_of_groups(groups: Iterator[ScannedGroup]) -> dict[int, list[Extent]]:
+    """By ledger."""
+    held: dict[int, list[Extent]] = {}
+    for group in groups:
+        for row in group.table.runs:
+            run = Extent(
+                row.ledger_id, row.first, group.header.payload_offset + row.offset, row.count,
+                row.frame_size, row.sizes, row.ids,
+            )  # fmt: skip
+            held.setdefault(row.ledger_id, []).append(run)
+    return held
+
+
+def _was_deleted(disk: Disk, ledger_id: int, number: int) -> bool:
+    """Whether the log has a deletion of the ledger that concerns this segment."""
+    for later in segment_numbers(disk):
+        try:
+            if later >= number:
+                with open_segment(disk, later) as segment:
+                    if any(_voids(one, ledger_id, number) for one in _records(segment)):
+                        return True
+        except FileNotFoundError:
+            continue
+    return False
+
+
+def _records(segment: SegmentDump) -> Iterator[StateRecord]:
+    yield from segment.records
+    if segment.facts.trailer is None:
+        for group in segment.groups():
+            yield from group.table.records
+
+
+def _voids(record: StateRecord, ledger_id: int, number: int) -> bool:
+    if record.kind is not RecordKind.DELETED or record.ledger_id != ledger_id:
+        return False
+    before = Deleted.decode(record.value).before_segment
+    return before == 0 or before > number

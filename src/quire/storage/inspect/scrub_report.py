@@ -1,0 +1,138 @@
+"""All of a data directory read and checked at once, by whoever asks. Reads only, and works beside a
+bookie that runs: what is checked is then each segment as it was at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from quire.codec.log.state_records import FormatError
+from quire.core.ranges import Range, count
+from quire.storage.background.copies import Footers, lacking, newer_copies
+from quire.storage.background.quarantine import damaged_here, damaged_sealed
+from quire.storage.background.scrub import Findings, SegmentScrub
+from quire.storage.background.scrubber import target_of
+from quire.storage.catalogue import Catalogue
+from quire.storage.inspect.snapshot import LOOKS_MAX, with_log
+from quire.storage.interfaces import Disk
+from quire.storage.recovery.recovery import Recovered
+from quire.storage.segment.sealing import load_footer
+from quire.storage.segment.segment import Segment
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentScrubbed:
+    number: int
+    name: str
+    checked_bytes: int
+    blocks: tuple[Range, ...]
+    """Damaged: numbers of blocks of the file, first and last."""
+    header: bool
+    """Whether the header is damaged."""
+    index: str
+    """What is wrong with the footer; "": nothing."""
+    lost_groups: int
+    """Of which nobody knows what was in them, unless the footer does."""
+    damaged: dict[int, tuple[Range, ...]]
+    """Entries of ledgers that are alive, without a good copy in this segment."""
+    lacking: dict[int, tuple[Range, ...]]
+    """Those of them of which newer segments have none either."""
+
+    @property
+    def clean(self) -> bool:
+        return not (self.blocks or self.header or self.index or self.lost_groups)
+
+    @property
+    def lacking_entries(self) -> int:
+        return sum(map(count, self.lacking.values()))
+
+
+class DirectoryScrub:
+    """`for one in scrub.segments(): ...`. `StorageError` where the directory holds no log of ours;
+    `OSError`."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._directory_id = b""
+        self._catalogue = Catalogue()
+        self._footers: set[int] = set()
+        """Segments with something behind their groups that is no footer."""
+        self.problems: tuple[str, ...] = ()
+        """What a start would say of the log as a whole: segments that are missing, say."""
+        with_log(disk, self._take)
+        self.total_bytes = sum(one.file_bytes for one in self._catalogue.segments.values())
+
+    def _take(self, recovered: Recovered, directory_id: bytes) -> None:
+        self._directory_id = directory_id
+        self._catalogue = recovered.replayer.catalogue
+        self._footers = {one.number for one in recovered.unsealed if one.scan.tail_used}
+        self.problems = tuple(recovered.problems)
+
+    def segments(
+        self, advance: Callable[[int], None] = lambda size: None
+    ) -> Iterator[SegmentScrubbed]:
+        """Each segment, oldest first; one that the bookie removes meanwhile is left out. `advance`
+        is called with each number of bytes that was read."""
+        for _, segment in sorted(self._catalogue.segments.items()):
+            for _ in range(LOOKS_MAX):
+                found = self._check(segment, advance)
+                if found is None:
+                    break
+                if found.clean or not self._was_replaced(segment):
+                    yield self._scrubbed(segment, found)
+                    break
+
+    def _check(self, segment: Segment, advance: Callable[[int], None]) -> Findings | None:
+        """None: it is gone."""
+        try:
+            file = self._disk.open(segment.name)
+        except FileNotFoundError:
+            return None
+        try:
+            scrub = SegmentScrub(file, self._directory_id, target_of(segment))
+            while size := scrub.step():
+                advance(size)
+            if segment.trailer is None and segment.number in self._footers:
+                scrub.found.index = "its footer does not check; a start makes it from the groups"
+            return scrub.found
+        finally:
+            file.close()
+
+    def _was_replaced(self, segment: Segment) -> bool:
+        """Whether a compaction or a seal has come between; then it is checked as it is now."""
+        try:
+            file = self._disk.open(segment.name)
+        except FileNotFoundError:
+            return False
+        try:
+            trailer = load_footer(file, self._directory_id, segment.number).trailer
+        except (FormatError, OSError):
+            return False
+        finally:
+            file.close()
+        if trailer == segment.trailer:
+            return False
+        segment.trailer = trailer
+        segment.groups_at, segment.end = trailer.groups_at, trailer.footer_at
+        segment.head_bytes = trailer.head_bytes
+        return True
+
+    def _scrubbed(self, segment: Segment, found: Findings) -> SegmentScrubbed:
+        catalogue = self._catalogue
+        if segment.trailer is None:
+            damaged = damaged_here(tuple(segment.parts.items()), found.blocks)
+        else:
+            damaged = damaged_sealed(segment, found, catalogue.ledgers)
+        left: dict[int, tuple[Range, ...]] = {}
+        with Footers(self._disk) as footers:
+            for ledger_id, ranges in damaged.items():
+                newer = newer_copies(
+                    catalogue.segments, catalogue.ledgers[ledger_id], segment.number
+                )
+                if rest := lacking(footers, ledger_id, ranges, newer):
+                    left[ledger_id] = tuple(rest)
+        return SegmentScrubbed(
+            segment.number, segment.name, segment.file_bytes, tuple(found.blocks), found.header,
+            found.index, max(found.lost_tables, segment.lost_groups),
+            {ledger_id: tuple(ranges) for ledger_id, ranges in damaged.items()}, left,
+        )  # fmt: skip

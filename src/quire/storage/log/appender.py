@@ -1,0 +1,390 @@
+"""The way of a batch into the log, on the event loop: room, order, completion, failure.
+
+Which segment a batch goes to is decided when it is appended, so that the index can name it at once.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from quire.codec.log.segment_header import ranges_of, segment_header_size
+from quire.codec.log.state_records import BLOCK_BYTES, StateRecord
+from quire.errors import DiskFullError, StorageError, UsageError
+from quire.storage.catalogue import Catalogue
+from quire.storage.config import StorageConfig
+from quire.storage.log.batch import Batch
+from quire.storage.log.group_commit import LogWriter, WrittenGroup
+from quire.storage.log.preallocation import Spares
+from quire.storage.log.times import StorageTimes
+from quire.storage.segment.segment import Segment, SegmentState
+
+Done = Callable[[StorageError | None], None]
+MAX_NOTE_BYTES = 256 * 1024
+"""State records written as one batch."""
+
+
+STATE_SHARE = 4
+"""One byte of so many of the reserve is for state records alone."""
+PATIENCE_S = 0.01
+"""So long at most a patient batch waits for others to share their sync."""
+PATIENT_BYTES_MAX = 512 * 1024
+"""That batches which wait so take on the disk: with this they are written by themselves. What they
+join takes longer by no more than it takes to write them."""
+
+
+class Handle(Protocol):
+    def cancel(self) -> None: ...
+
+
+class Schedule(Protocol):
+    def __call__(self, delay: float, callback: Callable[[], None], /) -> Handle:
+        """Like the event loop's `call_later`."""
+        ...
+
+
+class Appender:
+    def __init__(
+        self,
+        catalogue: Catalogue,
+        config: StorageConfig,
+        spares: Spares,
+        writer: LogWriter,
+        schedule: Schedule,
+        closed: Callable[[Segment], None],
+        times: StorageTimes,
+    ) -> None:
+        """`closed` is called with each segment that takes no more groups, all of them synced."""
+        self._catalogue = catalogue
+        self._config = config
+        self._spares = spares
+        self._writer = writer
+        self._schedule = schedule
+        self._closed = closed
+        self._times = times
+        self._sequence = 0
+        self._completed = 0
+        self._pending: list[StateRecord] = []
+        """To be written with the next batch."""
+        self._barriers: deque[tuple[int, Done]] = deque()
+        self._resting: list[Batch] = []
+        """Patient batches that the log's worker does not know of yet: the newest of all."""
+        self._resting_bytes = 0
+        self._patience: Handle | None = None
+        self._in_company = False
+        """An add of a writer came after the last time that a patient batch waited in vain."""
+        self._timer: Handle | None = None
+        self._idle_sequence = -1
+        self._unmarked = False
+        """Whether the last group is not a mere mark of the end."""
+        self._was_full = False
+        self._stalled = False
+        """Whether the log waits for a prepared segment."""
+        self.current: Segment | None = None
+        self.closing = False
+        self.failed: StorageError | None = None
+        self.on_failure: Callable[[StorageError], None] | None = None
+        self.on_drained: Callable[[], None] | None = None
+        self.queued_bytes = 0
+        self.end_group = 0
+        """The group behind the last that is synced."""
+        self.groups = 0
+        self.batches = 0
+        self.bytes_written = 0
+
+    # -- room -------------------------------------------------------------------------------------
+
+    def resume(self, segment: Segment, sequence: int, pending: Sequence[StateRecord]) -> None:
+        """The segment to append to, begun already, the sequence number of the last batch, and what
+        is to be written with the next. May be called on another thread: nothing is scheduled."""
+        self._unmarked = segment.payload_bytes > 0 or bool(segment.records)
+        self.current = segment
+        self.end_group = segment.end_group
+        self._sequence = self._completed = sequence
+        self._pending.extend(pending)
+
+    def _prepare(self, segment: Segment) -> None:
+        segment.live = ranges_of(self._catalogue.live_numbers())
+        segment.groups_at = segment.end = segment_header_size(len(segment.live))
+        segment.state = SegmentState.CURRENT
+        self._catalogue.segments[segment.number] = segment
+        self.current = segment
+
+    def admit(self, batch: Batch, *, reserve: bool) -> Segment:
+        """The segment that the batch will go to. `DiskFullError`, `UsageError`: nothing has
+        happened."""
+        if self.closing:
+            raise StorageError("the store is closed")
+        if not reserve and not self._spares.space:
+            raise DiskFullError(f"the log takes no more adds: {self._spares.error}")
+        if self._pending:
+            batch.records = (*self._pending, *batch.records)
+        batch.cost_bytes = cost = batch.cost()
+        segment = self.current
+        assert segment is not None
+        runs = segment.run_count + batch.run_count
+        try:
+            if batch.run_count and not self._spares.space:
+                self._check_share(segment, cost)
+            if not segment.fits(cost) or runs > self._config.max_runs_per_segment:
+                segment = self._roll(segment, cost)
+        except BaseException:
+            batch.records = batch.records[len(self._pending) :]
+            raise
+        self._pending.clear()
+        batch.segment = segment
+        self._sequence += 1
+        batch.sequence = self._sequence
+        return segment
+
+    def _check_share(self, segment: Segment, cost: int) -> None:
+        """On a full disk recovery adds leave a share of the reserve to state records: a fence, or
+        the deletions that give space back, must not lack the room that an add has taken."""
+        share = self._spares.reserve_bytes // STATE_SHARE
+        if not self._spares.capacity() and not segment.fits(cost + share):
+            raise DiskFullError(f"the log is full: {self._spares.error}")
+
+    def _roll(self, old: Segment, cost: int) -> Segment:
+        spares = self._spares
+        # One block is for the mark of the end, should it be the last group.
+        header = segment_header_size(len(self._catalogue.segments) + 1)
+        needed = header + cost + BLOCK_BYTES
+        if needed > self._config.segment_bytes:
+            raise UsageError(
+                f"a batch that takes {cost} bytes does not fit into a segment of "
+                f"{self._config.segment_bytes}",
+                remedy="Raise segment_bytes",
+            )
+        if spares.capacity() < needed:
+            if not spares.space:
+                if old.fits(cost):
+                    return old
+                raise DiskFullError(f"the log is full: {spares.error}")
+            # The next segment is being prepared. Until it is there the old one grows, by what
+            # was received already: no more should be.
+            self._stalled = self._was_full = True
+            return old
+        segment = spares.take()
+        segment.previous = old.number
+        self._prepare(segment)
+        old.state = SegmentState.CLOSED
+        if not old.in_flight:
+            self._closed(old)
+        return segment
+
+    # -- submission -------------------------------------------------------------------------------
+
+    def submit(self, batch: Batch) -> None:
+        """`admit` has accepted it, and its runs are indexed.
+
+        A patient batch waits for the next one that is not, and they are written and synced
+        together; so copies and explicit LACs cost a disk that is written to anyway no syncs of
+        their own, and nobody waits behind a sync that is theirs alone. None comes, or many bytes
+        wait: they go by themselves, and so do those that follow until one comes. The order of
+        batches stays what it is."""
+        segment = batch.segment
+        segment.in_flight += 1
+        segment.reserved += batch.cost_bytes
+        segment.run_count += batch.run_count
+        segment.payload_bytes += batch.size_bytes
+        segment.live_bytes += batch.size_bytes
+        self.queued_bytes += batch.size_bytes
+        if self.queued_bytes >= self._config.max_queued_bytes:
+            self._was_full = True
+        if not batch.patient:
+            self._in_company = self._in_company or batch.run_count > 0
+        elif self._in_company and self._resting_bytes + batch.cost_bytes < PATIENT_BYTES_MAX:
+            self._resting.append(batch)
+            self._resting_bytes += batch.cost_bytes
+            if self._patience is None:
+                self._patience = self._schedule(PATIENCE_S, self._on_patience)
+            return
+        if self._resting:
+            self._hand_over()
+        self._writer.submit(batch)
+
+    def _on_patience(self) -> None:
+        """Nobody has come."""
+        self._in_company = False
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """What has rested goes ahead of what comes now."""
+        if self._patience is not None:
+            self._patience.cancel()
+            self._patience = None
+        resting, self._resting, self._resting_bytes = self._resting, [], 0
+        for batch in resting:
+            self._writer.submit(batch)
+
+    def note(self, records: Sequence[StateRecord], done: Done, *, patient: bool = False) -> None:
+        """Log state records, in order; `done` when all are durable. They may use the reserve.
+        `patient`: see `submit`."""
+        if self.failed is not None:
+            done(self.failed)
+            return
+        piece: list[StateRecord] = []
+        size = 0
+        try:
+            for record in records:
+                if size + record.size_bytes > MAX_NOTE_BYTES and piece:
+                    self._submit_records(piece, None, patient)
+                    piece, size = [], 0
+                piece.append(record)
+                size += record.size_bytes
+            self._submit_records(piece, lambda _, error: done(error), patient)
+        except StorageError as error:
+            done(error)
+
+    def _submit_records(
+        self,
+        records: Sequence[StateRecord],
+        done: Callable[[Batch, StorageError | None], None] | None,
+        patient: bool = False,
+    ) -> None:
+        batch = Batch((), (), records)
+        batch.done, batch.patient = done, patient
+        self.admit(batch, reserve=True)
+        self.submit(batch)
+
+    def add_pending(self, record: StateRecord) -> None:
+        """To be logged ahead of the next batch, or soon."""
+        self._pending.append(record)
+        self._arm()
+
+    def barrier(self, done: Done) -> None:
+        if self.failed is None and self._pending:
+            try:
+                self._submit_records((), None)
+            except StorageError as error:
+                done(error)
+                return
+        if self.failed is not None or self._completed == self._sequence:
+            done(self.failed)
+        else:
+            self._hand_over()
+            self._barriers.append((self._sequence, done))
+
+    # -- completion -------------------------------------------------------------------------------
+
+    def on_written(self, group: WrittenGroup) -> None:
+        segment = group.segment
+        segment.end = group.end
+        segment.end_group = self.end_group = group.number + 1
+        segment.checksums.extend(group.checksums)
+        size = 0
+        content = False
+        for batch in group.batches:
+            batch.buffers = None
+            size += batch.size_bytes
+            segment.reserved -= batch.cost_bytes
+            if batch.records:
+                segment.records.extend(batch.records)
+                content = True
+        segment.in_flight -= len(group.batches)
+        self._unmarked = content or size > 0
+        self.queued_bytes -= size
+        self.groups += 1
+        self.batches += len(group.batches)
+        self.bytes_written += size
+        for batch in group.batches:
+            done = batch.done
+            if done is not None:
+                batch.done = None
+                done(batch, None)
+            batch.forget_runs()
+        self._times.on_written(group)
+        self._completed = group.batches[-1].sequence
+        self._release_barriers(None)
+        if segment is not self.current and not segment.in_flight:
+            self._closed(segment)
+        if self._unmarked:
+            self._arm()
+        self._check_drained()
+
+    @property
+    def taken(self) -> tuple[int, int]:
+        """Bytes that wait to be durable, and that were written since the start."""
+        return self.queued_bytes, self.bytes_written
+
+    @property
+    def full(self) -> bool:
+        return self._stalled or self.queued_bytes >= self._config.max_queued_bytes
+
+    def on_prepared(self) -> None:
+        """A segment is prepared, or cannot be."""
+        self._stalled = False
+        self._check_drained()
+
+    def _check_drained(self) -> None:
+        half = self._config.max_queued_bytes // 2
+        if self._was_full and not self._stalled and self.queued_bytes <= half:
+            self._was_full = False
+            if self.on_drained is not None:
+                self.on_drained()
+
+    def _release_barriers(self, error: StorageError | None) -> None:
+        barriers = self._barriers
+        while barriers and (error is not None or barriers[0][0] <= self._completed):
+            barriers.popleft()[1](error)
+
+    def on_failed(self, batches: Sequence[Batch], error: StorageError) -> None:
+        """Final: what was queued may or may not be stored, and nothing more is taken."""
+        self.failed = error
+        self._cancel_timer()
+        self._hand_over()
+        for batch in (*batches, *self._writer.take_waiting()):
+            self.queued_bytes -= batch.size_bytes
+            done = batch.done
+            if done is not None:
+                batch.done = None
+                done(batch, error)
+        self._release_barriers(error)
+        if self.on_failure is not None:
+            self.on_failure(error)
+
+    # -- the mark of the end ----------------------------------------------------------------------
+
+    def start(self) -> None:
+        if self._unmarked or self._pending:
+            self._arm()
+
+    def _arm(self) -> None:
+        if self._timer is None and not self.closing and self.failed is None:
+            self._idle_sequence = self._sequence
+            self._timer = self._schedule(self._config.seal_idle_ms / 1000, self._on_idle)
+
+    def _on_idle(self) -> None:
+        """An empty group behind the last one proves that the last one was synced."""
+        self._timer = None
+        if self.failed is not None or self.closing:
+            return
+        busy = self._sequence != self._idle_sequence or self._completed != self._sequence
+        if not busy and (self._pending or self._unmarked):
+            try:
+                self._submit_records((), None)
+            except StorageError:
+                return  # No room: the next batch, if one fits, will do it.
+        elif busy:
+            self._arm()
+
+    def _cancel_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def finish(self) -> None:
+        """Before the log's worker is stopped: queue what is pending, and the mark of the end."""
+        if self.failed is None and not self.closing:
+            try:
+                self._submit_records((), None)
+            except StorageError:
+                pass  # No room. The start will find no clean stop, and look.
+        self._hand_over()
+        self.closing = True
+        self._cancel_timer()
+
+    @property
+    def drained(self) -> bool:
+        return self._completed == self._sequence and not self._pending

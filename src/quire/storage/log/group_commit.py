@@ -1,0 +1,189 @@
+"""The write-once log: what waits is composed into one group, written and synced.
+
+One group at a time: group n + 1 is written only after the sync of group n has returned. That a
+valid group, or a later segment, exists therefore proves that everything before it was synced, and
+what is bad there is damage. Only the last group may be torn. The log waits for nothing: while one
+sync runs, the next group gathers.
+
+`LogWriter` knows nothing of threads. `submit` and `take_waiting` are called on the event loop,
+`step` by the worker; between them stands only a deque.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from quire.codec.log.group import EncodedGroup, GroupEncoder
+from quire.codec.log.segment_header import SegmentHeader, encode_segment_header
+from quire.errors import StorageError
+from quire.storage.interfaces import Worker
+from quire.storage.log.batch import Batch
+from quire.storage.read.system_cache import SystemCache
+from quire.storage.segment.segment import Segment
+
+
+class WrittenGroup:
+    """A group that is on the disk, synced, with the batches in it."""
+
+    __slots__ = ("batches", "checksums", "end", "number", "segment", "times_s")
+
+    def __init__(
+        self,
+        segment: Segment,
+        batches: Sequence[Batch],
+        group: EncodedGroup,
+        times_s: tuple[float, float, float],
+    ) -> None:
+        self.segment = segment
+        self.batches = batches
+        self.number = group.header.number
+        self.end = group.header.end
+        self.checksums = group.checksums
+        self.times_s = times_s
+        """When it was begun, written and synced, by the monotonic clock that was handed in."""
+
+
+class LogWriter:
+    def __init__(
+        self,
+        worker: Worker,
+        cache: SystemCache,
+        directory_id: bytes,
+        max_group_bytes: int,
+        written: Callable[[WrittenGroup], None],
+        failed: Callable[[Sequence[Batch], StorageError], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        """`written` and `failed` are posted to the event loop, in order; after `failed` nothing
+        is written any more."""
+        self._worker = worker
+        self._cache = cache
+        self._directory_id = directory_id
+        self._max_group_bytes = max_group_bytes
+        self._written = written
+        self._failed = failed
+        self._monotonic = monotonic
+        self._waiting: deque[Batch] = deque()
+        self._segment: Segment | None = None
+        self._end = 0
+        self._stopped = False
+        self.draining = False
+        """Set before the worker is stopped: its last step then writes all that waits."""
+        self.next_group = 0
+        self._halt: StorageError | None = None
+
+    # -- on the event loop ------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._worker.start(self.step)
+
+    def submit(self, batch: Batch) -> None:
+        self._waiting.append(batch)
+        self._worker.wake()
+
+    def halt(self, error: StorageError) -> None:
+        """The disk failed elsewhere: nothing more is written behind the group that is on its way.
+        `failed` is posted like after a failed write."""
+        self._halt = error
+        self._worker.wake()
+
+    def take_waiting(self) -> list[Batch]:
+        """What will not be written after a failure."""
+        waiting = list(self._waiting)
+        self._waiting.clear()
+        return waiting
+
+    # -- on the worker ----------------------------------------------------------------------------
+
+    def step(self) -> None:
+        while not self._stopped:
+            if self._halt is not None:
+                self._stopped = True
+                self._worker.post(partial(self._failed, (), self._halt))
+                return
+            batches = self._take()
+            if not batches:
+                return
+            segment = batches[0].segment
+            try:
+                group = self.write(segment, batches)
+            except OSError as error:
+                self._fail(segment, batches, f"{error.strerror or error}")
+                return
+            except BaseException as error:
+                self._fail(segment, batches, f"{type(error).__name__}: {error}")
+                raise
+            self._worker.post(partial(self._written, group))
+            self._cache.wrote(segment.name, group.end)  # Nobody waits for this.
+            if self._waiting and not self.draining:
+                self._worker.wake()
+                return
+
+    def write(self, segment: Segment, batches: Sequence[Batch]) -> WrittenGroup:
+        """Write and sync one group. `OSError` is final: nothing may be written after it."""
+        began_s = self._monotonic()
+        file = segment.file
+        assert file is not None
+        if segment is not self._segment:
+            self._begin(segment)
+        encoder = GroupEncoder(self._directory_id, segment.number, self.next_group, self._end)
+        bases = [
+            encoder.add(
+                batch.singles or batch.runs, batch.buffers or (), batch.size_bytes, batch.records
+            )
+            for batch in batches
+        ]
+        group = encoder.finish()
+        assert group.header.end - self._end == sum(map(len, group.buffers))
+        file.write(group.buffers, self._end)
+        written_s = self._monotonic()
+        file.sync()
+        times_s = began_s, written_s, self._monotonic()
+        for batch, base in zip(batches, bases):
+            batch.file_offset = group.header.payload_offset + base
+        self._end = group.header.end
+        self.next_group += 1
+        return WrittenGroup(segment, batches, group, times_s)
+
+    def _begin(self, segment: Segment) -> None:
+        """The header is synced before the first group is written: where it does not check, no
+        group of the segment was ever acknowledged, unless it was damaged later."""
+        assert segment.file is not None
+        header = SegmentHeader(
+            self._directory_id, segment.number, self.next_group, segment.previous, segment.live
+        )
+        data = encode_segment_header(header)
+        segment.file.write([data], 0)
+        segment.file.sync()
+        assert len(data) == segment.groups_at
+        segment.first_group = self.next_group
+        self._segment = segment
+        self._end = len(data)
+
+    def _take(self) -> list[Batch]:
+        waiting = self._waiting
+        try:
+            batch = waiting.popleft()
+        except IndexError:
+            return []
+        taken = [batch]
+        segment, size = batch.segment, batch.size_bytes
+        while waiting:
+            # Only this side removes, so what is looked at is what is taken.
+            batch = waiting[0]
+            size += batch.size_bytes
+            if batch.segment is not segment or size > self._max_group_bytes:
+                break
+            taken.append(waiting.popleft())
+        return taken
+
+    def _fail(self, segment: Segment, batches: Sequence[Batch], reason: str) -> None:
+        self._stopped = True
+        error = StorageError(
+            f"writing group {self.next_group} of the log to {segment.name} failed: {reason}",
+            remedy="Adds in flight may or may not be stored. The directory takes no more adds; "
+            "check the disk and restart the bookie",
+        )
+        self._worker.post(partial(self._failed, batches, error))

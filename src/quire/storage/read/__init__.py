@@ -1,0 +1,4 @@
+"""The read path: find where entries are, read them, check them, and keep what will be read again.
+
+Start with `reader`.
+"""

@@ -1,0 +1,351 @@
+"""Reads that may have to wait for the device, or that take more than one turn of the event loop.
+
+Threads read and compute checksums, the event loop compares them and takes apart what they brought:
+while it is busy with one piece of a read, the next one is under way. Large pieces that the system
+has cached, as what was read ahead, the event loop reads itself: to copy one takes less time than to
+wake a thread and to be woken by it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from functools import partial
+from itertools import chain
+from typing import Generic, TypeVar
+
+from quire.codec.entry.frame_runs import Entries, FrameRun
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.segment_header import ranges_of
+from quire.core.ranges import Range, merged
+from quire.storage.interfaces import File
+from quire.storage.read.blocking import BlockingReader
+from quire.storage.read.cache import SegmentFiles
+from quire.storage.read.gathering import Stretch
+from quire.storage.read.pieces import Fetched, Piece, checksums_of
+from quire.storage.read.read_ahead import ReadAhead
+from quire.storage.read.read_budget import ReadBudget
+from quire.storage.read.reader import MAX_READ_BYTES, SCATTERED_BYTES, UNSHARED_BYTES, Reader
+from quire.storage.read.scratch import Desk
+from quire.storage.segment.segment import LedgerInfo, Part, Segment
+from quire.storage.signals import NoEntry, NoLedger, WouldBlock
+
+T = TypeVar("T")
+
+InfoOf = Callable[[int], LedgerInfo]
+"""The ledger now: it may be deleted while a read waits. `NoLedger`."""
+
+ROWS_PER_TURN = 4096
+"""Of an index, looked at in one turn of the event loop."""
+
+LARGE_BYTES = 64 * 1024
+"""Pieces of so much are read on the event loop where they are cached."""
+TRIES = 2
+"""A read may begin in what is left of a run."""
+
+_FAILED = Piece(b"", [])
+
+
+def untraced(missing: WouldBlock) -> WouldBlock:
+    """Return the error without its traceback. Its frames refer to the error, and the reference
+    cycle would keep megabytes of a cancelled read in memory."""
+    missing.__traceback__ = None
+    return missing
+
+
+def fetch(file: File, offset: int, size: int, blocks: bool, ask: bool) -> Piece:
+    """On a thread. `blocks`: the checksums are wanted. `ask`: whether the device has to be waited
+    for."""
+    try:
+        data = file.read(offset, size, wait=False) if ask else None
+        waited = ask and data is None
+        if data is None:
+            data = file.read(offset, size) or b""
+        return Piece(data, checksums_of(data) if blocks else None, waited)
+    except (OSError, MemoryError):
+        return _FAILED  # Whoever asked is to be answered.
+
+
+def fetch_each(file: File, wanted: Sequence[tuple[int, int]]) -> list[Piece]:
+    """On a thread: offsets and sizes. The device is told of all before the first is waited for."""
+    try:
+        for offset, size in wanted if len(wanted) > 1 else ():
+            file.prefetch(offset, size)
+    except OSError:
+        pass  # The reads say it.
+    return [fetch(file, offset, size, True, False) for offset, size in wanted]
+
+
+class _Fetch(Generic[T]):
+    """Something that is being fetched, or was. Nobody need wait for it."""
+
+    __slots__ = ("done", "found", "waiter")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.found: T | None = None
+        """None, once done: it was not run."""
+        self.waiter: asyncio.Future[None] | None = None
+
+
+class _Read:
+    """One read, and what was fetched for it."""
+
+    __slots__ = (
+        "at_hand", "cost_bytes", "have", "ledger_id", "overhead_bytes", "scattered",
+        "singly_until", "under_way",
+    )  # fmt: skip
+
+    def __init__(self, ledger_id: int, overhead_bytes: int) -> None:
+        self.ledger_id = ledger_id
+        self.overhead_bytes = overhead_bytes
+        self.have: dict[Fetched, Piece] = {}
+        self.under_way: dict[Fetched, _Fetch[Piece]] = {}
+        self.at_hand = TRIES
+        """How many more pieces are looked for in the cache, where all are small."""
+        self.cost_bytes = 0
+        """Of what was read since the budget was asked last, and for it."""
+        self.singly_until = 0
+        """Entries before this one are not gathered: something among them does not check."""
+        self.scattered = 0
+        """Pieces of `have` for runs to come."""
+
+    def took_a_piece(self) -> None:
+        self.scattered -= 1
+        if self.scattered <= 0:
+            self.have = {}  # What was fetched is used up.
+
+
+class ColdReads:
+    """Used on the event loop."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        files: SegmentFiles,
+        ahead: ReadAhead,
+        blocking: BlockingReader,
+        info_of: InfoOf,
+        budget: ReadBudget,
+    ) -> None:
+        self._reader = reader
+        self._files = files
+        self._ahead = ahead
+        self._blocking = blocking
+        self._info_of = info_of
+        self._budget = budget
+        self._desk = Desk(MAX_READ_BYTES)
+        self.closed = False
+
+    async def read(
+        self, ledger_id: int, first: int, max_count: int, max_bytes: int, overhead_bytes: int
+    ) -> Entries:
+        """See `LedgerStore.read_blocking`."""
+        read = _Read(ledger_id, overhead_bytes)
+        entries = Entries()
+        while len(entries) < max_count:
+            at, most = first + len(entries), max_count - len(entries)
+            wanted: WouldBlock | None = None
+            run: FrameRun | None = None
+            try:
+                info = self._info_of(ledger_id)
+                run = self._run(read, info, at, most, max_bytes, begun=bool(entries))
+            except WouldBlock as missing:
+                wanted = untraced(missing)
+            except NoLedger:
+                if entries:
+                    return entries  # It was deleted meanwhile.
+                raise
+            if wanted is not None:
+                run = await self._gather(read, wanted, info, at, most, max_bytes)
+                if run is None:
+                    continue
+            if not run:
+                break
+            if max_count > 1:
+                # While its bytes are at hand: in the end there may be megabytes.
+                self._desk.pack(run)
+            entries.add(run)
+            max_bytes -= run.size_bytes + overhead_bytes * run.count
+            read.took_a_piece()
+            read.cost_bytes += run.frame_bytes
+            if read.cost_bytes > UNSHARED_BYTES:
+                await self._budget.spend(read.cost_bytes)
+                read.cost_bytes = 0
+        if not entries:
+            raise NoEntry
+        return entries
+
+    def _run(
+        self, read: _Read, info: LedgerInfo, at: int, most: int, max_bytes: int, *, begun: bool
+    ) -> FrameRun | None:
+        """See `Reader.run`."""
+        asked = info, at, most, max_bytes, read.overhead_bytes
+        if not read.have and not read.under_way and self._is_at_hand(read, at):
+            left, read.at_hand = read.at_hand, 0
+            with suppress(WouldBlock, MemoryError):  # A thread says that there is none.
+                where = self._desk if begun or most > 1 else None
+                run = self._reader.run(*asked, where, begun=begun)
+                large = run is not None and run.frame_bytes >= LARGE_BYTES
+                read.at_hand = TRIES if large else max(0, left - 1)
+                return run
+        return self._reader.run(*asked, read.have, begun=begun)
+
+    def _is_at_hand(self, read: _Read, at: int) -> bool:
+        """Most likely."""
+        ahead = self._ahead.may_be_at_hand
+        return read.at_hand > 0 or ahead(read.ledger_id, at, LARGE_BYTES)
+
+    async def _gather(
+        self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
+    ) -> FrameRun | None:
+        """A run of many from here on, put together where they lie scattered. None: something was
+        fetched, look again."""
+        gathering, wanted = None, missing
+        if _is_one_of_many(missing, most) and at >= read.singly_until:
+            asked = info, at, most, max_bytes, read.overhead_bytes
+            try:
+                gathering = self._reader.gathering(*asked, read.have)
+            except WouldBlock as index:
+                wanted = untraced(index)
+        if gathering is None or gathering.segment is not missing.segment:
+            await self._fetch(read, wanted, info, at, most, max_bytes)
+            return None
+        pieces = await self._each(gathering.segment, gathering.stretches)
+        run = self._reader.gathered(gathering, pieces, read.have)
+        if run is None:
+            read.singly_until = at + len(gathering.sizes)
+        else:
+            read.cost_bytes += gathering.cost_bytes - run.frame_bytes
+        return run
+
+    async def _fetch(
+        self, read: _Read, missing: WouldBlock, info: LedgerInfo, at: int, most: int, max_bytes: int
+    ) -> None:
+        """What a run from `at` on wants; and begin with the piece behind it, so that the device and
+        the thread have something to do."""
+        begun = read.under_way.pop(missing.key, None)
+        if begun is None and _is_one_of_many(missing, most):
+            wanted = self._reader.scattered(info, at, most, max_bytes, read.overhead_bytes)
+            if len(wanted) > 1 and wanted[0].key == missing.key:
+                pieces = await self._each(missing.segment, wanted)
+                read.have = {one.key: piece for one, piece in zip(wanted, pieces)}
+                read.scattered = len(wanted)
+                return
+        if begun is None:
+            begun = self._begin(read.ledger_id, missing)
+        if 0 < missing.entries < most and not self._is_at_hand(read, at):
+            rest_bytes = max_bytes - missing.entry_bytes - read.overhead_bytes * missing.entries
+            behind = self._reader.upcoming(
+                info, at + missing.entries, most - missing.entries, rest_bytes, read.overhead_bytes
+            )
+            if behind is not None and behind.key not in read.have:
+                # What was guessed wrong is not wanted.
+                read.under_way = {behind.key: self._begin(read.ledger_id, behind)}
+        piece = read.have[missing.key] = await _of(begun)
+        if piece.waited:
+            self._ahead.waits(read.ledger_id, at, missing.segment)
+
+    async def ranges(self, ledger_id: int) -> list[tuple[int, int]]:
+        """See `LedgerStore.entry_ranges`."""
+        found: list[Range] = []
+        number = taken = -1
+        have: dict[Fetched, Piece] = {}
+        while True:
+            # Oldest first: what a compaction or the sealing of a segment moves meanwhile, it moves
+            # to where we have not been, or it is taken before we go past it.
+            info = self._info_of(ledger_id)
+            segment = self._reader.next_sealed(info, number)
+            if segment is None:
+                break
+            try:
+                rows = self._reader.rows_in(segment, ledger_id, have)
+            except WouldBlock as missing:
+                have[missing.key] = await _of(self._begin(ledger_id, missing))
+                continue
+            have, number = {}, segment.number
+            # One that had to wait for space is sealed behind newer ones.
+            passed = [part for part in info.open_parts if taken < part.segment.number < number]
+            if passed:
+                taken = passed[-1].segment.number
+                await _put(found, _of_parts(passed))
+            if rows is not None:
+                await _put(found, _of_rows(rows))
+        # Taken in the turn in which no sealed one was left: what is sealed later is among them.
+        await _put(found, _of_parts(info.open_parts))
+        return merged(found)
+
+    def _begin(self, ledger_id: int, missing: WouldBlock) -> _Fetch[Piece]:
+        blocks = missing.entries > 0
+        ask = blocks and not self._ahead.is_followed(ledger_id, missing.segment)
+        return self._on_thread(
+            missing.segment, _FAILED, fetch, missing.offset, missing.size, blocks, ask
+        )
+
+    async def _each(self, segment: Segment, wanted: Sequence[WouldBlock | Stretch]) -> list[Piece]:
+        """Pieces of one segment."""
+        places = [(one.offset, one.size) for one in wanted]
+        failed = [_FAILED] * len(places)
+        return await _of(self._on_thread(segment, failed, fetch_each, places))
+
+    def _on_thread(
+        self, segment: Segment, failed: T, call: Callable[..., T], *given: object
+    ) -> _Fetch[T]:
+        """`call(file, *given)`; `failed` where there is no file."""
+        fetching = _Fetch[T]()
+        try:
+            file = self._files.borrow(segment)
+        except OSError:
+            fetching.done, fetching.found = True, failed
+            return fetching
+        self._blocking.read(partial(call, file, *given), partial(self._fetched, fetching, segment))
+        return fetching
+
+    def _fetched(self, fetching: _Fetch[T], segment: Segment, found: T | None) -> None:
+        """Also where the read has been cancelled: until here the file stays open."""
+        # Not as soon as `close` begins: the log may still be written and sealed.
+        self._files.give_back(segment, close=self.closed)
+        fetching.done, fetching.found = True, found
+        if fetching.waiter is not None and not fetching.waiter.done():
+            fetching.waiter.set_result(None)
+
+
+def _is_one_of_many(missing: WouldBlock, most: int) -> bool:
+    """A small piece with entries, and not the last one of a read of so many."""
+    return 0 < missing.entries < most and missing.size <= SCATTERED_BYTES
+
+
+def _of_rows(rows: LedgerRows) -> Iterator[tuple[int, int, Sequence[int] | None]]:
+    """First and last entry of each run, and all where they are not consecutive."""
+    for row, at in enumerate(rows.ids_at):
+        ids = None if at == CONSECUTIVE else rows.ids[at : at + rows.counts[row]]
+        yield rows.firsts[row], rows.last(row), ids
+
+
+def _of_parts(parts: Iterable[Part]) -> Iterator[tuple[int, int, Sequence[int] | None]]:
+    """The same, of the runs that are there now: adds come meanwhile."""
+    runs = list(chain.from_iterable(part.runs for part in parts))
+    return ((run.first, run.last, run.ids) for run in runs)
+
+
+async def _put(found: list[Range], runs: Iterable[tuple[int, int, Sequence[int] | None]]) -> None:
+    """Most runs go on where the one before ends: as ranges they are never there one by one."""
+    for number, (first, last, ids) in enumerate(runs, 1):
+        for one in ((first, last),) if ids is None else ranges_of(ids):
+            if found and found[-1][1] + 1 == one[0]:
+                found[-1] = found[-1][0], one[1]
+            else:
+                found.append(one)
+        if number % ROWS_PER_TURN == 0:
+            await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+
+async def _of(fetching: _Fetch[T]) -> T:
+    if not fetching.done:
+        fetching.waiter = asyncio.get_running_loop().create_future()
+        await fetching.waiter
+    if fetching.found is None:
+        raise asyncio.CancelledError  # The threads are gone: the bookie stops.
+    return fetching.found

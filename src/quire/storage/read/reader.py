@@ -1,0 +1,506 @@
+"""Reading entries: find where they lie, fetch whole runs, check, slice.
+
+Every block that is read is checked against its checksum, and every frame against the index: its
+length, ledger id and entry id. What does not check is damaged; another copy is tried, and where
+there is none the answer is `DamagedError`, never "no such entry". Digests are not checked: a bookie
+does not know their type.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
+
+from quire.codec.entry.digest import crc32c
+from quire.codec.entry.frame_runs import Entries, FrameRun
+from quire.codec.log.footer import (
+    DISJOINT,
+    LedgerRows,
+    LedgerSummary,
+    Summary,
+    decode_footer_checksums,
+    decode_footer_summary,
+    decode_ledger_rows,
+)
+from quire.codec.log.state_records import BLOCK_BYTES, Buffer, FormatError
+from quire.codec.wire.v2 import FRAME_HEADER_BYTES, KEY_BYTES
+from quire.errors import DamagedError
+from quire.storage.read.cache import ByteCache, SegmentFiles
+from quire.storage.read.gathering import Gathering, gathering_of
+from quire.storage.read.pieces import Have, Piece, checksums_of
+from quire.storage.read.reach import Reach, reach_of
+from quire.storage.read.read_ahead import ReadAhead
+from quire.storage.read.scratch import FRAMES_AT, Desk
+from quire.storage.segment import sealed_rows
+from quire.storage.segment.frames import checked
+from quire.storage.segment.segment import LedgerInfo, Place, Segment, sealed_places
+from quire.storage.signals import NoEntry, WouldBlock
+
+MAX_READ_BYTES = 1024 * 1024
+"""Of one read of a file."""
+DEFAULT_OVERHEAD_BYTES = 4
+SLICE_BYTES = 1024 * 1024
+"""Taken apart in one turn of the event loop: adds wait for no more than that."""
+UNSHARED_BYTES = SLICE_BYTES // 2
+"""Reads of no more do not count in the rate that those who catch up share (`ReadBudget`)."""
+SCATTERED_BYTES = 16 * 1024
+"""What lies in pieces of no more than this is fetched many pieces at a time."""
+SCATTERED_MAX = 64
+"""So many, `MAX_READ_BYTES` in all."""
+
+
+class Reader:
+    """Used on the event loop; never waits for the device."""
+
+    def __init__(
+        self,
+        segments: Mapping[int, Segment],
+        files: SegmentFiles,
+        cache: ByteCache,
+        ahead: ReadAhead,
+    ) -> None:
+        self._segments = segments
+        self._files = files
+        self._cache = cache
+        self._ahead = ahead
+        self.damaged_reads = 0
+        self.on_damage: Callable[[Segment], None] = lambda segment: None
+        """Called with each segment in which something did not check."""
+
+    def read(
+        self,
+        info: LedgerInfo,
+        first: int,
+        max_count: int,
+        max_bytes: int,
+        overhead: int,
+    ) -> Entries:
+        """See `LedgerStore.read`."""
+        entries = Entries()
+        while len(entries) < max_count:
+            run = self.run(
+                info, first + len(entries), max_count - len(entries), max_bytes, overhead, None,
+                begun=bool(entries),
+            )  # fmt: skip
+            if not run:
+                break
+            if not entries and run.count < max_count and run.frame_bytes <= SCATTERED_BYTES:
+                self._not_scattered(info, first, max_count, max_bytes, overhead)
+            entries.add(run)
+            max_bytes -= run.size_bytes + overhead * run.count
+        if not entries:
+            raise NoEntry
+        return entries
+
+    def _not_scattered(
+        self, info: LedgerInfo, first: int, max_count: int, max_bytes: int, overhead: int
+    ) -> None:
+        """`WouldBlock` where many small runs are wanted that are better read together: cached or
+        not, that is nothing for the event loop, and each alone takes longer still."""
+        gathering = self.gathering(info, first, max_count, max_bytes, overhead, None)
+        if gathering is not None:
+            one = gathering.stretches[0]
+            raise WouldBlock(gathering.segment, one.offset, one.size)
+
+    def run(
+        self,
+        info: LedgerInfo,
+        entry_id: int,
+        most: int,
+        max_bytes: int,
+        overhead: int,
+        have: Have,
+        *,
+        begun: bool,
+    ) -> FrameRun | None:
+        """What follows of a read, up to `MAX_READ_BYTES` or one entry; None: nothing does. `begun`:
+        it is not the first run, so its first entry must fit, and damage just ends the read."""
+        if entry_id > info.last_entry_id:
+            return None
+        try:
+            return self._some(info, entry_id, most, max_bytes, overhead, have, must_fit=begun)
+        except DamagedError:
+            if begun:
+                return None
+            raise
+
+    def entry_size(self, info: LedgerInfo, entry_id: int) -> int | None:
+        """See `LedgerStore.entry_size`."""
+        try:
+            for place in self._places(info, entry_id, None):
+                if not isinstance(place, DamagedError):
+                    return _frame_bytes(place, 1) - place.segment.head_bytes
+        except WouldBlock:
+            return None
+        return 0
+
+    def upcoming(
+        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
+    ) -> WouldBlock | None:
+        """What `run` is going to want off the event loop, where it goes on with this entry."""
+        try:
+            for place in self._places(info, entry_id, {}):
+                if isinstance(place, DamagedError) or place.batch is not None:
+                    break
+                count = _that_fit(place, most, max_bytes, overhead)
+                return _blocks_of(place, count) if count else None
+        except WouldBlock as missing:
+            return missing
+        return None
+
+    def scattered(
+        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int
+    ) -> list[WouldBlock]:
+        """The same of many runs of one segment, as long as each is small: of a ledger that took
+        entries in turn with others."""
+        found: list[WouldBlock] = []
+        while most and len(found) < SCATTERED_MAX:
+            wanted = self.upcoming(info, entry_id, most, max_bytes, overhead)
+            if wanted is None or wanted.entries == 0 or wanted.size > SCATTERED_BYTES:
+                break
+            if found and wanted.segment is not found[0].segment:
+                break
+            found.append(wanted)
+            entry_id += wanted.entries
+            most -= wanted.entries
+            max_bytes -= wanted.entry_bytes + overhead * wanted.entries
+        return found
+
+    def gathering(
+        self, info: LedgerInfo, entry_id: int, most: int, max_bytes: int, overhead: int, have: Have
+    ) -> Gathering | None:
+        """The same of a sealed segment, whose frames are put together; `WouldBlock`: an index is
+        wanted first."""
+        sealed = next(iter(info.sealed_with(entry_id)), None)
+        if sealed is None or any(part.first <= entry_id for part in info.open_parts):
+            return None
+        number, stop = sealed
+        stop = min([stop, *(part.first for part in info.open_parts)])
+        segment = self._segments[number]
+        try:
+            found = self._ledger_rows(segment, info.ledger_id, have)
+            self._block_checksums(segment, have)
+        except DamagedError:
+            return None  # Whoever reads the entry alone is told.
+        if found is None or found[1] != DISJOINT:
+            return None
+        rows, most = found[0], min(most, stop - entry_id)
+        return gathering_of(segment, info.ledger_id, rows, entry_id, most, max_bytes, overhead)
+
+    def gathered(
+        self, gathering: Gathering, pieces: Sequence[Piece], have: Have
+    ) -> FrameRun | None:
+        """Its entries; None: they are to be read one by one. `pieces`: its stretches."""
+        segment = gathering.segment
+        try:
+            checksums = self._block_checksums(segment, have)
+        except (WouldBlock, DamagedError):
+            return None
+        data: list[bytes] = []
+        for stretch, piece in zip(gathering.stretches, pieces, strict=True):
+            low, high = _blocks_between(segment, stretch.offset, stretch.end)
+            if piece.checksums != list(checksums[low:high]) or not isinstance(piece.data, bytes):
+                return None
+            data.append(piece.data)
+        return gathering.run(data)
+
+    def _some(
+        self,
+        info: LedgerInfo,
+        entry_id: int,
+        most: int,
+        max_bytes: int,
+        overhead: int,
+        have: Have,
+        *,
+        must_fit: bool,
+    ) -> FrameRun | None:
+        """Entries from one run, or none: there is no such entry, or it would not fit."""
+        problem: DamagedError | None = None
+        for place in self._places(info, entry_id, have):
+            if isinstance(place, DamagedError):
+                problem = problem or place
+                continue
+            count = _that_fit(place, most if problem is None else 1, max_bytes, overhead)
+            if not count:
+                if must_fit:
+                    return None
+                count = 1
+            try:
+                view, at, good = self._frames(place, count, have)
+                run = checked(view, at, good, info.ledger_id, entry_id, place, count)
+                if self._ahead.is_followed(info.ledger_id, place.segment):
+                    self._look_ahead(info, entry_id, run, place)
+                return run
+            except WouldBlock as missing:
+                if not isinstance(have, dict):
+                    self._ahead.waits(info.ledger_id, entry_id, missing.segment)
+                raise
+            except DamagedError as error:
+                self.damaged_reads += 1
+                self.on_damage(place.segment)
+                problem = problem or error
+        if problem is not None:
+            raise problem
+        return None
+
+    def _look_ahead(self, info: LedgerInfo, entry_id: int, run: FrameRun, place: Place) -> None:
+        """The reader may go on: what it wants next then need not be waited for."""
+        ledger_id, segment = info.ledger_id, place.segment
+        found = self._cache.get(_rows_key(segment, ledger_id))
+        if found is None:
+            return
+        rows, _, size_bytes = found
+        reach = partial(reach_of, segment, rows, size_bytes, None if info.ordered else entry_id)
+        end = place.start + run.frame_bytes
+        self._ahead.has_read(ledger_id, entry_id, run, segment, end, reach)
+        last = self._ahead.wants_beyond(ledger_id)
+        if last is not None:
+            self._look_beyond(info, last)
+
+    def _look_beyond(self, info: LedgerInfo, last: Reach) -> None:
+        """The same behind the end of what is known, where an index and the first entries were to be
+        waited for, one behind the other. Called again until it is known where they are."""
+        wanted, found = None, None
+        if not info.ordered:
+            wanted = last.last + 1
+            segments = [self._segments[number] for number, _ in info.sealed_with(wanted)]
+        else:
+            behind = self.next_sealed(info, last.segment.number)
+            segments = [] if behind is None else [behind]
+        for segment in segments:
+            trailer = segment.trailer
+            assert trailer is not None
+            try:
+                self._checksums(segment, segment.groups_at, segment.groups_at, None)
+                known = self._ledger_rows(segment, info.ledger_id, None)
+                found = known and reach_of(segment, known[0], known[2], wanted)
+                if found is not None:
+                    # Its first block may hold what another ledger's reader has read.
+                    inside = min(found.start + BLOCK_BYTES, found.stop - 1)
+                    found.cached = self._files.get(segment).read(inside, 1, wait=False) is not None
+                    break
+            except WouldBlock:
+                size = trailer.file_bytes - trailer.footer_at
+                self._ahead.bring_index(info.ledger_id, segment, trailer.footer_at, size)
+                return
+            except (DamagedError, OSError):
+                break  # Whoever reads it is told.
+        self._ahead.has_looked_beyond(info.ledger_id, found)
+
+    def next_sealed(self, info: LedgerInfo, number: int) -> Segment | None:
+        """The oldest sealed segment behind `number` that holds entries of the ledger."""
+        packed = info.sealed
+        rows = range(sealed_rows.count(packed))
+        at = bisect_right(rows, number, key=lambda row: sealed_rows.row_at(packed, row)[0])
+        return self._segments[sealed_rows.row_at(packed, at)[0]] if at < len(rows) else None
+
+    def rows_in(self, segment: Segment, ledger_id: int, have: Have) -> LedgerRows | None:
+        """What a sealed segment's index says of the ledger. `DamagedError`."""
+        try:
+            found = self._ledger_rows(segment, ledger_id, have)
+        except DamagedError:
+            self.on_damage(segment)
+            raise
+        return None if found is None else found[0]
+
+    def master_key(self, info: LedgerInfo, have: Have) -> bytes | None:
+        """The key in one of the ledger's frames, of the last entry. Bare frames have none."""
+        for place in self._places(info, info.last_entry_id, have):
+            if isinstance(place, DamagedError) or place.segment.head_bytes != FRAME_HEADER_BYTES:
+                continue
+            try:
+                view, at, good = self._frames(place, 1, have)
+                checked(view, at, good, info.ledger_id, info.last_entry_id, place, 1)
+            except DamagedError:
+                continue
+            return bytes(view[at + FRAME_HEADER_BYTES - KEY_BYTES : at + FRAME_HEADER_BYTES])
+        return None
+
+    # -- finding ----------------------------------------------------------------------------------
+
+    def _places(
+        self, info: LedgerInfo, entry_id: int, have: Have
+    ) -> Iterator[Place | DamagedError]:
+        """Where copies of the entry lie, newest first, and what kept us from finding more."""
+        stop = info.last_entry_id + 1
+        for part in reversed(info.open_parts):
+            if part.first > entry_id:
+                stop = min(stop, part.first)
+            elif part.last >= entry_id:
+                yield from part.places(entry_id, stop)
+        for number, sealed_stop in info.sealed_with(entry_id):
+            segment = self._segments[number]
+            try:
+                found = self._ledger_rows(segment, info.ledger_id, have)
+            except DamagedError as error:
+                self.on_damage(segment)
+                yield error
+                continue
+            if found is not None:
+                rows, span, _ = found
+                yield from sealed_places(segment, rows, span, entry_id, min(stop, sealed_stop))
+
+    def summary(self, segment: Segment, have: Have) -> Summary:
+        """`DamagedError` where it does not check."""
+        key = (segment.number, segment.generation, -2)
+        summary: Summary | None = self._cache.get(key)
+        if summary is None:
+            trailer = segment.trailer
+            assert trailer is not None
+            data = self._fetch(segment, trailer.summary_at, trailer.summary_bytes, have)
+            try:
+                summary = decode_footer_summary(data, trailer)
+            except FormatError as error:
+                raise DamagedError(f"{segment.name}: {error}") from None
+            self._cache.put(key, summary, len(data))
+        return summary
+
+    def _ledger_rows(
+        self, segment: Segment, ledger_id: int, have: Have
+    ) -> tuple[LedgerRows, int, int] | None:
+        """(its rows there, the greatest span of one, bytes of all frames)."""
+        key = _rows_key(segment, ledger_id)
+        found: tuple[LedgerRows, int, int] | None = self._cache.get(key)
+        if found is None:
+            summary = self.summary(segment, have).find(ledger_id)
+            if summary is None:
+                return None
+            rows = self._load_rows(segment, summary, have)
+            found = rows, summary.span, summary.size_bytes
+            self._cache.put(key, found, summary.rows_bytes)
+        return found
+
+    def _load_rows(self, segment: Segment, summary: LedgerSummary, have: Have) -> LedgerRows:
+        assert segment.trailer is not None
+        at = segment.trailer.footer_at + summary.rows_at
+        data = self._fetch(segment, at, summary.rows_bytes, have)
+        if len(data) == summary.rows_bytes and crc32c(data) == summary.rows_crc:
+            try:
+                return decode_ledger_rows(data, summary.rows)
+            except FormatError:
+                pass
+        raise DamagedError(
+            f"the index of ledger {summary.ledger_id} in {segment.name} is damaged",
+            remedy="Its entries may exist; another replica has them",
+        )
+
+    # -- fetching ---------------------------------------------------------------------------------
+
+    def _fetch(self, segment: Segment, offset: int, size: int, have: Have) -> Buffer:
+        """The bytes of the file, fewer at its end. `WouldBlock`: see `Have`."""
+        if isinstance(have, dict):
+            piece = have.get((segment, offset, size))
+            if piece is None:
+                raise WouldBlock(segment, offset, size)
+            return piece.data
+        return self._read_cached(segment, offset, size)
+
+    def _read_cached(
+        self, segment: Segment, offset: int, size: int, desk: Desk | None = None, skip: int = 0
+    ) -> Buffer:
+        """On the event loop. `desk`, `skip`: see `Desk.read`."""
+        try:
+            file = self._files.get(segment)
+            if desk is None:
+                data = file.read(offset, size, wait=False)
+            else:
+                data = desk.read(file, offset, size, skip)
+        except OSError as error:
+            raise DamagedError(f"reading {segment.name} failed: {error}") from error
+        if data is None:
+            raise WouldBlock(segment, offset, size)
+        return data
+
+    def _checksums(self, segment: Segment, first: int, end: int, have: Have) -> list[int]:
+        """Of the blocks at these offsets; fewer where the segment ends before."""
+        low, high = _blocks_between(segment, first, end)
+        return list(self._block_checksums(segment, have)[low:high])
+
+    def _block_checksums(self, segment: Segment, have: Have) -> Sequence[int]:
+        """Of all its blocks."""
+        if segment.trailer is None:
+            return segment.checksums
+        key = (segment.number, segment.generation, -1)
+        checksums: Sequence[int] | None = self._cache.get(key)
+        if checksums is None:
+            trailer = segment.trailer
+            data = self._fetch(segment, trailer.checksums_at, trailer.checksums_bytes, have)
+            try:
+                checksums = decode_footer_checksums(data, trailer)
+            except FormatError as error:
+                raise DamagedError(f"{segment.name}: {error}") from None
+            self._cache.put(key, checksums, len(data))
+        return checksums
+
+    def _frames(self, place: Place, count: int, have: Have) -> tuple[memoryview, int, int]:
+        """(bytes, where the frames start in them, from where on they are not to be trusted)."""
+        start = place.start
+        if place.batch is not None:
+            size = _frame_bytes(place, count)
+            return memoryview(place.batch.memory(start, size)), 0, size
+        blocks = _blocks_of(place, count)
+        segment, low = blocks.segment, blocks.offset
+        at = start - low
+        if isinstance(have, Desk) and place.frame_size and segment.head_bytes == FRAME_HEADER_BYTES:
+            part = memoryview(self._read_cached(segment, low, blocks.size, have, at))
+            view, at, found = have.view, FRAMES_AT, checksums_of(part)
+        elif not isinstance(have, dict):
+            view = part = memoryview(self._read_cached(segment, low, blocks.size))
+            found = checksums_of(view)
+        else:
+            piece = have.get(blocks.key)
+            if piece is None:
+                raise blocks
+            view = part = memoryview(piece.data)
+            found = checksums_of(view) if piece.checksums is None else piece.checksums
+        good = at - (start - low)
+        expected = self._checksums(segment, low, low + blocks.size, have)
+        if found == expected:
+            return view, at, good + len(part)
+        for mine, crc in zip(found, expected):
+            if mine != crc:
+                break
+            good += BLOCK_BYTES
+        return view, at, good
+
+
+def _blocks_between(segment: Segment, first: int, end: int) -> tuple[int, int]:
+    """Numbers of blocks, behind the header."""
+    return (first - segment.groups_at) // BLOCK_BYTES, (end - segment.groups_at) // BLOCK_BYTES
+
+
+def _rows_key(segment: Segment, ledger_id: int) -> Hashable:
+    return segment.number, segment.generation, "rows", ledger_id
+
+
+def _that_fit(place: Place, most: int, max_bytes: int, overhead: int) -> int:
+    """How many entries of the place to read; 0 where even the first passes the budget."""
+    per_entry = overhead - place.segment.head_bytes
+    most = min(place.count, most)
+    max_bytes = max(max_bytes, 0)  # Below 0 the first entry, which is never refused, has passed it.
+    if place.sizes is None:
+        most = min(most, max(1, MAX_READ_BYTES // place.frame_size))
+        return min(most, max_bytes // max(1, place.frame_size + per_entry))
+    left, room = max_bytes, MAX_READ_BYTES
+    for count in range(most):
+        size = place.sizes[count]
+        left -= size + per_entry
+        room -= size
+        if left < 0 or (room < 0 and count):
+            return count
+    return most
+
+
+def _frame_bytes(place: Place, count: int) -> int:
+    return place.frame_size * count if place.sizes is None else sum(place.sizes[:count])
+
+
+def _blocks_of(place: Place, count: int) -> WouldBlock:
+    """The blocks of the file that hold so many frames of the place."""
+    size = _frame_bytes(place, count)
+    low = place.start - place.start % BLOCK_BYTES
+    high = -(-(place.start + size) // BLOCK_BYTES) * BLOCK_BYTES
+    entry_bytes = size - place.segment.head_bytes * count
+    return WouldBlock(place.segment, low, high - low, count, entry_bytes)

@@ -1,0 +1,111 @@
+"""The incarnation of a data directory, and the position of its log.
+
+`current/INCARNATION` holds a number that rises at each start, and a random value of that start:
+
+    crc: <CRC-32C of the rest, eight hexadecimal digits>
+    format: 1
+    incarnation: 7
+    nonce: 4f0c...
+
+The bookie stores the same values in the metadata store (`metadata.bookie_directories`), with the
+position of the log. A directory that is behind either of them is an older copy of itself, or has
+lost its newest files. From its start on the log records that as a missing segment: see `recovery`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from quire.codec.entry.digest import crc32c
+from quire.errors import StorageError
+from quire.storage.directory import CURRENT_DIRECTORY, read_small_file, write_small_file
+from quire.storage.interfaces import Disk
+
+INCARNATION_NAME = f"{CURRENT_DIRECTORY}/INCARNATION"
+INCARNATION_FORMAT = "1"
+NONCE_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """One start of a data directory."""
+
+    number: int
+    nonce: str
+    """A random value in hex. It differs between two copies of a directory that were both started
+    after they were copied."""
+
+    def encode(self) -> bytes:
+        body = f"format: {INCARNATION_FORMAT}\nincarnation: {self.number}\nnonce: {self.nonce}\n"
+        return b"crc: %08x\n%s" % (crc32c(body.encode()), body.encode())
+
+    @classmethod
+    def decode(cls, data: bytes) -> Incarnation:
+        """Decode the file. Raises ValueError if it is damaged or has an unknown format."""
+        head, _, body = data.partition(b"\n")
+        if head != b"crc: %08x" % crc32c(body):
+            raise ValueError("it does not match its checksum")
+        pairs = (line.partition(": ") for line in body.decode("ascii", "replace").splitlines())
+        fields = {name: value for name, _, value in pairs}
+        if fields.get("format") != INCARNATION_FORMAT:
+            raise ValueError("its format is not known")
+        return cls(int(fields.get("incarnation", "")), fields.get("nonce", ""))
+
+
+@dataclass(frozen=True, slots=True)
+class LogPosition:
+    """The position up to which the log of a directory has got."""
+
+    newest_file: int = 0
+    """The highest number of a segment file that is durable, whether it was begun or only
+    preallocated."""
+    end_group: int = 0
+    """The number of the group that follows the last synced one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The metadata store's knowledge of a directory whose log was not read yet."""
+
+    position: LogPosition = LogPosition()
+    """The position that the log must reach, or else a part of it is lost."""
+    went_back: str = ""
+    """The reason why the directory counts as one that went back in time, whatever its log holds; ""
+    if there is none."""
+
+    def held_against(self, found: LogPosition) -> str:
+        """Return why a log that ends here is behind, in words that follow the directory's path; ""
+        if it is not behind."""
+        wanted = self.position
+        if self.went_back:
+            return self.went_back
+        if found.newest_file < wanted.newest_file:
+            return (
+                f"went back in time: its newest segment file is {found.newest_file}, but its "
+                f"bookie has reported {wanted.newest_file}"
+            )
+        if found.end_group < wanted.end_group:
+            return (
+                f"went back in time: its log ends before group {found.end_group}, but its bookie "
+                f"has reported all before {wanted.end_group}"
+            )
+        return ""
+
+
+def read_incarnation(disk: Disk) -> Incarnation | None:
+    """Return the incarnation, or None if the directory was last started by an earlier version.
+
+    Raises StorageError if the file is damaged, and OSError.
+    """
+    data = read_small_file(disk, INCARNATION_NAME)
+    if data is None:
+        return None
+    try:
+        return Incarnation.decode(data)
+    except ValueError as error:
+        raise StorageError(f"{disk.path}/{INCARNATION_NAME} cannot be read: {error}") from None
+
+
+def write_incarnation(disk: Disk, incarnation: Incarnation) -> None:
+    """Replace the directory's incarnation, durably. Raises OSError."""
+    write_small_file(disk, INCARNATION_NAME, incarnation.encode())

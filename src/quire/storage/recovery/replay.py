@@ -1,0 +1,328 @@
+"""From what was found in the segments to the catalogue: see `recovery` for the rules."""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from quire._runtime.units import are, counted
+from quire.codec.log.footer import Trailer
+from quire.codec.log.group import GROUP_COMPACTED, GROUP_LAST
+from quire.codec.log.segment_header import SegmentHeader
+from quire.codec.log.state_records import BLOCK_BYTES, StateRecord, aligned, block_checksums
+from quire.storage.catalogue import Catalogue
+from quire.storage.interfaces import File
+from quire.storage.log.batch import Batch, Run
+from quire.storage.recovery.scan import Scan, ScannedGroup
+from quire.storage.segment.sealing import Loaded, mentioned, read
+from quire.storage.segment.segment import Segment, SegmentState, segment_name
+
+_LENGTH = struct.Struct(">I")
+_ENTRY_HEAD = struct.Struct(">qqq")  # ledger, entry, LAC
+
+
+@dataclass(frozen=True, slots=True)
+class Tail:
+    """The last group: whole, but maybe never synced."""
+
+    group: ScannedGroup
+    payload: bytes
+
+
+@dataclass(slots=True)
+class Unsealed:
+    """A segment whose groups were scanned."""
+
+    number: int
+    header: SegmentHeader | None
+    scan: Scan
+    file: File
+
+    @property
+    def compacted(self) -> bool:
+        """Its groups are not part of the chain."""
+        if self.header is not None:
+            return self.header.compacted
+        return any(group.header.flags & GROUP_COMPACTED for group in self.scan.groups)
+
+
+@dataclass(slots=True)
+class Chain:
+    """The groups of the unsealed segments, judged."""
+
+    next_group: int
+    tail: Tail | None = None
+    torn_group: int | None = None
+    kept: dict[int, list[ScannedGroup]] = field(default_factory=dict)
+    lost: dict[int, int] = field(default_factory=dict)
+    """How many groups lack in a segment; the table of a lost group is not known."""
+    emptied: int | None = None
+    """The newest segment, where nothing of it is left to keep: maybe not even its header was
+    synced, so nothing may rely on it."""
+
+
+def judge(
+    live: Sequence[int],
+    headers: Mapping[int, SegmentHeader | None],
+    trailers: Mapping[int, Trailer],
+    unsealed: Mapping[int, Unsealed],
+    clean_end: int | None,
+) -> Chain:
+    """Which groups count of the segments that are `live`. `clean_end`: the group behind the last,
+    as the mark of a clean stop says it."""
+
+    def first_group(number: int) -> int | None:
+        header, trailer = headers.get(number), trailers.get(number)
+        if header is not None:
+            return header.first_group
+        return None if trailer is None else trailer.first_group
+
+    chain = Chain(0)
+    # Segments that are not live any more may still hold the last group: earlier starts that did not
+    # come to their end have begun them for nothing else.
+    extras = [
+        found for number, found in unsealed.items() if number not in live and not found.compacted
+    ]
+    for at, number in enumerate(live):
+        if number in trailers:
+            chain.next_group = max(chain.next_group, trailers[number].end_group)
+            continue
+        found = unsealed[number]
+        if found.compacted:
+            chain.kept[number] = list(found.scan.groups)
+            chain.lost[number] = 0 if found.header is not None and _is_whole(found.scan) else 1
+            chain.next_group = max(chain.next_group, first_group(number) or 0)
+            continue
+        newest = at == len(live) - 1
+        limit = clean_end if newest else first_group(live[at + 1])
+        follower = None if newest else headers.get(live[at + 1])
+        adjacent = newest or (follower is not None and follower.previous == number)
+        groups = found.scan.groups
+        kept = [g for g in groups if limit is None or g.header.number < limit]
+        if len(kept) < len(groups):
+            extras.append(found)
+        first = first_group(number)
+        if first is None and at and live[at - 1] == number - 1:
+            first = chain.next_group
+        # Between this one and the next that exists others may have been dropped.
+        lost, end = _missing(groups, kept, first, limit if adjacent else None, chain.next_group)
+        if headers.get(number) is None and not groups:
+            lost = max(lost, 1)
+        if newest and clean_end is None:
+            # The gap in the numbers tells later starts.
+            lost, end = lost + found.scan.lost_behind, end + found.scan.lost_behind
+        elif not adjacent:
+            lost = max(lost, found.scan.lost_behind)
+        chain.kept[number] = kept
+        chain.lost[number] = lost
+        chain.next_group = max(chain.next_group, end)
+        if newest and clean_end is None:
+            _judge_tail(chain, found, kept, extras)
+            if not kept and not lost:
+                chain.emptied = number
+    return chain
+
+
+def _missing(
+    groups: Sequence[ScannedGroup],
+    kept: Sequence[ScannedGroup],
+    first: int | None,
+    limit: int | None,
+    next_group: int,
+) -> tuple[int, int]:
+    """How many groups of a segment were lost, and the number behind its last. `first` and `limit`:
+    from where to where they should go, if that is known; `next_group`: where those before end."""
+    present = {g.header.number for g in kept}
+    hidden = 0
+    if first is None:
+        first = min(present, default=next_group)
+        # Its header would have told with which group it began. The header has one block at
+        # least: where the first group that was found lies farther behind, one may be lost.
+        hidden = bool(groups) and groups[0].header.offset > BLOCK_BYTES
+    end = max(present, default=first - 1) + 1 if limit is None else limit
+    return len(set(range(first, end)) - present) + hidden, end
+
+
+def _is_whole(scan: Scan) -> bool:
+    """Whether all groups of a compaction are there."""
+    numbers = [group.header.number for group in scan.groups]
+    return (
+        bool(numbers)
+        and numbers == list(range(len(numbers)))
+        and bool(scan.groups[-1].header.flags & GROUP_LAST)
+    )
+
+
+def _judge_tail(
+    chain: Chain, newest: Unsealed, kept: list[ScannedGroup], extras: Sequence[Unsealed]
+) -> None:
+    """The last group of a log that was not stopped cleanly: whole, torn or damaged."""
+    last = kept[-1] if kept else None
+    if newest.scan.lost_behind:
+        return  # All that can be torn is behind what is damaged.
+    if last is not None and last.damaged_blocks:
+        if newest.scan.tail_used:
+            return  # Something lies behind it, so it was synced: damaged, not torn.
+        if not last.may_be_torn:
+            return  # Somebody may have been told that it is stored.
+    if last is not None and not last.damaged_blocks:
+        _write_again(chain, newest, last, kept)
+        return
+    # The newest segment has no last group that is whole. If it has none but that, it may have been
+    # begun by an earlier start, for a copy of the last group of an older segment.
+    if last is not None:
+        kept.pop()
+        chain.torn_group = chain.next_group = last.header.number
+    if kept:
+        return
+    for old in sorted(extras, key=lambda found: found.number, reverse=True):
+        for group in old.scan.groups:
+            if group.header.number == chain.next_group and not group.damaged_blocks:
+                chain.torn_group = None
+                _write_again(chain, old, group, [])
+                return
+
+
+def _write_again(
+    chain: Chain, source: Unsealed, group: ScannedGroup, kept: list[ScannedGroup]
+) -> None:
+    """A whole last group counts as not synced, and moves to a new segment."""
+    header = group.header
+    payload = read(source.file, header.payload_offset, header.payload_bytes)
+    chain.tail = Tail(group, payload)
+    chain.next_group = header.number
+    if kept:
+        kept.pop()
+
+
+# -- the catalogue ----------------------------------------------------------------------------
+
+
+class Replayer:
+    """Builds the catalogue, segment by segment in ascending order."""
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self.catalogue = catalogue
+        self.damaged_blocks = 0
+        self.problems: list[str] = []
+        self.sequence = 0
+
+    def sealed(self, number: int, loaded: Loaded) -> None:
+        trailer = loaded.trailer
+        segment = Segment(number, None, trailer.file_bytes)
+        segment.seal(trailer, mentioned(loaded.summary.ledger_ids, loaded.records))
+        self.catalogue.segments[number] = segment
+        # A footer holds only runs that came behind the records that concern their ledgers.
+        for record in loaded.records:
+            self.catalogue.apply_record(record, number)
+        self.catalogue.index_sealed(loaded.summary, segment)
+
+    def unsealed(self, found: Unsealed, groups: Sequence[ScannedGroup], lost: int) -> None:
+        number = found.number
+        segment = Segment(number, found.file, found.file.size())
+        segment.state = SegmentState.CLOSED
+        segment.lost_groups = lost
+        if found.header is not None:
+            segment.groups_at = found.header.size_bytes
+            segment.first_group = found.header.first_group
+        elif groups:
+            segment.groups_at = groups[0].header.offset
+            segment.first_group = 0 if found.compacted else groups[0].header.number
+        segment.end = segment.groups_at
+        segment.end_group = segment.first_group
+        self.catalogue.segments[number] = segment
+        if lost:
+            what = f"{counted(lost, 'group')} of {segment_name(number)}"
+            self.problems.append(f"{what} {are(lost)} lost")
+        damaged = 0
+        for group in groups:
+            damaged += group.damaged_blocks
+            self._group(segment, group)
+        if damaged:
+            self.damaged_blocks += damaged
+            what = f"{counted(damaged, 'block')} of {segment_name(number)}"
+            self.problems.append(f"{what} {are(damaged)} damaged")
+        self.find_lacs(segment)
+
+    def _group(self, segment: Segment, group: ScannedGroup) -> None:
+        header = group.header
+        segment.head_bytes = header.head_bytes  # The same in all groups of a segment.
+        gap = (header.offset - segment.end) // BLOCK_BYTES
+        segment.checksums.extend(array("I", bytes(4 * gap)))
+        segment.checksums.extend(group.checksums)
+        segment.end = header.end
+        if not header.flags & GROUP_COMPACTED:
+            segment.end_group = header.number + 1
+        segment.payload_bytes += header.payload_bytes
+        segment.live_bytes += header.payload_bytes
+        batch = Batch((), ())
+        batch.buffers = None
+        batch.segment = segment
+        batch.file_offset = header.payload_offset
+        self.apply(batch, runs_of(group), group.table.records, segment)
+
+    def apply(
+        self, batch: Batch, runs: Sequence[Run], records: Sequence[StateRecord], segment: Segment
+    ) -> None:
+        """Runs and records of one group, in the order in which they were appended."""
+        catalogue = self.catalogue
+        self.sequence += 1
+        batch.sequence = self.sequence
+        segment.records.extend(records)
+        segment.run_count += len(runs)
+        done = 0
+        for record in records:
+            for run in runs[done : record.run_index]:
+                self._index(run, batch, segment)
+            done = max(done, record.run_index)
+            catalogue.apply_record(record, segment.number)
+        for run in runs[done:]:
+            self._index(run, batch, segment)
+
+    def _index(self, run: Run, batch: Batch, segment: Segment) -> None:
+        run.batch = batch
+        info = self.catalogue.ledgers.get(run.ledger_id)
+        if info is None:
+            # Its master key was lost with another group.
+            info = self.catalogue.create(run.ledger_id, b"", segment.number)
+        self.catalogue.index(run, segment, info)
+
+    def find_lacs(self, segment: Segment) -> None:
+        """The LAC of each ledger's last entry: a lower bound of what was known before the stop."""
+        file = segment.file
+        assert file is not None
+        for ledger_id, part in segment.parts.items():
+            run = max(part.runs, key=lambda run: run.last)
+            size = run.frame_size or (run.sizes[-1] if run.sizes else 0)
+            at = run.batch.file_offset + run.offset + run.size_bytes - size
+            data = _checked(segment, file, at, segment.head_bytes + _ENTRY_HEAD.size)
+            if len(data) < segment.head_bytes + _ENTRY_HEAD.size:
+                continue
+            (length,) = _LENGTH.unpack_from(data)
+            ledger, entry, lac = _ENTRY_HEAD.unpack_from(data, segment.head_bytes)
+            if (length, ledger, entry) == (size - 4, ledger_id, run.last) and lac <= entry:
+                info = self.catalogue.ledgers[ledger_id]
+                info.last_add_confirmed = max(info.last_add_confirmed, lac)
+
+
+def _checked(segment: Segment, file: File, at: int, size: int) -> bytes:
+    """None, where a block of it does not match its checksum, or cannot be read."""
+    low = at - at % BLOCK_BYTES
+    try:
+        data = read(file, low, aligned(at + size) - low)
+    except OSError:
+        return b""  # Whoever reads the entry is told.
+    first = (low - segment.groups_at) // BLOCK_BYTES
+    found = block_checksums((data,))
+    if found != segment.checksums[first : first + len(found)]:
+        return b""
+    return bytes(data[at - low : at - low + size])
+
+
+def runs_of(group: ScannedGroup) -> list[Run]:
+    return [
+        Run(row.ledger_id, row.first, row.count, row.offset, row.frame_size, row.sizes, row.ids)
+        for row in group.table.runs
+    ]

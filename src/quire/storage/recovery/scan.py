@@ -1,0 +1,278 @@
+"""Reading a segment's groups one by one: at a start, where there is no footer to rely on."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from quire.codec.entry.digest import crc32c, crcs_of_one_bit
+from quire.codec.log.group import (
+    GROUP_HEADER_BYTES,
+    GROUP_MAGIC,
+    GroupHeader,
+    GroupTable,
+    check_group_table,
+    decode_group_header,
+    decode_group_table,
+    group_checksums,
+    looks_like_group,
+    turned_table_length,
+)
+from quire.codec.log.segment_header import (
+    SegmentHeader,
+    decode_segment_header,
+    segment_header_bytes,
+)
+from quire.codec.log.state_records import BLOCK_BYTES, FormatError, VersionError, aligned
+from quire.errors import StorageError
+from quire.storage.interfaces import Readable
+from quire.storage.recovery.tolerant import Tolerant
+from quire.storage.segment.sealing import read
+from quire.storage.segment.segment import segment_name
+
+SCAN_BYTES = 1024 * 1024
+_ZEROS = bytes(SCAN_BYTES)
+"""Read at once where groups are searched."""
+SECTOR_BYTES = 512
+"""What a device writes as a whole, or not at all."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScannedGroup:
+    header: GroupHeader
+    table: GroupTable
+    checksums: array[int]
+    """What each block should have."""
+    damaged_blocks: int
+    may_be_torn: bool
+    """Not all of it may have been written. Else what is damaged was damaged later."""
+
+
+@dataclass(slots=True)
+class Scan:
+    """What was found in one segment."""
+
+    groups: list[ScannedGroup] = field(default_factory=list)
+    end: int = BLOCK_BYTES
+    """Behind the last group."""
+    tail_used: bool = False
+    """Whether something that is not zeros lies behind the last group."""
+    lost_behind: int = 0
+    """Groups there that were written whole, and do not check: as many as were begun behind others,
+    for each is synced before the next; or one that is last, where no sector of its front lacks."""
+
+
+def read_segment_header(file: Readable, directory_id: bytes, number: int) -> SegmentHeader | None:
+    """None where it does not check. `StorageError` where a later version wrote it."""
+    head = read(file, 0, BLOCK_BYTES)
+    try:
+        size = segment_header_bytes(head)
+        header = decode_segment_header(head if size == len(head) else read(file, 0, size))
+    except VersionError as error:
+        raise StorageError(
+            f"{segment_name(number)} has {error}",
+            remedy="Start the version of Quire that wrote it",
+        ) from None
+    except FormatError:
+        return None
+    if (header.directory_id, header.segment) != (directory_id, number):
+        return None
+    return header
+
+
+def has_groups(file: Readable) -> bool:
+    """Whether anything in the file looks like the start of a group, checked or not.
+
+    Only the start of a file that starts with zeros is looked at: groups follow the header closely,
+    and there are always prepared files, which are large."""
+    at = 0
+    blank = _is_blank(read(file, 0, BLOCK_BYTES))
+    while (at == 0 or not blank) and (data := read(file, at, SCAN_BYTES)):
+        if any(data.startswith(GROUP_MAGIC, block) for block in range(0, len(data), BLOCK_BYTES)):
+            return True
+        if _unreadable_from(file, 0):
+            return True  # It may be one.
+        at += len(data)
+    return False
+
+
+def scan_groups(file: Readable, directory_id: bytes, number: int, start: int) -> Scan:
+    """All groups whose tables check, in the order of the file."""
+    scan = Scan(end=start)
+    size = file.size()
+    for group in each_group(file, directory_id, number, start, size):
+        scan.groups.append(group)
+        scan.end = group.header.end
+    scan.tail_used = _is_used(file, scan.end, size)
+    if scan.tail_used:
+        scan.lost_behind = _begun_behind(file, scan.end, size) or int(
+            _has_damaged_front(file, directory_id, number, scan.end)
+            or _unreadable_from(file, scan.end)
+        )
+    return scan
+
+
+def _unreadable_from(file: Readable, at: int) -> bool:
+    """Whether something from `at` on was read that could not be."""
+    return isinstance(file, Tolerant) and max(file.unreadable, default=-1) >= at
+
+
+def each_group(
+    file: Readable, directory_id: bytes, number: int, start: int, end: int
+) -> Iterator[ScannedGroup]:
+    """The groups between `start` and `end` whose tables check.
+
+    Behind a bad one the next is searched block by block: a group that checks is proof enough, for
+    its header names directory, segment and place."""
+    at: int | None = start
+    while at is not None and at < end:
+        group = _group_at(file, directory_id, number, at, end)
+        if group is None:
+            at = _next_group(file, directory_id, number, at + BLOCK_BYTES, end)
+            continue
+        yield group
+        at = group.header.end
+
+
+def _header_at(
+    file: Readable, directory_id: bytes, number: int, at: int, size: int
+) -> tuple[GroupHeader, bytes] | None:
+    """A header whose table checks, and the bytes of both."""
+    head = read(file, at, BLOCK_BYTES)
+    header = decode_group_header(head, 0, directory_id, number, at)
+    if header is None:
+        return None
+    front = header.payload_offset - at
+    if at + front > size:
+        return None
+    if front > len(head):
+        head = read(file, at, front)
+    return (header, head) if check_group_table(head, header) else None
+
+
+def read_group_header(
+    file: Readable, directory_id: bytes, number: int, at: int, size: int
+) -> GroupHeader | None:
+    """The header of the group that starts at `at`, if it and its table check. `OSError`."""
+    found = _header_at(file, directory_id, number, at, size)
+    return None if found is None else found[0]
+
+
+def _group_at(
+    file: Readable, directory_id: bytes, number: int, at: int, size: int
+) -> ScannedGroup | None:
+    found = _header_at(file, directory_id, number, at, size)
+    if found is None:
+        return None
+    header, head = found
+    try:
+        table = decode_group_table(head, header)
+    except FormatError:
+        return None
+    data = read(file, at, header.end - at)
+    checksums, damaged = group_checksums(data, header, table)
+    torn = bool(damaged) and _may_be_torn(data, header, table)
+    return ScannedGroup(header, table, checksums, damaged, torn)
+
+
+def _may_be_torn(data: bytes, header: GroupHeader, table: GroupTable) -> bool:
+    """Whether, in a block that does not check, some sector may be as it was before the group was
+    written: zeros. Entries may have them there, too, and then it may be one bit that is wrong."""
+    start = header.payload_offset - header.offset
+    stop = start + header.payload_bytes
+    if len(data) < stop:
+        return True
+    edge = aligned(start)
+    blocks = range(edge, len(data), BLOCK_BYTES)
+    parts = [(start, edge, header.head_crc)]
+    parts.extend((at, at + BLOCK_BYTES, crc) for at, crc in zip(blocks, table.checksums))
+    one_bit: frozenset[int] | None = None
+    for at, end, crc in parts:
+        wrong = crc32c(data[at:end]) ^ crc
+        if wrong and _lacks_sector(data, at, min(end, stop)):
+            one_bit = one_bit or crcs_of_one_bit(BLOCK_BYTES)
+            if wrong not in one_bit:
+                return True
+    return False
+
+
+def _lacks_sector(data: bytes, at: int, end: int) -> bool:
+    """Whether there are only zeros in one of the sectors, as far as they lie between these."""
+    while at < end:
+        behind = min(at - at % SECTOR_BYTES + SECTOR_BYTES, end)
+        if _is_blank(data[at:behind]):
+            return True
+        at = behind
+    return False
+
+
+def _has_damaged_front(file: Readable, directory_id: bytes, number: int, at: int) -> bool:
+    """Whether a group was begun at `at` whose header and table, which do not check, were written
+    whole: neither can have a sector of zeros. (A sealed segment has its index there.)"""
+    head = read(file, at, BLOCK_BYTES)
+    if not looks_like_group(head, directory_id, number):
+        return False
+    header = decode_group_header(head, 0, directory_id, number, at)
+    if header is None:
+        return True  # The sector that it lies in was written whole.
+    size = -(-(header.payload_offset - at) // SECTOR_BYTES) * SECTOR_BYTES
+    front = read(file, at, size)
+    if len(front) == size and not _lacks_sector(front, 0, size):
+        return True
+    return turned_table_length(front, directory_id, number, at)
+
+
+def _next_group(file: Readable, directory_id: bytes, number: int, at: int, size: int) -> int | None:
+    while at < size:
+        data = read(file, at, SCAN_BYTES)
+        if not data:
+            return None
+        for offset in range(0, len(data), BLOCK_BYTES):
+            if (
+                data.startswith(GROUP_MAGIC, offset)
+                and offset + GROUP_HEADER_BYTES <= len(data)
+                and _header_at(file, directory_id, number, at + offset, size)
+            ):
+                return at + offset
+        at += SCAN_BYTES
+    return None
+
+
+def _is_used(file: Readable, at: int, size: int) -> bool:
+    while at < size:
+        data = read(file, at, SCAN_BYTES)
+        if not data:
+            return False
+        if not _is_blank(data):
+            return True
+        at += len(data)
+    return False
+
+
+def _is_blank(data: bytes) -> bool:
+    """Whether these are zeros, `SCAN_BYTES` at most. As one comparison: what is preallocated is
+    read at each start, and `strip` takes 5 ms a megabyte."""
+    return data == _ZEROS[: len(data)]
+
+
+def _begun_behind(file: Readable, at: int, size: int) -> int:
+    """How many groups have begun behind what lies at `at`, as their first bytes say."""
+    count, at = 0, at + BLOCK_BYTES
+    while at < size and (data := read(file, at, SCAN_BYTES)):
+        blocks = range(0, len(data), BLOCK_BYTES)
+        count += sum(data.startswith(GROUP_MAGIC, block) for block in blocks)
+        at += len(data)
+    return count
+
+
+def used_end(file: Readable, at: int) -> int:
+    """Behind the last byte from `at` on that is not zero; `at` where there is none."""
+    end = file.size()
+    while end > at:
+        start = max(at, end - SCAN_BYTES)
+        data = read(file, start, end - start)
+        if not _is_blank(data):
+            return start + len(data.rstrip(b"\0"))
+        end = start
+    return at

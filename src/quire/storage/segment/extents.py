@@ -1,0 +1,125 @@
+"""Frames of one ledger that lie back to back in a segment's file, and which of them lie in blocks
+that are damaged."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from quire.codec.log.footer import CONSECUTIVE, LedgerRows
+from quire.codec.log.segment_header import ranges_of
+from quire.codec.log.state_records import BLOCK_BYTES
+from quire.core.ranges import Range, merged, overlapping, without
+from quire.storage.log.batch import Run
+
+
+@dataclass(slots=True)
+class Extent:
+    ledger_id: int
+    first: int
+    """Entry id of the first frame."""
+    offset: int
+    """Of it in the file."""
+    count: int
+    frame_size: int
+    """0: they have the sizes listed."""
+    sizes: Sequence[int] | None
+    ids: Sequence[int] | None
+    """None: consecutive."""
+
+    @property
+    def size_bytes(self) -> int:
+        return self.frame_size * self.count if self.sizes is None else sum(self.sizes)
+
+    @property
+    def blocks(self) -> Range:
+        """Numbers of the first and the last block of the file that it lies in."""
+        return self.offset // BLOCK_BYTES, (self.offset + self.size_bytes - 1) // BLOCK_BYTES
+
+    def entries(self) -> list[Range]:
+        return self.entries_at(0, self.count)
+
+    def entries_at(self, start: int, stop: int) -> list[Range]:
+        """The ids of the frames start..stop-1."""
+        if self.ids is None:
+            return [(self.first + start, self.first + stop - 1)]
+        return list(ranges_of(self.ids[start:stop]))
+
+    def part(self, start: int, stop: int) -> Extent:
+        """The frames start..stop-1."""
+        if self.sizes is None:
+            skipped, sizes = start * self.frame_size, None
+        else:
+            skipped, sizes = sum(self.sizes[:start]), self.sizes[start:stop]
+        ids = None if self.ids is None else self.ids[start:stop]
+        first = self.first + start if ids is None else ids[0]
+        return Extent(
+            self.ledger_id, first, self.offset + skipped, stop - start, self.frame_size, sizes, ids
+        )
+
+    def hit(self, blocks: Sequence[Range]) -> list[Range]:
+        """Which of its frames, counted from 0, touch any of these blocks."""
+        low, high = self.blocks
+        touched = overlapping(blocks, low, high)
+        if not touched:
+            return []
+        ends = None if self.sizes is None else list(accumulate(self.sizes))
+        found = []
+        for first, last in touched:
+            start = max(first * BLOCK_BYTES - self.offset, 0)
+            stop = min((last + 1) * BLOCK_BYTES - self.offset, self.size_bytes)
+            if ends is None:
+                found.append((start // self.frame_size, (stop - 1) // self.frame_size))
+            else:
+                found.append((bisect_right(ends, start), bisect_left(ends, stop)))
+        return merged(found)
+
+
+def of_rows(ledger_id: int, rows: LedgerRows) -> Iterator[Extent]:
+    """The runs of one ledger, from a footer."""
+    return (of_row(ledger_id, rows, row) for row in range(len(rows.firsts)))
+
+
+def of_row(ledger_id: int, rows: LedgerRows, row: int) -> Extent:
+    count, frame_size = rows.counts[row], rows.frame_sizes[row]
+    sizes_at, ids_at = rows.sizes_at[row], rows.ids_at[row]
+    return Extent(
+        ledger_id, rows.firsts[row], rows.offsets[row], count, frame_size,
+        None if frame_size else rows.sizes[sizes_at : sizes_at + count],
+        None if ids_at == CONSECUTIVE else rows.ids[ids_at : ids_at + count],
+    )  # fmt: skip
+
+
+def of_run(run: Run) -> Extent:
+    """A run that is on the disk."""
+    return Extent(
+        run.ledger_id, run.first, run.batch.file_offset + run.offset, run.count, run.frame_size,
+        run.sizes, run.ids,
+    )  # fmt: skip
+
+
+def healthy(extent: Extent, blocks: Sequence[Range]) -> Iterator[Extent]:
+    """The parts of it that touch none of these blocks."""
+    start = 0
+    for first, last in extent.hit(blocks):
+        if first > start:
+            yield extent.part(start, first)
+        start = last + 1
+    if start < extent.count:
+        yield extent.part(start, extent.count) if start else extent
+
+
+def damaged_entries(extents: Iterable[Extent], blocks: Sequence[Range]) -> list[Range]:
+    """The entries of one ledger of which no copy among `extents`, all in one file, is outside of
+    these blocks."""
+    bad: list[Range] = []
+    good: list[Range] = []
+    for extent in extents:
+        hit = extent.hit(blocks)
+        for first, last in hit:
+            bad += extent.entries_at(first, last + 1)
+        for part in healthy(extent, blocks) if hit else (extent,):
+            good += part.entries()
+    return without(merged(bad), merged(good)) if bad else []

@@ -1,0 +1,146 @@
+"""Checking frames that lie back to back against what the index says of them."""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+
+from quire.codec.entry.frame_runs import FrameRun
+from quire.codec.log.state_records import Buffer
+from quire.errors import DamagedError
+from quire.storage.segment.segment import Place
+
+COLUMNS_FROM = 8
+"""Frames of one size that are checked column by column; fewer are looked at one by one."""
+ID_BYTES = 8
+_LENGTH = struct.Struct(">I")
+_IDS = struct.Struct(">qq")
+_LOW_BYTES = 2
+"""Of an entry id that differ between the entries of one run, mostly."""
+_LOW_IDS = 1 << 8 * _LOW_BYTES
+
+
+def _low_bytes() -> bytes:
+    """Of consecutive ids, as they are stored."""
+    low = array("H", range(_LOW_IDS))
+    if sys.byteorder == "little":
+        low.byteswap()
+    return low.tobytes()
+
+
+_LOW = _low_bytes()
+
+
+@lru_cache(maxsize=2)
+def frame_ids(head_bytes: int) -> struct.Struct:
+    """Length, ledger and entry of a frame that has so many bytes before its entry."""
+    return struct.Struct(f">I{head_bytes - _LENGTH.size}xqq")
+
+
+def frames_are(
+    frames: Buffer,
+    ledger_id: int,
+    ids: Sequence[int],
+    sizes: Iterable[int],
+    frame_size: int,
+    head_bytes: int,
+) -> bool:
+    """Whether these are just the frames of these entries; `frame_size`: of all, or 0. Each has
+    `head_bytes` before the entry."""
+    if frame_size:
+        if len(frames) != frame_size * len(ids):
+            return False
+        data = bytes(frames) if isinstance(frames, memoryview) else frames
+        return equal_frames_are(data, 0, ledger_id, ids, frame_size, head_bytes)
+    found, end = _leading(frames, 0, len(frames), ledger_id, ids, sizes, head_bytes)
+    return found == len(ids) and end == len(frames)
+
+
+def _leading(
+    frames: Buffer,
+    at: int,
+    good: int,
+    ledger_id: int,
+    ids: Sequence[int],
+    sizes: Iterable[int],
+    head_bytes: int,
+) -> tuple[int, int]:
+    """How many of these frames lie from `at` on, before `good`, and where the last of them ends."""
+    found, known = 0, frame_ids(head_bytes)
+    for entry_id, size in zip(ids, sizes, strict=True):
+        if at + max(size, known.size) > good:
+            break
+        if known.unpack_from(frames, at) != (size - 4, ledger_id, entry_id):
+            break
+        found += 1
+        at += size
+    return found, at
+
+
+def equal_frames_are(
+    data: bytes | bytearray,
+    at: int,
+    ledger_id: int,
+    ids: Sequence[int],
+    frame_size: int,
+    head_bytes: int,
+) -> bool:
+    """`frames_are`, of frames of one size from `at` on.
+
+    Each byte of the heads is compared in all frames at once, as a slice with a step: three times as
+    fast as unpacking them, and eight times where the ids are a range."""
+    count = len(ids)
+    end = at + frame_size * count
+    if end > len(data):
+        return False
+    if not count:
+        return True
+    if frame_size < head_bytes + _IDS.size:
+        return False
+    first = ids[0]
+    length, known = _LENGTH.pack(frame_size - 4), _IDS.pack(ledger_id, first)
+    listed = not isinstance(ids, range) or ids.step != 1
+    if listed or (first ^ ids[-1]) >> 8 * _LOW_BYTES:
+        numbers = array("q", ids)
+        if sys.byteorder == "little":
+            numbers.byteswap()
+        changing, size = numbers.tobytes(), ID_BYTES
+    else:
+        low = _LOW_BYTES * (first % _LOW_IDS)
+        changing, size = _LOW[low : low + _LOW_BYTES * count], _LOW_BYTES
+    for start, expected in ((at, length), (at + head_bytes, known[:-size])):
+        for offset, byte in enumerate(expected, start):
+            if data[offset:end:frame_size].count(byte) != count:
+                return False
+    entries_at = at + head_bytes + _IDS.size - size
+    return all(
+        data[entries_at + byte : end : frame_size] == changing[byte::size] for byte in range(size)
+    )
+
+
+def checked(
+    view: memoryview, at: int, good: int, ledger_id: int, entry_id: int, place: Place, count: int
+) -> FrameRun:
+    """Up to `count` frames from view[at:], at least one; bytes from `good` on are not to be
+    trusted. `DamagedError` where the first is damaged."""
+    size, head_bytes = place.frame_size, place.segment.head_bytes
+    ids, end = range(entry_id, entry_id + count), at + size * count
+    if place.sizes is None and count >= COLUMNS_FROM and end <= good:
+        whole = view.obj
+        if isinstance(whole, (bytes, bytearray)) and len(whole) == len(view):
+            equal = equal_frames_are(whole, at, ledger_id, ids, size, head_bytes)
+        else:
+            equal = frames_are(view[at:end], ledger_id, ids, (), size, head_bytes)
+        if equal:
+            return FrameRun(view[at:end], count, size, (), head_bytes)
+    sizes = [size] * count if place.sizes is None else place.sizes[:count]
+    found, end = _leading(view, at, good, ledger_id, ids, sizes, head_bytes)
+    if not found:
+        raise DamagedError(
+            f"entry {entry_id} of ledger {ledger_id} is damaged in {place.segment.name}",
+            remedy="Another replica has it; it is replaced when the ledger is replicated again",
+        )
+    return FrameRun(view[at:end], found, size, () if size else sizes[:found], head_bytes)
