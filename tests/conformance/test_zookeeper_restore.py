@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_mark
+from quire.bookie.background.collection_guard import CollectionGuard, Remembered, decode_mark
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataUnavailableError, MetadataWentBackError
 from quire.metadata import open_metadata

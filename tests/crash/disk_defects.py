@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from quire.bookie import identity
+from quire.bookie.directories import identity
 from quire.codec.log import index_cache as index_cache_format
 from quire.storage import directory
 from quire.storage.background.collector import Collector

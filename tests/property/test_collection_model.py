@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.bookie.collection_guard import CollectionGuard, Remembered, decode_mark
-from quire.bookie.garbage import collect_garbage
+from quire.bookie.background.collection_guard import CollectionGuard, Remembered, decode_mark
+from quire.bookie.background.garbage import collect_garbage
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import MetadataWentBackError
 from quire.metadata.bookies.collection import accept

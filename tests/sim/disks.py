@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from quire.bookie.lost_directory import content_of
+from quire.bookie.directories.lost import content_of
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.world import World
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.damage import DamageReports
+from quire.bookie.background.damage import DamageReports
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.errors import DamagedError
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks

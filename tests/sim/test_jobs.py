@@ -282,7 +282,7 @@ def test_a_job_that_was_interrupted_is_gone_on_with() -> None:
 def test_a_bookie_that_knows_no_orders_is_refused_while_it_is_writable(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from quire.bookie.orders import Orders
+    from quire.bookie.background.orders import Orders
 
     monkeypatch.setattr(Orders, "_seen", lambda self, found: None)
 

@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from quire.bookie import damage
-from quire.bookie.damage import DamageReports
+from quire.bookie.background import damage
+from quire.bookie.background.damage import DamageReports
 from quire.client import Client
 from quire.errors import LedgerFencedError
 from quire.replication import Autorecovery, AutorecoverySettings

@@ -18,10 +18,10 @@ import pytest
 
 import quire
 from quire._runtime.clock import SystemClock
-from quire.bookie.damage import DamageReports
-from quire.bookie.disk_replacement import Removal
-from quire.bookie.lost_directory import Holder
-from quire.bookie.over_replicated import OverReplicated
+from quire.bookie.background.damage import DamageReports
+from quire.bookie.background.over_replicated import OverReplicated
+from quire.bookie.directories.lost import Holder
+from quire.bookie.directories.replacement import Removal
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
 from quire.http.api import Call
@@ -642,8 +642,10 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "admin/shell_rename.py _rename_all": (shell_lists_go_on,),
     "admin/shell_replicas.py _query.work": (shell_lists_go_on,),
     "admin/shell_replicas.py list_underreplicated.work": (autorecovery_lists_go_on,),
-    "bookie/damage.py DamageReports._look_at_everything": (bookie_keeps_what_it_cannot_judge,),
-    "bookie/disk_replacement.py Removal.check_not_needed": (a_directory_is_kept,),
+    "bookie/background/damage.py DamageReports._look_at_everything": (
+        bookie_keeps_what_it_cannot_judge,
+    ),
+    "bookie/directories/replacement.py Removal.check_not_needed": (a_directory_is_kept,),
     "http/cluster.py ClusterRoutes.list": (http_lists_name_it,),
     "http/cluster.py ClusterRoutes.marked": (marks_are_listed_and_counted,),
     "http/cluster.py cluster_facts": (marks_are_listed_and_counted,),
@@ -687,8 +689,8 @@ NAMES_ONLY = {
     "admin/demo.py Watch.__init__": "the demo lists ids of its own cluster",
     "admin/demo.py entries_of": "the demo reads what it wrote itself",
     "admin/shell_cluster.py list_bookies.work": "names of cookies",
-    "bookie/damage.py DamageReports._check_complete": "ids",
-    "bookie/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
+    "bookie/background/damage.py DamageReports._check_complete": "ids",
+    "bookie/background/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",
     "http/bookie_list.py bookie_facts": "names of cookies",
     "replication/auditor.py Auditor._prepare": "names of cookies",

@@ -22,7 +22,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.rollback import LOOK_S
+from quire.bookie.directories.rollback import LOOK_S
 from quire.client.writer import LedgerWriter
 from quire.codec.wire.v2 import Code
 from quire.errors import QuireError

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from quire.bookie import disk_replacement
+from quire.bookie.directories import replacement as disk_replacement
 from quire.bookie.server import Bookie
 from quire.errors import CookieError, StartError, StorageError, UsageError
 from quire.metadata.memory.cluster import Presence

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from quire.bookie import identity
-from quire.bookie.rollback import Rollbacks
+from quire.bookie.directories import identity
+from quire.bookie.directories.rollback import Rollbacks
 from quire.client.writer import LedgerWriter
 from quire.codec.entry.digest import master_key
 from quire.codec.wire.v2 import Code

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from quire._runtime.clock import SystemClock
-from quire.bookie import identity
+from quire.bookie.directories import identity
 from quire.errors import StorageError
 from quire.metadata.memory.cluster import MemoryCluster, Node
 from quire.metadata.memory.store import MemoryStore

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from quire.bookie.connection import Connection
+from quire.bookie.protocol.connection import Connection
 from quire.bookie.service import BookieService
 from quire.codec.log.state_records import Singles
 from quire.codec.wire.v2 import RESPONSE, Code, Flag, add_request

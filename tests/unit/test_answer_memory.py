@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import answer_budget, connection
+from quire.bookie.protocol import answer_budget, connection
 from quire.bookie.server import Bookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import connection, protocol_v2
+from quire.bookie.protocol import connection
+from quire.bookie.protocol import v2 as protocol_v2
 from quire.bookie.server import Bookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec

@@ -14,10 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from quire._runtime.clock import SystemClock
-from quire.bookie import protocol_v2
-from quire.bookie.connection import Connection
-from quire.bookie.connection_limits import ConnectionLimits
-from quire.bookie.long_polls import LongPolls
+from quire.bookie.protocol import v2 as protocol_v2
+from quire.bookie.protocol.connection import Connection
+from quire.bookie.protocol.connection_limits import ConnectionLimits
+from quire.bookie.protocol.long_polls import LongPolls
 from quire.bookie.service import Counters
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
@@ -244,7 +244,7 @@ def test_mixed_sizes_cost_no_more_than_a_few_looks_a_frame(
         unpacked += len(view) // size
         return frames.add_columns(view, size)
 
-    monkeypatch.setattr("quire.bookie.protocol_v2.add_columns", counting)
+    monkeypatch.setattr("quire.bookie.protocol.v2.add_columns", counting)
     bodies = [entry(1, k, 20 + k // 2 % 2 * 5 + k % 3) for k in range(2_000)]
     peer.data_received(b"".join(frames.add_request(KEY, body) for body in bodies))
     assert len(entries_of(store)) == 2_000

@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
-from quire.bookie.identity import (
+from quire.bookie.directories.identity import (
     check_identity,
     check_not_registered,
     create_identity,
@@ -379,7 +379,7 @@ def test_format_refuses_while_a_bookie_runs_there(place: Place) -> None:
 
 def test_an_interrupted_format_never_leaves_a_bookie_that_starts(place: Place) -> None:
     """After each file that is gone, a start refuses, and another format ends it."""
-    from quire.bookie.identity import COOKIE_FILE
+    from quire.bookie.directories.identity import COOKIE_FILE
     from quire.storage.inspect.erase import ErasePlan, erase, plan_erase
 
     place.begun()

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from quire.bookie.answer_budget import Account
+from quire.bookie.background.whole import is_whole
+from quire.bookie.protocol.answer_budget import Account
 from quire.bookie.service import BookieService
-from quire.bookie.whole import is_whole
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.wire.v2 import HIGH_PRIORITY, LAST_ENTRY, RECOVERY_ADD, Code
 from quire.config import BookieConfig

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.clock import SystemClock
-from quire.bookie.collection_guard import (
+from quire.bookie.background.collection_guard import (
     MARK_NAME,
     CollectionGuard,
     Remembered,
@@ -21,7 +21,7 @@ from quire.bookie.collection_guard import (
     encode_mark,
     read_remembered,
 )
-from quire.bookie.over_replicated import OverReplicated
+from quire.bookie.background.over_replicated import OverReplicated
 from quire.client.datasets import Datasets
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie import connection_limits
-from quire.bookie.connection_limits import FREE_PARTIAL_BYTES
+from quire.bookie.protocol import connection_limits
+from quire.bookie.protocol.connection_limits import FREE_PARTIAL_BYTES
 from quire.bookie.server import Bookie
 from quire.client import Client
 from quire.codec.entry.digest import DigestType, master_key

@@ -9,9 +9,15 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.damage import AGAIN_S, LEDGERS_PER_PASS, NAMED_PER_PASS, DamageReports, names
-from quire.bookie.over_replicated import OverReplicated
-from quire.bookie.whole import is_whole
+from quire.bookie.background.damage import (
+    AGAIN_S,
+    LEDGERS_PER_PASS,
+    NAMED_PER_PASS,
+    DamageReports,
+    names,
+)
+from quire.bookie.background.over_replicated import OverReplicated
+from quire.bookie.background.whole import is_whole
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.codec.metadata.underreplication import Underreplicated, mark_path
 from quire.errors import (

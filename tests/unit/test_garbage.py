@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.garbage import MASS_LEDGERS_MIN, Doubts, collect_garbage
+from quire.bookie.background.garbage import MASS_LEDGERS_MIN, Doubts, collect_garbage
 from quire.errors import (
     ClusterNotInitialisedError,
     CookieError,

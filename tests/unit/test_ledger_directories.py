@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.identity import COOKIE_FILE
+from quire.bookie.directories.identity import COOKIE_FILE
 from quire.bookie.server import Bookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec

@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
-from quire.bookie.identity import COOKIE_FILE
-from quire.bookie.lost_directory import holder_of, replace_directory
+from quire.bookie.directories.identity import COOKIE_FILE
+from quire.bookie.directories.lost import holder_of, replace_directory
 from quire.bookie.server import Bookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec

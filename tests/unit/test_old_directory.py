@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
-from quire.bookie.identity import COOKIE_FILE
+from quire.bookie.directories.identity import COOKIE_FILE
 from quire.codec.wire.v2 import Code
 from quire.errors import CookieError
 from quire.metadata.bookies.directories import (

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from quire.bookie.opening import storage_config
+from quire.bookie.directories.opening import storage_config
 from quire.config import BookieConfig
 from quire.storage.config import (
     MIB,

@@ -31,7 +31,7 @@ ASKED_FOR = {
     "admin/cluster_erase.py:check_erasable": "the caller erases a cluster",
     "metadata/tree_common.py:not_empty": "the caller deletes a node",
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
-    "bookie/orders.py:Orders._end": "the bookie was decommissioned by its operator, ledger by "
+    "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, ledger by "
     "ledger, and cannot start on this directory again",
     "spark/stream_writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
     "admin/bookie_identity.py:check_not_needed": "the caller removes a bookie's cookie",
@@ -47,15 +47,15 @@ HARMLESS = {
 """The word is there, the offer is not: by what the text says."""
 
 LOOK_FIRST = {
-    "bookie/identity.py:give_up": "shows whose a directory is, and names the condition",
-    "bookie/identity.py:check_identity": "the cookie is written again",
-    "bookie/identity.py:create_identity": "another directory is used, or the cookie written again",
-    "bookie/identity.py:check_current": "the right directory is put back",
-    "bookie/directories.py:_check_new": "an empty directory is used",
-    "bookie/lost_directory.py:check_lost": "the bookie starts with it",
-    "bookie/lost_directory.py:check_successor": "an empty directory is used",
+    "bookie/directories/identity.py:give_up": "shows whose a directory is, and names the condition",
+    "bookie/directories/identity.py:check_identity": "the cookie is written again",
+    "bookie/directories/identity.py:create_identity": "another directory is used, or the cookie written again",
+    "bookie/directories/identity.py:check_current": "the right directory is put back",
+    "bookie/directories/listed.py:_check_new": "an empty directory is used",
+    "bookie/directories/lost.py:check_lost": "the bookie starts with it",
+    "bookie/directories/lost.py:check_successor": "an empty directory is used",
     "admin/bookie_cookie_write.py:_cookie_there": "all directories are named",
-    "bookie/directories.py:_without": "an empty directory takes its place, and copies come back; "
+    "bookie/directories/listed.py:_without": "an empty directory takes its place, and copies come back; "
     "`disk remove` refuses while a ledger needs it",
     "admin/bookie_cookie_write.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",

@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from quire.admin.main import cli
+from quire.bookie.directories.rollback import expected_of, why_behind
 from quire.bookie.metrics import bookie_metrics
-from quire.bookie.rollback import expected_of, why_behind
 from quire.bookie.server import Bookie
 from quire.codec.wire import v2 as frames
 from quire.codec.wire.v2 import Code

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from quire.bookie.garbage import collect_garbage
-from quire.bookie.identity import COOKIE_FILE, check_identity
+from quire.bookie.background.garbage import collect_garbage
+from quire.bookie.directories.identity import COOKIE_FILE, check_identity
 from quire.bookie.server import Bookie
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec

@@ -126,7 +126,7 @@ class _Shown:
 
     def read(self, data: bytes) -> None:
         """What the cluster has; b"": nothing."""
-        from quire.bookie.identity import tell_differences
+        from quire.bookie.directories.identity import tell_differences
         from quire.codec.metadata.cookie import decode, differences
         from quire.errors import CookieError
 
@@ -181,7 +181,7 @@ def _print_shown(shown: Sequence[_Shown], as_json: bool) -> int:
 
 
 def _directory_s(directory: str) -> Cookie | None:
-    from quire.bookie.identity import stored_cookie
+    from quire.bookie.directories.identity import stored_cookie
     from quire.storage.disk import RealDisk
 
     with errors_of(directory):
@@ -190,7 +190,7 @@ def _directory_s(directory: str) -> Cookie | None:
 
 async def _cluster_s(uri: str, bookie: str, directory: str | None) -> tuple[dict[str, bytes], str]:
     """Of this bookie, or ('') of all; and what it knows against the directory."""
-    from quire.bookie.identity import known_cookie
+    from quire.bookie.directories.identity import known_cookie
     from quire.storage.disk import RealDisk
 
     async with opened_metadata(uri) as store:
@@ -225,7 +225,7 @@ def delete(uri: str, bookie: str, force: bool, dry_run: bool, yes: bool) -> int:
     """
 
     async def work() -> int:
-        from quire.bookie.identity import check_not_registered, its_cookie
+        from quire.bookie.directories.identity import check_not_registered, its_cookie
         from quire.metadata.bookies.directories import forget_bookie
 
         async with opened_metadata(uri) as store:

@@ -74,7 +74,7 @@ def create(
 async def _create_where_missing(
     store: MetadataStore, disk: Disk, bookie: str, given: Cookie | None, force: bool, dry_run: bool
 ) -> None:
-    from quire.bookie.identity import known_cookie, stored_cookie
+    from quire.bookie.directories.identity import known_cookie, stored_cookie
     from quire.codec.metadata.cookie import decode
     from quire.errors import CookieError
 
@@ -112,7 +112,7 @@ async def _create_where_missing(
 
 
 def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
-    from quire.bookie.identity import COOKIE_FILE
+    from quire.bookie.directories.identity import COOKIE_FILE
     from quire.codec.metadata.cookie import encode, split_directories
     from quire.errors import CookieError
     from quire.storage.directory import read_identity, write_small_file
@@ -138,7 +138,7 @@ def _create_in_directory(disk: Disk, made: Cookie, dry_run: bool) -> None:
 
 
 async def _create_in_cluster(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
-    from quire.bookie.identity import known_cookie
+    from quire.bookie.directories.identity import known_cookie
     from quire.codec.metadata.cookie import encode
     from quire.errors import CookieError, KeyExistsError
 
@@ -215,7 +215,7 @@ async def _update_all(
 ) -> None:
     from dataclasses import replace
 
-    from quire.bookie.identity import (
+    from quire.bookie.directories.identity import (
         COOKIE_FILE,
         check_current,
         cookie_of,
@@ -260,7 +260,7 @@ async def _cookie_there(
     store: MetadataStore, disk: Disk, wanted: str, directories: int, force: bool
 ) -> Cookie:
     """Of a directory of the bookie `wanted` ("": of any), which has so many of them."""
-    from quire.bookie.identity import stored_cookie
+    from quire.bookie.directories.identity import stored_cookie
     from quire.codec.metadata.cookie import split_directories
     from quire.errors import CookieError
 
@@ -288,7 +288,7 @@ async def _cookie_there(
 
 async def _replace(store: MetadataStore, made: Cookie, dry_run: bool) -> None:
     """In the cluster."""
-    from quire.bookie.identity import its_cookie, tell_differences
+    from quire.bookie.directories.identity import its_cookie, tell_differences
     from quire.codec.metadata.cookie import decode, differences, encode
     from quire.errors import CookieError
 

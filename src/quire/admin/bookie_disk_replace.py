@@ -29,8 +29,8 @@ from quire.metadata.ledgers.naming import SomeLedgers
 from quire.metadata.ledgers.unreadable import Unread
 
 if TYPE_CHECKING:
-    from quire.bookie.disk_replacement import Replacement
-    from quire.bookie.lost_directory import Content, Holder
+    from quire.bookie.directories.lost import Content, Holder
+    from quire.bookie.directories.replacement import Replacement
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.metadata.interface import Bookies, MetadataStore
     from quire.storage.interfaces import Disk
@@ -104,7 +104,7 @@ def replace(
     lost, new = absolute([lost, new or lost])
 
     async def work() -> int:
-        from quire.bookie.disk_replacement import find_replacement
+        from quire.bookie.directories.replacement import find_replacement
 
         async with opened_metadata(uri) as store:
             with ExitStack() as stack:
@@ -202,7 +202,7 @@ def remove(uri: str, bookie: str, directory: str, dry_run: bool, as_json: bool) 
     (path,) = absolute([directory])
 
     async def work() -> int:
-        from quire.bookie.disk_replacement import find_removal
+        from quire.bookie.directories.replacement import find_removal
 
         async with opened_metadata(uri) as store:
             with ExitStack() as stack:

@@ -86,7 +86,7 @@ def space(
 
 
 def _look(directory: str, config: BookieConfig) -> SpaceReport:
-    from quire.bookie.opening import storage_config
+    from quire.bookie.directories.opening import storage_config
     from quire.errors import StorageError
     from quire.storage.disk import RealDisk
     from quire.storage.inspect.space_report import look

@@ -102,7 +102,7 @@ class _Erasing:
     """One directory."""
 
     def __init__(self, disk: RealDisk, force: bool) -> None:
-        from quire.bookie.identity import COOKIE_FILE, stored_cookie
+        from quire.bookie.directories.identity import COOKIE_FILE, stored_cookie
         from quire.errors import CookieError, StorageError
         from quire.storage.directory import read_identity
         from quire.storage.inspect.erase import plan_erase
@@ -177,7 +177,7 @@ def _the_one_cookie(work: list[_Erasing], force: bool) -> Cookie:
 async def _remove_cookie(
     uri: str, cookie: Cookie, force: bool, *, dry_run: bool, shown: bool
 ) -> None:
-    from quire.bookie.identity import check_not_registered
+    from quire.bookie.directories.identity import check_not_registered
     from quire.errors import NoSuchKeyError
     from quire.metadata.bookies.directories import forget_bookie
 

@@ -76,8 +76,8 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
     A directory is rejected if another one replaced it, if it was removed from the bookie, or if it
     is an older copy. The log is not read. Raises MetadataError.
     """
-    from quire.bookie.identity import check_current
-    from quire.bookie.rollback import expected_in
+    from quire.bookie.directories.identity import check_current
+    from quire.bookie.directories.rollback import expected_in
     from quire.errors import CookieError
     from quire.storage.directory import read_identity
 
@@ -96,7 +96,7 @@ async def old_directory(store: MetadataStore, disk: Disk) -> str:
 async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
     """Return how far the log of this directory should go, according to the cluster. Raises
     MetadataError."""
-    from quire.bookie.rollback import expected_in
+    from quire.bookie.directories.rollback import expected_in
 
     return expected_in(disk, (await _known_of(store, disk))[1])
 
@@ -104,7 +104,7 @@ async def expected_of(store: MetadataStore, disk: Disk) -> Expected:
 async def _known_of(store: MetadataStore, disk: Disk) -> tuple[str, BookieDirectories]:
     """Return the bookie that this directory belongs to, and what the cluster knows about its
     directories. The result is empty for a directory without a cookie or of another cluster."""
-    from quire.bookie.identity import stored_cookie, value_of
+    from quire.bookie.directories.identity import stored_cookie, value_of
     from quire.errors import CookieError
     from quire.metadata.bookies.directories import BookieDirectories, read_directories
 
@@ -183,7 +183,7 @@ async def check_not_needed(store: MetadataStore, bookie_id: str, *, shown: bool)
     A ledger whose metadata cannot be read counts as one that may name it.
     """
     from quire.admin.job_progress import JobBar
-    from quire.bookie.identity import repair
+    from quire.bookie.directories.identity import repair
     from quire.errors import UsageError
     from quire.metadata.ledgers.unreadable import REMEDY, Unread
 

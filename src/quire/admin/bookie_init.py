@@ -56,7 +56,7 @@ def init(
 
     async def work() -> None:
         from quire._runtime.clock import SystemClock
-        from quire.bookie.identity import create_identity
+        from quire.bookie.directories.identity import create_identity
 
         async with opened_metadata(uri) as store:
             with held(directory) as disk:

@@ -146,7 +146,7 @@ def as_ledger_id(
 
 
 def _stored_id(directory: str) -> str | None:
-    from quire.bookie.identity import stored_cookie
+    from quire.bookie.directories.identity import stored_cookie
     from quire.errors import CookieError, StorageError
     from quire.storage.disk import RealDisk
 

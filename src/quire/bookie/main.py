@@ -25,7 +25,7 @@ from quire._runtime.heap import (
 from quire._runtime.scheduling import schedule_as_batch
 from quire._runtime.tasks import TaskSet
 from quire.bookie.options import check_bookie
-from quire.bookie.security import check_security
+from quire.bookie.protocol.security import check_security
 from quire.bookie.server import Address, Bookie, LoadingBar
 from quire.config import BookieConfig
 from quire.errors import CookieError, QuireError, StorageError

@@ -13,24 +13,24 @@ from quire._runtime.clock import Clock
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
 from quire.bookie.announcement import Announcement
-from quire.bookie.collection_guard import (
+from quire.bookie.background.collection_guard import (
     CollectionGuard,
     read_remembered,
     write_remembered,
 )
-from quire.bookie.connection import Connection
-from quire.bookie.connection_limits import SWEEP_S
-from quire.bookie.damage import DamageReports
-from quire.bookie.directories import Found, check_directories, look_at
+from quire.bookie.background.damage import DamageReports
+from quire.bookie.background.garbage import Doubts, collect_garbage, unnamed_ledgers
+from quire.bookie.background.orders import Orders, forget_predecessor
+from quire.bookie.background.over_replicated import OverReplicated
+from quire.bookie.directories.identity import remembered_id
+from quire.bookie.directories.listed import Found, check_directories, look_at
+from quire.bookie.directories.opening import open_store
+from quire.bookie.directories.rollback import Rollbacks
 from quire.bookie.early_store import EarlyStore
-from quire.bookie.garbage import Doubts, collect_garbage, unnamed_ledgers
-from quire.bookie.identity import remembered_id
-from quire.bookie.opening import open_store
 from quire.bookie.options import check_config
-from quire.bookie.orders import Orders, forget_predecessor
-from quire.bookie.over_replicated import OverReplicated
-from quire.bookie.rollback import Rollbacks
-from quire.bookie.security import check_security
+from quire.bookie.protocol.connection import Connection
+from quire.bookie.protocol.connection_limits import SWEEP_S
+from quire.bookie.protocol.security import check_security
 from quire.bookie.service import BookieService, EventLog
 from quire.codec.metadata.registration import Endpoint, check_bookie_id, default_bookie_id
 from quire.config import BookieConfig

@@ -12,12 +12,12 @@ from typing import Protocol, cast
 from quire._runtime.clock import Clock
 from quire._runtime.metrics import Histogram
 from quire._runtime.tasks import TaskSet
-from quire.bookie.answer_budget import Account, AnswerBudget
-from quire.bookie.connection import Connection
-from quire.bookie.connection_limits import ConnectionLimits
 from quire.bookie.early_store import EarlyStore
-from quire.bookie.long_polls import LongPolls, PollTarget
-from quire.bookie.security import Security
+from quire.bookie.protocol.answer_budget import Account, AnswerBudget
+from quire.bookie.protocol.connection import Connection
+from quire.bookie.protocol.connection_limits import ConnectionLimits
+from quire.bookie.protocol.long_polls import LongPolls, PollTarget
+from quire.bookie.protocol.security import Security
 from quire.codec.entry.frame_runs import entry_bytes
 from quire.codec.wire.v2 import (
     BATCH_READ_BASE_BYTES,

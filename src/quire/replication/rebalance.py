@@ -2,7 +2,7 @@
 
 A move is a copy to the new member, durable there, and then one compare-and-swap: at no moment has
 an entry fewer copies than before. The former member's copy is garbage that it collects by itself
-(`quire.bookie.over_replicated`).
+(`quire.bookie.background.over_replicated`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie.over_replicated import OverReplicated
+from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.server import Bookie
 from quire.core import fragments
 from quire.replication import decommission, fragment, ledger, rebalance

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie import directories, disk_replacement, identity, lost_directory, whole
-from quire.bookie.damage import DamageReports
+from quire.bookie.background import whole
+from quire.bookie.background.damage import DamageReports
+from quire.bookie.directories import identity
+from quire.bookie.directories import listed as directories
+from quire.bookie.directories import lost as lost_directory
+from quire.bookie.directories import replacement as disk_replacement
 from quire.storage import directory
 from quire.storage.facts import StoreFacts
 from quire.storage.ledger_directories import LedgerDirectories

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie import disk_replacement, lost_directory
+from quire.bookie.directories import lost as lost_directory
+from quire.bookie.directories import replacement as disk_replacement
 from tests.sim.mutants.mutant import edit, mutant
 
 LOST = ("what_is_durable_stays", "acknowledged_is_kept", "no_false_absence")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.bookie import garbage
+from quire.bookie.background import garbage
 from quire.storage.background.compactor import Compactor
 from quire.storage.background.reserve import Reserve
 from quire.storage.background.rewrite import Rewrite

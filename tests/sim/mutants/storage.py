@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.bookie.intake import Intake
+from quire.bookie.protocol.add_batcher import Intake
 from quire.storage import directory
 from quire.storage.background.collector import Collector
 from quire.storage.catalogue import Catalogue

@@ -29,7 +29,7 @@ Act = Callable[[str], Awaitable[object]]
 
 
 class Machine:
-    """`quire.bookie.disk_replacement.Machine`, with these disks."""
+    """`quire.bookie.directories.replacement.Machine`, with these disks."""
 
     def __init__(self, disks: Iterable[SimDisk]) -> None:
         self._disks = {disk.path: disk for disk in disks}

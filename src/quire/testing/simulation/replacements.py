@@ -11,8 +11,8 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from quire.bookie.disk_replacement import find_replacement
-from quire.bookie.lost_directory import content_of
+from quire.bookie.directories.lost import content_of
+from quire.bookie.directories.replacement import find_replacement
 from quire.errors import QuireError, StorageError
 from quire.metadata.interface import MetadataStore
 from quire.testing.disk import SimDisk

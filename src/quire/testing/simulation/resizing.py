@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import random
 
-from quire.bookie.disk_replacement import find_removal
-from quire.bookie.lost_directory import content_of, holder_of
+from quire.bookie.directories.lost import content_of, holder_of
+from quire.bookie.directories.replacement import find_removal
 from quire.errors import QuireError, UsageError
 from quire.metadata.interface import MetadataStore
 from quire.replication import decommission as taking_away

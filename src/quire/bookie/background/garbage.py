@@ -15,7 +15,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
 
-from quire.bookie.collection_guard import CollectionGuard
+from quire.bookie.background.collection_guard import CollectionGuard
 from quire.bookie.service import EventLog
 from quire.errors import CookieError, MetadataError, NoSuchLedgerError
 from quire.metadata.interface import MetadataStore

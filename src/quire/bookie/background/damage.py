@@ -22,9 +22,9 @@ from itertools import islice
 
 from quire._runtime.clock import Clock
 from quire._runtime.tasks import each
-from quire.bookie.collection_guard import CollectionGuard
+from quire.bookie.background.collection_guard import CollectionGuard
+from quire.bookie.background.whole import durable, is_whole
 from quire.bookie.service import EventLog
-from quire.bookie.whole import durable, is_whole
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.core.ranges import Range

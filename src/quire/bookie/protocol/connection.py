@@ -14,18 +14,18 @@ import asyncio
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, cast
 
-from quire.bookie.answer_budget import Account
-from quire.bookie.connection_limits import FREE_PARTIAL_BYTES
-from quire.bookie.intake import MIN_ENTRY_BYTES
-from quire.bookie.protocol_v2 import ADD_KIND, RequestsV2
-from quire.bookie.protocol_v3 import RequestsV3
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES
+from quire.bookie.protocol.answer_budget import Account
+from quire.bookie.protocol.connection_limits import FREE_PARTIAL_BYTES
+from quire.bookie.protocol.v2 import ADD_KIND, RequestsV2
+from quire.bookie.protocol.v3 import RequestsV3
 from quire.codec.wire.v2 import CONNECTION_REFUSED, FRAME_HEADER_BYTES, Buffer
 from quire.codec.wire.v3 import FIRST_BYTE
 from quire.errors import ProtocolError
 from quire.net.frame_buffer import FrameBuffer, frame_size
 
 if TYPE_CHECKING:
-    from quire.bookie.long_polls import LongPoll, PollTarget
+    from quire.bookie.protocol.long_polls import LongPoll, PollTarget
     from quire.bookie.service import BookieService, Waiting
 
 MIN_ADD_BYTES = FRAME_HEADER_BYTES + MIN_ENTRY_BYTES

@@ -12,7 +12,7 @@ from functools import partial
 from operator import eq
 from typing import TYPE_CHECKING
 
-from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
 from quire.codec.entry.frame_runs import packed
 from quire.codec.wire.v2 import (
     ADD_HEAD,
@@ -44,7 +44,7 @@ from quire.errors import ProtocolError, StorageError
 from quire.storage.log.batch import Batch
 
 if TYPE_CHECKING:
-    from quire.bookie.connection import Connection
+    from quire.bookie.protocol.connection import Connection
 
 ADD_KIND = ADD_WORD >> 16
 """Version 2, opcode ADD, whatever the flags."""

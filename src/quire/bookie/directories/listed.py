@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from quire.bookie.identity import (
+from quire.bookie.directories.identity import (
     COOKIE_FILE,
     check_current,
     check_identity,

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from quire.bookie.identity import check_not_registered, repair
-from quire.bookie.lost_directory import (
+from quire.bookie.directories.identity import check_not_registered, repair
+from quire.bookie.directories.lost import (
     Content,
     Holder,
     check_lost,

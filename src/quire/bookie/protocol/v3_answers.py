@@ -13,7 +13,7 @@ from quire.errors import StorageError
 from quire.storage.log.batch import Batch
 
 if TYPE_CHECKING:
-    from quire.bookie.connection import Connection
+    from quire.bookie.protocol.connection import Connection
 
 Echoed = tuple[Sequence[bytes], bytes, Sequence[bytes]]
 """Transactions, ledger and entries of adds as they came, as varints: those of a list have one

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from quire.bookie.identity import (
+from quire.bookie.directories.identity import (
     COOKIE_FILE,
     cookie_of,
     give_up,

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 
 from quire._runtime.units import host_port
-from quire.bookie.orders import forget_predecessor
+from quire.bookie.background.orders import forget_predecessor
 from quire.codec.metadata.cookie import Cookie, Difference, decode, differences, encode
 from quire.errors import (
     CookieError,

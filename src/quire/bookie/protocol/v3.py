@@ -11,7 +11,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from quire.bookie.answers_v3 import (
+from quire.bookie.protocol.add_batcher import MIN_ENTRY_BYTES, Intake
+from quire.bookie.protocol.v2 import AUTH_DISABLED_PLUGIN
+from quire.bookie.protocol.v3_answers import (
     AddAnswers,
     Echoed,
     Piggyback,
@@ -19,8 +21,6 @@ from quire.bookie.answers_v3 import (
     ReadV3,
     WriteLacAnswer,
 )
-from quire.bookie.intake import MIN_ENTRY_BYTES, Intake
-from quire.bookie.protocol_v2 import AUTH_DISABLED_PLUGIN
 from quire.codec.entry.entry import LAC_PACKET
 from quire.codec.protobuf_wire import encode_varint
 from quire.codec.wire.availability import encode_availability
@@ -54,7 +54,7 @@ from quire.net.frame_buffer import frame_size
 from quire.storage.signals import NoLedger
 
 if TYPE_CHECKING:
-    from quire.bookie.connection import Connection
+    from quire.bookie.protocol.connection import Connection
 
 ADD = int(Op.ADD)  # an enumeration's arithmetic is slow
 HEAD = struct.Struct(">qqq")  # ledger, entry, last add confirmed
