@@ -25,13 +25,13 @@ from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from opentelemetry.trace import Tracer
 
 from quire._runtime.tasks import TaskSet
-from quire.client import add_session
-from quire.client.add_session import AddSession
-from quire.client.add_timeouts import AddTimeouts
-from quire.client.metrics import ClientCounters
-from quire.client.pool import BookiePool
-from quire.client.tracing import Tracing
-from quire.client.turns import Turns
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.metrics import ClientCounters
+from quire.client.observability.tracing import Tracing
+from quire.client.write import add_session
+from quire.client.write.add_session import AddSession
+from quire.client.write.add_timeouts import AddTimeouts
+from quire.client.write.flush import Turns
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig

@@ -19,7 +19,7 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.client import CallerIdWriter, Client, LedgerReader, LedgerWriter, blocking, connect
-    from quire.client.quarantine import Suspect
+    from quire.client.cluster.quarantine import Suspect
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import Entry, EntryRun
     from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -52,7 +52,7 @@ else:
             "LoadedConfig": "quire.configuration.load:LoadedConfig",
             "PlacementConfig": "quire.config:PlacementConfig",
             "Segment": "quire.codec.metadata.ledger_metadata:Segment",
-            "Suspect": "quire.client.quarantine:Suspect",
+            "Suspect": "quire.client.cluster.quarantine:Suspect",
             "TlsClientConfig": "quire.config:TlsClientConfig",
             "TlsServerConfig": "quire.config:TlsServerConfig",
             "ZooKeeperOptions": "quire.metadata:ZooKeeperOptions",

@@ -17,8 +17,8 @@ import pytest
 import quire
 from quire import DigestType
 from quire._runtime.clock import SystemClock
-from quire.client.quarantine import Misbehaviour
-from quire.client.writer import LedgerWriter
+from quire.client.cluster.quarantine import Misbehaviour
+from quire.client.write.writer import LedgerWriter
 from quire.errors import RecoveryError
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork, ProtocolFactory

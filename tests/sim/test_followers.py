@@ -13,8 +13,9 @@ from typing import Any
 
 import pytest
 
-from quire.client import Client, LedgerReader, follow
-from quire.client.follow import Feeds
+from quire.client import Client, LedgerReader
+from quire.client.read import follow
+from quire.client.read.follow import Feeds
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState
 from quire.errors import BookieUnavailableError, UsageError
 from quire.metadata.interface import Versioned, Watch

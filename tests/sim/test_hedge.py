@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from quire.client.hedge import PATIENCE_ROUNDS, Hedge
+from quire.client.read.hedge import PATIENCE_ROUNDS, Hedge
 from quire.config import ClientConfig
 from quire.errors import BookieIOError, BookieTimeoutError, QuireError
 from quire.testing.loop import SimulatedLoop

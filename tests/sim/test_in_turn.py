@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from quire.client import turns
+from quire.client.write import flush as turns
 from quire.core.append import pipeline as add_pipeline
 from quire.core.append.coalesced_adds import Sheaf
 from quire.core.append.pipeline import AddPipeline

@@ -6,8 +6,8 @@ from collections import Counter
 
 import pytest
 
-from quire.client import tail
-from quire.client.tail import Tail
+from quire.client.read import tail
+from quire.client.read.tail import Tail
 from quire.codec.entry.entry import EntryRun
 from quire.testing.simulation import simulate
 

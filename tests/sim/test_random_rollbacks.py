@@ -23,7 +23,7 @@ from typing import Any
 import pytest
 
 from quire.bookie.directories.rollback import LOOK_S
-from quire.client.writer import LedgerWriter
+from quire.client.write.writer import LedgerWriter
 from quire.codec.wire.v2 import Code
 from quire.errors import QuireError
 from quire.metadata.bookies.collection import accept, refusals

@@ -13,7 +13,7 @@ import pytest
 
 from quire.bookie.directories import identity
 from quire.bookie.directories.rollback import Rollbacks
-from quire.client.writer import LedgerWriter
+from quire.client.write.writer import LedgerWriter
 from quire.codec.entry.digest import master_key
 from quire.codec.wire.v2 import Code
 from quire.config import BookieConfig

@@ -17,7 +17,7 @@ from tests.support.waiting import wait_for
 
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
-from quire.client.datasets import JOB_KEY, OWNER_KEY
+from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire.spark import sweep_orphans
 from quire.spark.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY

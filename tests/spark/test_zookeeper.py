@@ -9,7 +9,7 @@ from pyspark.sql import DataFrameReader, SparkSession
 
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
-from quire.client.datasets import DatasetLedger
+from quire.client.datasets.datasets import DatasetLedger
 from quire.errors import NoSuchKeyError
 from quire.testing.cluster import LocalCluster
 

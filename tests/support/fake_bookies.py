@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from quire.client import Client, LedgerWriter
-from quire.client.pool import BookiePool
-from quire.client.tracing import Tracing
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.tracing import Tracing
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import META, EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from quire.client import arrow
+from quire.client.read import arrow
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec, EntryRun, check_batch
 from quire.errors import UsageError

@@ -22,7 +22,7 @@ from quire.bookie.background.collection_guard import (
     read_remembered,
 )
 from quire.bookie.background.over_replicated import OverReplicated
-from quire.client.datasets import Datasets
+from quire.client.datasets.datasets import Datasets
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.config import BookieConfig
 from quire.errors import CollectionOffError, MetadataUnavailableError, MetadataWentBackError

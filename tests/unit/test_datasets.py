@@ -12,8 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from quire.client import dataset_format, datasets, swap
-from quire.client.dataset_format import (
+from quire.client import swap
+from quire.client.datasets import datasets
+from quire.client.datasets import format as dataset_format
+from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Datasets
+from quire.client.datasets.format import (
     CHUNK_BYTES_MAX,
     INLINE_BYTES_MAX,
     TRANSACTIONS_MAX,
@@ -21,7 +24,6 @@ from quire.client.dataset_format import (
     Chunk,
     Head,
 )
-from quire.client.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Datasets
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.errors import (
     MetadataError,

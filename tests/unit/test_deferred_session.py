@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from quire._runtime.tasks import TaskSet
-from quire.client.add_timeouts import AddTimeouts
-from quire.client.deferred_session import DeferredSession
-from quire.client.metrics import ClientCounters
-from quire.client.pool import BookiePool
-from quire.client.tracing import Tracing
-from quire.client.turns import Turns
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.metrics import ClientCounters
+from quire.client.observability.tracing import Tracing
+from quire.client.write.add_timeouts import AddTimeouts
+from quire.client.write.deferred_session import DeferredSession
+from quire.client.write.flush import Turns
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig

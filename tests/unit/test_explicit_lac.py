@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from quire._runtime.tasks import TaskSet
-from quire.client.explicit_lac import ExplicitLac
+from quire.client.write.explicit_lac import ExplicitLac
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.config import ClientConfig

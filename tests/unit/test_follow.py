@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from quire.client import LedgerReader, follow
-from quire.client.follow import Feed, Follower
+from quire.client import LedgerReader
+from quire.client.read import follow
+from quire.client.read.follow import Feed, Follower
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire import v3
 from quire.core.recovery import NO_DOUBT, Doubt

@@ -16,7 +16,7 @@ from quire._runtime.tasks import TaskSet
 from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
 from quire.client import Client
-from quire.client.metrics import client_metrics
+from quire.client.observability.metrics import client_metrics
 from quire.http.api import Api, Route
 from quire.http.bookie import BookieRoutes
 from quire.http.cluster import ClusterRoutes, Connect

@@ -64,7 +64,7 @@ NOT_SIMULATED = {
     "bookie/__main__.py",
     "client/blocking.py",
     "client/_blocking.py",
-    "client/location_files.py",
+    "client/cluster/location_files.py",
     "streams/blocking.py",
     "streams/blocking_objects.py",
 }

@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from quire.client.add_session import REACH_S
+from quire.client.write.add_session import REACH_S
 from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, created, payload, simulated
 
 from ..support.waiting import until

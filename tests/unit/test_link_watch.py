@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from quire._runtime.tasks import TaskSet
-from quire.client.link_watch import Links, LinkWatch
-from quire.client.metrics import ClientCounters
-from quire.client.pool import BookiePool
+from quire.client.cluster.link_watch import Links, LinkWatch
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.metrics import ClientCounters
 from quire.codec.wire.v2 import Code, read_response
 from quire.config import ClientConfig
 from quire.errors import BookieUnavailableError, SilentConnectionError

@@ -10,7 +10,7 @@ import pytest
 from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import exposition
 from quire.client import Client
-from quire.client.dataset_format import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
 from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.stream_facts import stream_facts

@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from quire._runtime.clock import SystemClock
 from quire.client import Client, LedgerWriter
-from quire.client.add_session import AddSession
-from quire.client.metrics import ClientCounters
-from quire.client.turns import Turns
+from quire.client.observability.metrics import ClientCounters
+from quire.client.write.add_session import AddSession
+from quire.client.write.flush import Turns
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import ADD_HEAD, ADD_WORD, RESPONSE, Code, add_response, frame_bounds
 from quire.config import ClientConfig

@@ -17,9 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF
 from opentelemetry.trace import StatusCode
 
-from quire.client.logs import JsonFormatter, log_event
-from quire.client.quarantine import Misbehaviour
-from quire.client.tracing import Tracing
+from quire.client.cluster.quarantine import Misbehaviour
+from quire.client.observability.logs import JsonFormatter, log_event
+from quire.client.observability.tracing import Tracing
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.codec.wire.v2 import Code
 from quire.config import ClientConfig

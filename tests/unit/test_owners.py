@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from quire.client import Client
-from quire.client.dataset_format import DatasetLedger
+from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import LedgerOwnedError, NoSuchLedgerError

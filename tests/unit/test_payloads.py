@@ -10,7 +10,7 @@ from unittest import mock
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.add_session import AddSession
+from quire.client.write.add_session import AddSession
 from quire.errors import UsageError, WriteError
 from tests.support.fake_bookies import LEDGER, PASSWORD, FakeCluster, simulated
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from quire.client.ledger_view import LedgerView
-from quire.client.read_engine import FIRST_SINGLE_READS
+from quire.client.read.engine import FIRST_SINGLE_READS
+from quire.client.read.ledger_view import LedgerView
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
 from quire.errors import DigestError, NoSuchEntryError, ReadError, UsageError
 from quire.metadata.interface import Versioned

@@ -11,8 +11,8 @@ from unittest import mock
 import pytest
 
 from quire.client import LedgerWriter
-from quire.client.add_member import Member
-from quire.client.turns import TURNS_ALONE
+from quire.client.write.add_member import Member
+from quire.client.write.flush import TURNS_ALONE
 from quire.codec.wire.v2 import Code, add_response
 from quire.errors import QuireError
 from quire.net.channel import BookieChannel

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import pytest
 
 from quire._runtime.tasks import TaskSet
-from quire.client.quarantine import BookieHealth, Misbehaviour, Suspect
+from quire.client.cluster.quarantine import BookieHealth, Misbehaviour, Suspect
 from quire.codec.entry.digest import DigestType
 from quire.codec.metadata.ledger_metadata import LedgerState, Segment
 from quire.config import ClientConfig

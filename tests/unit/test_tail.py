@@ -16,8 +16,8 @@ import pytest
 
 from quire._runtime.clock import SystemClock
 from quire.client import Client, LedgerReader
-from quire.client.follow import Feed
-from quire.client.tail import Tail
+from quire.client.read.follow import Feed
+from quire.client.read.tail import Tail
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import Entry, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
@@ -213,7 +213,7 @@ async def test_where_entries_come_one_by_one_a_poll_brings_each(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its entry proves the one before it, which is here, and is here then itself."""
-    monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", math.inf)
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
         for entry_id in range(2, 12):
@@ -231,7 +231,7 @@ async def test_an_explicit_lac_of_the_last_entry_is_proven_at_once(
     monkeypatch: pytest.MonkeyPatch, proves: bool
 ) -> None:
     """By the packet: no entry can. Where the answer to the poll has it, nothing else is asked."""
-    monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", math.inf)
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_MIN_S", math.inf)
     bookie = GivesTheLast()
     bookie.proves = proves
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
@@ -433,7 +433,7 @@ async def test_overdue_news_are_fetched_from_another_bookie(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Which is asked from then on, as long as it has them."""
-    monkeypatch.setattr("quire.client.tail.OVERDUE_GAPS", 0)
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
     one, other = GivesTheLast(), GivesTheLast()
     async with world(one, other, config=PATIENT) as w:
         reader = await w.open()
@@ -475,7 +475,7 @@ async def test_what_comes_while_nothing_is_acknowledged_is_read_ahead(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """So that all of it is there when a poll proves it."""
-    monkeypatch.setattr("quire.client.tail.OVERDUE_GAPS", 0)
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
     bookie = GivesTheLast()
     async with world(bookie, config=PATIENT) as w, has_had_the_first(bookie, w) as tail:
         coming = asyncio.ensure_future(take(tail, 1))
@@ -506,8 +506,8 @@ async def test_what_two_bookies_bring_is_held_once(
         keep(feed, run)
 
     monkeypatch.setattr(Feed, "_keep", noted)
-    monkeypatch.setattr("quire.client.tail.OVERDUE_GAPS", 0)
-    monkeypatch.setattr("quire.client.tail.OVERDUE_MIN_S", 0.1)
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_GAPS", 0)
+    monkeypatch.setattr("quire.client.read.tail.OVERDUE_MIN_S", 0.1)
     one, other = GivesTheLast(), GivesTheLast()
     async with world(one, other, config=PATIENT) as w:
         reader = await w.open()

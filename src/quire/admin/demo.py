@@ -30,7 +30,7 @@ from quire.admin.output import diverted
 from quire.admin.progress import Progress
 from quire.client import blocking
 from quire.client.blocking_datasets import BlockingDatasets
-from quire.client.datasets import OWNER_KEY
+from quire.client.datasets.datasets import OWNER_KEY
 from quire.errors import NoSuchLedgerError, QuireError, ReadError, UsageError
 from quire.testing.cluster import LocalCluster
 

@@ -1,4 +1,4 @@
-"""The blocking twin of `quire.client.datasets`."""
+"""The blocking twin of `quire.client.datasets.datasets`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from quire._runtime.clock import Clock
 from quire.client.background import call
 from quire.client.blocking import Client
-from quire.client.datasets import Dataset, DatasetLedger, Datasets, Publication, Sweep
+from quire.client.datasets.datasets import Dataset, DatasetLedger, Datasets, Publication, Sweep
 
 
 class BlockingDatasets:

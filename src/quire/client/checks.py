@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 
-from quire.client.placement import make_policy
+from quire.client.cluster.placement import make_policy
 from quire.codec.metadata.ledger_path import LEDGER_ID_MAX
 from quire.config import ClientConfig, PlacementConfig
 from quire.core.placement.values import parse_location

@@ -12,19 +12,19 @@ from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.metrics import exposition
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import counted
-from quire.client.caller_ids import CallerIdWriter
 from quire.client.checks import check_config, check_format, check_new_ledger
-from quire.client.datasets import Datasets
-from quire.client.follow import Feeds
-from quire.client.last_confirmed import read_last_confirmed
-from quire.client.metrics import client_metrics
-from quire.client.placement import Placement
-from quire.client.pool import BookiePool
-from quire.client.quarantine import OnDamage, Suspect
-from quire.client.reader import LedgerReader
+from quire.client.cluster.placement import Placement
+from quire.client.cluster.pool import BookiePool
+from quire.client.cluster.quarantine import OnDamage, Suspect
+from quire.client.datasets.datasets import Datasets
+from quire.client.observability.metrics import client_metrics
+from quire.client.observability.tracing import Tracing, note
+from quire.client.read.follow import Feeds
+from quire.client.read.last_confirmed import read_last_confirmed
+from quire.client.read.reader import LedgerReader
 from quire.client.recovery import Recovery
-from quire.client.tracing import Tracing, note
-from quire.client.writer import LedgerWriter
+from quire.client.write.caller_ids import CallerIdWriter
+from quire.client.write.writer import LedgerWriter
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.client.pool import BookiePool
+from quire.client.cluster.pool import BookiePool
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.codec.wire.v2 import LAST_ENTRY, Flag
 from quire.errors import BookieTimeoutError, QuireError, UnauthorizedError

@@ -15,14 +15,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from quire._runtime.tasks import TaskSet
-from quire.client.add_session import AddSession
+from quire.client.cluster.pool import BookiePool
+from quire.client.cluster.quarantine import misbehaviour_of
 from quire.client.key_check import check_key
-from quire.client.last_confirmed import read_last_confirmed
-from quire.client.logs import log_event
-from quire.client.pool import BookiePool
-from quire.client.quarantine import misbehaviour_of
-from quire.client.read_engine import ReadEngine
-from quire.client.tracing import note
+from quire.client.observability.logs import log_event
+from quire.client.observability.tracing import note
+from quire.client.read.engine import ReadEngine
+from quire.client.read.last_confirmed import read_last_confirmed
+from quire.client.write.add_session import AddSession
 from quire.codec.entry.digest import master_key
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState

@@ -13,7 +13,7 @@ from quire._runtime.clock import SystemClock
 from quire._runtime.metrics import CONTENT_TYPE, Metric, counter, exposition, gauge
 from quire._runtime.tasks import TaskSet
 from quire.client import Client, connect
-from quire.client.metrics import client_metrics
+from quire.client.observability.metrics import client_metrics
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from quire.client import Client
-from quire.client.last_confirmed import read_last_confirmed
+from quire.client.read.last_confirmed import read_last_confirmed
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata

@@ -14,9 +14,9 @@ from typing import TypeVar
 
 from quire import DigestType
 from quire._runtime.units import parse_size
-from quire.client.arrow import COLUMNS
-from quire.client.dataset_format import check_dataset_name, check_transaction_key
-from quire.client.placement import parse_placement
+from quire.client.cluster.placement import parse_placement
+from quire.client.datasets.format import check_dataset_name, check_transaction_key
+from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
 from quire.streams.names import check_stream_name

@@ -23,8 +23,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import BinaryType, DataType, LongType, StructField, StructType
 
 from quire import EntryRun, QuireError, blocking
-from quire.client import arrow
 from quire.client.blocking_datasets import BlockingDatasets
+from quire.client.read import arrow
 from quire.errors import NoSuchLedgerError, ReadError
 from quire.spark import worker
 from quire.spark.options import ReadOptions

@@ -18,7 +18,7 @@ from typing import ParamSpec, TypeVar
 from pyspark import TaskContext
 
 from quire import QuireError, blocking
-from quire.client.placement import parse_placement
+from quire.client.cluster.placement import parse_placement
 from quire.config import ClientConfig, TlsClientConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.spark.options import WriteOptions

@@ -22,7 +22,7 @@ from pyspark.sql.types import BinaryType, StringType, StructType
 from quire import LedgerWriter, blocking
 from quire.client.background import call
 from quire.client.blocking_datasets import BlockingDatasets
-from quire.client.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
+from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY, DatasetLedger, Publication
 from quire.errors import QuireError, UsageError
 from quire.spark import worker
 from quire.spark.options import WriteOptions

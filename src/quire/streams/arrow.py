@@ -25,7 +25,7 @@ from functools import lru_cache
 from itertools import compress
 from typing import TYPE_CHECKING, Any
 
-from quire.client.arrow import OFFSET_MAX, import_pyarrow
+from quire.client.read.arrow import OFFSET_MAX, import_pyarrow
 from quire.codec.distributedlog import envelope
 from quire.codec.distributedlog.compression import CODEC_BITS, Compression
 from quire.codec.distributedlog.control_record import CreationTime, decode_control
@@ -429,7 +429,7 @@ def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
 
 
 def _values(parts: Sequence[_Part]) -> pa.Array:
-    """The payloads, in a buffer of their own. As for entries (`quire.client.arrow`): the buffer,
+    """The payloads, in a buffer of their own. As for entries (`quire.client.read.arrow`): the buffer,
     cut at the beginning and the end of each payload, is an array whose even elements are
     gathered."""
     arrow = import_pyarrow()

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from quire._runtime.tasks import each
 from quire.client import Client
-from quire.client.datasets import OWNER_KEY as DATASET_KEY
+from quire.client.datasets.datasets import OWNER_KEY as DATASET_KEY
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerOwnedError, NoSuchLedgerError, UnreadableMetadataError
 from quire.streams.named_ledgers import (

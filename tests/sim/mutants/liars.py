@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.read_engine import ReadEngine
+from quire.client.read.engine import ReadEngine
 from quire.codec.entry import entry
 from quire.codec.entry.entry import EntryCodec
 from quire.core.recovery import Doubt, RecoveryVotes

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client import recovery, write_handle
+from quire.client import recovery
+from quire.client.write import write_handle
 from quire.metadata.ledgers import update
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.registration import MemoryRegistration

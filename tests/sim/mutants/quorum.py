@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from quire.client.placement import Placement
+from quire.client.cluster.placement import Placement
 from quire.core import placement
 from quire.core.append import quorum
 from quire.core.append.pipeline import AddPipeline

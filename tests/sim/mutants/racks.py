@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.placement import Placement
+from quire.client.cluster.placement import Placement
 from quire.core.placement import RackAware
 from quire.replication import fragment, misplaced
 from quire.replication.auditor import Auditor

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from quire.client.follow import Feed, Follower
-from quire.client.hedge import Hedge
-from quire.client.ledger_view import LedgerView
-from quire.client.tail import Tail
+from quire.client.read.follow import Feed, Follower
+from quire.client.read.hedge import Hedge
+from quire.client.read.ledger_view import LedgerView
+from quire.client.read.tail import Tail
 from quire.codec.entry import entry
 from quire.codec.entry.entry import EntryCodec
 from tests.sim.mutants.mutant import edit, mutant

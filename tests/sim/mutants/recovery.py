@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from quire.client import last_confirmed
 from quire.client import recovery as module
+from quire.client.read import last_confirmed
 from quire.client.recovery import Recovery
 from quire.codec.wire.v2 import Flag
 from quire.core import recovery as core

@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from quire.client.add_member import Member
-from quire.client.add_session import AddSession
-from quire.client.away import Away
-from quire.client.caller_ids import CallerIdWriter
-from quire.client.deferred_session import DeferredSession
-from quire.client.explicit_lac import ExplicitLac
-from quire.client.pool import BookiePool
-from quire.client.replacement import Replacement
-from quire.client.write_handle import WriteHandle
+from quire.client.cluster.pool import BookiePool
+from quire.client.write.add_member import Member
+from quire.client.write.add_session import AddSession
+from quire.client.write.caller_ids import CallerIdWriter
+from quire.client.write.deferred_session import DeferredSession
+from quire.client.write.explicit_lac import ExplicitLac
+from quire.client.write.rejoin import Away
+from quire.client.write.replacement import Replacement
+from quire.client.write.write_handle import WriteHandle
 from quire.core.append.deferred_pipeline import DeferredPipeline
 from quire.core.append.pipeline import AddPipeline
 from tests.sim.mutants.mutant import edit, mutant

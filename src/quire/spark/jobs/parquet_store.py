@@ -18,7 +18,7 @@ from typing import Any
 
 import crc32c
 
-from quire.client.arrow import import_pyarrow
+from quire.client.read.arrow import import_pyarrow
 from quire.errors import HistoryError, UsageError
 
 GLOB = re.compile(r"([*?\[\]{}\\])")

@@ -11,8 +11,8 @@ import asyncio
 from dataclasses import dataclass, field
 
 from quire.client import Client
-from quire.client.dataset_format import DatasetLedger
-from quire.client.datasets import OWNER_KEY, Dataset
+from quire.client.datasets.datasets import OWNER_KEY, Dataset
+from quire.client.datasets.format import DatasetLedger
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire.testing.simulation.plans import PublisherPlan
 from quire.testing.simulation.stage import Stage

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from quire.client import Client, LedgerWriter
-from quire.client.caller_ids import CallerIdWriter
-from quire.client.write_handle import WriteHandle
+from quire.client.write.caller_ids import CallerIdWriter
+from quire.client.write.write_handle import WriteHandle
 from quire.errors import QuireError, UsageError
 from quire.testing.simulation.history import PAYLOAD_MAX_BYTES
 from quire.testing.simulation.plans import LedgerPlan

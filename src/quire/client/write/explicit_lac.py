@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 
-from quire.client.add_session import AddSession
+from quire.client.write.add_session import AddSession
 from quire.codec.entry.entry import EntryCodec
 from quire.errors import QuireError
 

@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Collection
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from quire.client.logs import log_event
-from quire.client.tracing import note
+from quire.client.observability.logs import log_event
+from quire.client.observability.tracing import note
 from quire.errors import MetadataTooLargeError, QuireError, WriteError
 
 if TYPE_CHECKING:
-    from quire.client.add_member import Member
-    from quire.client.add_session import AddSession
+    from quire.client.write.add_member import Member
+    from quire.client.write.add_session import AddSession
 
 RETURN_REST_S = 30.0
 """Seconds until a member may return over a new connection once more. A member whose next connection

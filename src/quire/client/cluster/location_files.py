@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from quire.client.locations import TableLocations
+from quire.client.cluster.locations import TableLocations
 from quire.config import PlacementConfig
 from quire.core.placement.tables import parse_lines, parse_toml
 from quire.core.placement.values import parse_location

@@ -19,13 +19,13 @@ from collections.abc import Iterable, Sequence
 from typing import Protocol
 
 from quire._runtime.tasks import TaskSet
-from quire.client.add_member import Member
-from quire.client.add_timeouts import quorum_timeout
-from quire.client.away import Away, nobody_left
-from quire.client.logs import log_event
-from quire.client.pool import BookiePool
-from quire.client.replacement import ChangeEnsemble, Replacement
-from quire.client.turns import Route
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.logs import log_event
+from quire.client.write.add_member import Member
+from quire.client.write.add_timeouts import quorum_timeout
+from quire.client.write.flush import Route
+from quire.client.write.rejoin import Away, nobody_left
+from quire.client.write.replacement import ChangeEnsemble, Replacement
 from quire.codec.entry.entry import MAX_ENTRY_ID, AddEncoder, EntryCodec, max_payload_bytes
 from quire.codec.wire.v2 import Buffer
 from quire.config import ClientConfig

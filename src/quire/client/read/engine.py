@@ -16,9 +16,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Seque
 from contextlib import AbstractContextManager
 from functools import partial
 
-from quire.client.hedge import Hedge
-from quire.client.pool import BookiePool
-from quire.client.quarantine import Misbehaviour, misbehaviour_of
+from quire.client.cluster.pool import BookiePool
+from quire.client.cluster.quarantine import Misbehaviour, misbehaviour_of
+from quire.client.read.hedge import Hedge
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun, check_batch
 from quire.codec.metadata.ledger_metadata import LedgerMetadata

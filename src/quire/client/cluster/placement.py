@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 
 from quire._runtime.tasks import TaskSet, each
-from quire.client.locations import TableLocations, open_locations
+from quire.client.cluster.locations import TableLocations, open_locations
 from quire.config import PlacementConfig
 from quire.core.placement import (
     POLICIES,

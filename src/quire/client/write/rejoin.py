@@ -22,12 +22,12 @@ import logging
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from quire.client.logs import log_event
+from quire.client.observability.logs import log_event
 from quire.core.placement.words import some
 from quire.errors import NotEnoughBookiesError, QuireError
 
 if TYPE_CHECKING:
-    from quire.client.add_session import AddSession
+    from quire.client.write.add_session import AddSession
 
 REJOIN_DELAY_S = 1.0
 REJOIN_DELAY_MAX_S = 30.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from quire.client.write_handle import WriteHandle, payload_bytes
+from quire.client.write.write_handle import WriteHandle, payload_bytes
 from quire.codec.wire.v2 import Buffer
 
 

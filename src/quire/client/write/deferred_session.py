@@ -13,10 +13,10 @@ import asyncio
 from collections import deque
 
 from quire._runtime.tasks import TaskSet
-from quire.client.add_member import Member
-from quire.client.add_session import AddSession
-from quire.client.pool import BookiePool
-from quire.client.replacement import ChangeEnsemble
+from quire.client.cluster.pool import BookiePool
+from quire.client.write.add_member import Member
+from quire.client.write.add_session import AddSession
+from quire.client.write.replacement import ChangeEnsemble
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.wire.deferred_adds import DeferredAddEncoder, max_deferred_payload_bytes
 from quire.config import ClientConfig

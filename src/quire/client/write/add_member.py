@@ -9,7 +9,7 @@ from quire.errors import BookieUnavailableError, QuireError
 from quire.net.link import Link
 
 if TYPE_CHECKING:
-    from quire.client.add_session import AddSession
+    from quire.client.write.add_session import AddSession
 
 
 class Member:

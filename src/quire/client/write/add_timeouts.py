@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from quire.errors import AddQuorumTimeoutError
 
 if TYPE_CHECKING:
-    from quire.client.add_session import AddSession
+    from quire.client.write.add_session import AddSession
 
 CHECKS = 10
 """A time-out is noticed at most this part of it late."""

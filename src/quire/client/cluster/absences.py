@@ -15,7 +15,7 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from quire._runtime.tasks import TaskSet
-from quire.client.logs import log_event
+from quire.client.observability.logs import log_event
 from quire.config import ClientConfig
 
 CHECKS = 3

@@ -7,12 +7,12 @@ from contextlib import aclosing, contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from quire.client import arrow
-from quire.client.follow import Feed, Feeds, Follower
-from quire.client.last_confirmed import read_last_confirmed
-from quire.client.ledger_view import LedgerView
-from quire.client.pool import BookiePool
-from quire.client.read_engine import ReadEngine
+from quire.client.cluster.pool import BookiePool
+from quire.client.read import arrow
+from quire.client.read.engine import ReadEngine
+from quire.client.read.follow import Feed, Feeds, Follower
+from quire.client.read.last_confirmed import read_last_confirmed
+from quire.client.read.ledger_view import LedgerView
 from quire.codec.entry.entry import MAX_ENTRY_ID, Entry, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata
 from quire.config import ClientConfig
@@ -190,7 +190,7 @@ class LedgerReader:
         the entry behind the last one that was given. Memory is bounded by `read_windows`.
 
         Any number of tails of one ledger in one client share a poll, one read of what is new and
-        its verification (`quire.client.follow`); none waits for a slower one, and none hears of
+        its verification (`quire.client.read.follow`); none waits for a slower one, and none hears of
         another one's end.
         """
         async with aclosing(self.tail_runs(first)) as runs:

@@ -24,10 +24,10 @@ from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import aclosing, contextmanager
 
-from quire.client.ledger_view import LedgerView
-from quire.client.pool import BookiePool
-from quire.client.read_engine import ReadEngine
-from quire.client.tail import Tail, bytes_of
+from quire.client.cluster.pool import BookiePool
+from quire.client.read.engine import ReadEngine
+from quire.client.read.ledger_view import LedgerView
+from quire.client.read.tail import Tail, bytes_of
 from quire.codec.entry.digest import DigestType
 from quire.codec.entry.entry import EntryCodec, EntryRun
 from quire.config import ClientConfig

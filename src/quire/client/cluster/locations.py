@@ -110,7 +110,7 @@ def open_locations(config: PlacementConfig, metadata: MetadataStore) -> Location
     if kind == "metadata":
         return MetadataLocations(metadata, rest or PULSAR_NODE)
     if kind in ("table", "script") and rest:
-        from quire.client.location_files import FileLocations, ScriptLocations
+        from quire.client.cluster.location_files import FileLocations, ScriptLocations
 
         return FileLocations(rest, config) if kind == "table" else ScriptLocations(rest, config)
     raise UsageError(

@@ -24,7 +24,7 @@ from dataclasses import dataclass, replace
 
 from quire._runtime.clock import Clock, SystemClock
 from quire._runtime.tasks import each
-from quire.client.dataset_format import (
+from quire.client.datasets.format import (
     CONDEMNED_MAX,
     VALUE_BYTES_MAX,
     Chunk,

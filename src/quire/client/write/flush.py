@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from weakref import WeakValueDictionary
 
-from quire.client.metrics import ClientCounters
+from quire.client.observability.metrics import ClientCounters
 from quire.codec.wire.v2 import Buffer
 from quire.core.append.coalesced_adds import Sheaf
 from quire.net.link import Link

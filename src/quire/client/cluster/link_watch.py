@@ -28,8 +28,8 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from quire._runtime.tasks import TaskSet
-from quire.client.logs import log_event
-from quire.client.metrics import ClientCounters
+from quire.client.observability.logs import log_event
+from quire.client.observability.metrics import ClientCounters
 from quire.config import ClientConfig
 from quire.errors import QuireError
 from quire.net.link import Link

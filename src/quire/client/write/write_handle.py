@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import Self, TypedDict, Unpack
 
 from quire._runtime.tasks import TaskSet
-from quire.client.add_session import AddSession
-from quire.client.deferred_session import DeferredSession
-from quire.client.explicit_lac import ExplicitLac
-from quire.client.pool import BookiePool
-from quire.client.tracing import note
+from quire.client.cluster.pool import BookiePool
+from quire.client.observability.tracing import note
+from quire.client.write.add_session import AddSession
+from quire.client.write.deferred_session import DeferredSession
+from quire.client.write.explicit_lac import ExplicitLac
 from quire.codec.entry.digest import DigestType, master_key
 from quire.codec.entry.entry import EntryCodec
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Unpack
 
 from quire._runtime.units import counted
-from quire.client.write_handle import HowToWrite, WriteHandle, payload_bytes
+from quire.client.write.write_handle import HowToWrite, WriteHandle, payload_bytes
 from quire.codec.entry.entry import MAX_ENTRY_ID
 from quire.codec.wire.v2 import Buffer
 from quire.errors import LedgerClosedError, QuireError, UsageError

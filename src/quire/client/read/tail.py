@@ -23,7 +23,7 @@ the ledger interrupts a poll.
 What is delivered rests on verified LACs only (`LedgerReader.tail` says why). A LAC of one bookie is
 enough: it names an entry that an ack quorum had (invariant I3).
 
-Who delivers, and to how many, is the matter of `quire.client.follow`.
+Who delivers, and to how many, is the matter of `quire.client.read.follow`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from quire.client.last_confirmed import read_last_confirmed, verified_lac
-from quire.client.ledger_view import LedgerView
-from quire.client.pool import BookiePool
-from quire.client.quarantine import misbehaviour_of
-from quire.client.read_engine import MAX_WINDOW_ENTRIES, ReadEngine
+from quire.client.cluster.pool import BookiePool
+from quire.client.cluster.quarantine import misbehaviour_of
+from quire.client.read.engine import MAX_WINDOW_ENTRIES, ReadEngine
+from quire.client.read.last_confirmed import read_last_confirmed, verified_lac
+from quire.client.read.ledger_view import LedgerView
 from quire.codec.entry.entry import BadEntryError, EntryCodec, EntryRun
 from quire.codec.metadata.ledger_metadata import NO_ENTRY, LedgerMetadata, LedgerState
 from quire.codec.wire.v2 import Flag

@@ -10,13 +10,13 @@ from typing import TypeVar
 
 from quire._runtime.tasks import TaskSet
 from quire._runtime.units import host_port
-from quire.client.add_timeouts import AddTimeouts
-from quire.client.link_watch import Links, LinkWatch
-from quire.client.metrics import ClientCounters
-from quire.client.placement import Placement
-from quire.client.quarantine import BookieHealth
-from quire.client.tracing import Tracing
-from quire.client.turns import Turns
+from quire.client.cluster.link_watch import Links, LinkWatch
+from quire.client.cluster.placement import Placement
+from quire.client.cluster.quarantine import BookieHealth
+from quire.client.observability.metrics import ClientCounters
+from quire.client.observability.tracing import Tracing
+from quire.client.write.add_timeouts import AddTimeouts
+from quire.client.write.flush import Turns
 from quire.config import ClientConfig
 from quire.core.placement import Standing, Wanted, read_order
 from quire.errors import (

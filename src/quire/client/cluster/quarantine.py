@@ -11,7 +11,7 @@ A replica that lacks an entry is not always at fault. An entry of a closed ledge
 quorum of its write set, not on all of it (rule 40), so a member that was away when it was written
 truthfully denies it. Only if ack quorum and write quorum are equal has every member acknowledged
 the entry; then the denial is misbehaviour. Either way the bookie is asked again first
-(`quire.client.absences`), because a replica that merely lags is not missing.
+(`quire.client.cluster.absences`), because a replica that merely lags is not missing.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from quire._runtime.tasks import TaskSet
-from quire.client.absences import CHECKS, Absences, AskAgain
-from quire.client.logs import Field, log_event
+from quire.client.cluster.absences import CHECKS, Absences, AskAgain
+from quire.client.observability.logs import Field, log_event
 from quire.codec.entry.entry import BadEntryError, WrongEntryError
 from quire.config import ClientConfig
 from quire.errors import QuireError

@@ -1,0 +1,4 @@
+"""What a client knows of the bookies: connections, health, locations and placement.
+
+Start with `pool`.
+"""

@@ -1,0 +1,1 @@
+"""Datasets: named sets of ledgers that are published in one compare-and-swap."""

@@ -1,0 +1,1 @@
+"""What a client reports about itself: log events, metrics and spans."""
