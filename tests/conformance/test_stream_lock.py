@@ -14,7 +14,7 @@ from quire.codec.distributedlog.lock import LockMember
 from quire.errors import StreamLockedError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Tree
-from quire.streams.lock import StreamLock
+from quire.streams.write.lock import StreamLock
 from tests.conformance.conftest import PATIENCE_S, Backend
 from tests.conformance.test_tree import lose_session
 from tests.support.waiting import until

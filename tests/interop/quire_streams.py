@@ -11,11 +11,11 @@ import quire
 from quire.client.background import call
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.streams import writer as writers
-from quire.streams.namespace import Namespace
-from quire.streams.positions import EARLIEST, AtTxid, Start
-from quire.streams.reader import StreamReader
-from quire.streams.records import Record, RecordBatch
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.read.positions import EARLIEST, AtTxid, Start
+from quire.streams.read.reader import StreamReader
+from quire.streams.read.records import Record, RecordBatch
+from quire.streams.write import writer as writers
 from tests.interop.sides import CALL_LIMIT_S
 from tests.interop.stream_sides import Got, Sent, StreamError
 

@@ -36,7 +36,7 @@ from quire.codec.distributedlog.record import (
     encode_records,
 )
 from quire.codec.distributedlog.segment import StreamSegment
-from quire.streams.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace
 from quire.testing._process import with_parent
 from tests.interop.apache_streams import result as java_result
 from tests.interop.quire_streams import QuireStreams, run

@@ -143,7 +143,7 @@ if __name__ == "__main__":
     import quire.admin.configuration
     import quire.client.client
     import quire.metadata.sqlite.store
-    import quire.streams.namespace  # noqa: F401
+    import quire.streams.namespace.namespace  # noqa: F401
     from quire.admin.main import main
 
     gc.freeze()  # else each command copies what its collector touches

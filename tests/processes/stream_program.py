@@ -14,7 +14,7 @@ import sys
 
 import quire
 from quire.errors import QuireError
-from quire.streams.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace
 
 PRODUCER = "numbers"
 

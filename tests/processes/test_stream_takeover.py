@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 import quire
-from quire.streams.namespace import Namespace
+from quire.streams.namespace.namespace import Namespace
 from quire.testing.cluster import LocalCluster
 
 from . import stream_program

@@ -16,11 +16,11 @@ import pytest
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError, StreamFencedError
 from quire.streams import DLSN, Record
-from quire.streams.mirror import Mirror
-from quire.streams.mirror_copy import Piece, copy_ledger
-from quire.streams.mirror_left import Leftovers
-from quire.streams.namespace import Namespace
-from quire.streams.orphans import find_orphans
+from quire.streams.mirror.copy import Piece, copy_ledger
+from quire.streams.mirror.left import Leftovers
+from quire.streams.mirror.mirror import Mirror
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.ownership.orphans import find_orphans
 from quire.testing.simulation.world import World
 from tests.sim.test_cluster import BOOKIES
 

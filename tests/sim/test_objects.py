@@ -8,7 +8,7 @@ import random
 import pytest
 
 from quire.errors import NoSuchLedgerError, NoSuchObjectError, ObjectExistsError, QuireError
-from quire.streams.objects import Objects
+from quire.streams.objects.objects import Objects
 from quire.testing.simulation.world import World
 from tests.sim.test_cluster import BOOKIES, SEEDS
 

@@ -21,8 +21,8 @@ from quire.spark.stream_sink import Committer
 from quire.spark.stream_write_options import StreamWriteOptions
 from quire.spark.stream_writer import StreamBatchWriter, StreamQueryWriter, query_and_batch
 from quire.spark.writer import QuireWriter, task
-from quire.streams import publishing
-from quire.streams.publishing import Batch
+from quire.streams.publish import publishing
+from quire.streams.publish.publishing import Batch
 
 
 class FaultyWriter(QuireWriter):

@@ -16,8 +16,8 @@ from typing import Any
 from quire.spark import local_session
 from quire.spark.jobs import ClusterOptions
 from quire.spark.jobs.replicate import replicate
-from quire.streams import mirror
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.mirror import mirror
+from quire.streams.namespace.stream_metadata import StreamMetadata
 
 STEPS: dict[str, tuple[Any, str]] = {
     "publish": (StreamMetadata, "publish"),

@@ -31,9 +31,9 @@ from quire.spark.jobs.history import LiveTail, _planned, history_facts
 from quire.spark.jobs.parquet_files import read_file
 from quire.spark.jobs.parquet_manifest import DATA, History
 from quire.streams import DLSN
-from quire.streams.arrow import COLUMNS
 from quire.streams.blocking import Namespace
-from quire.streams.positions import parse_start
+from quire.streams.read.arrow import COLUMNS
+from quire.streams.read.positions import parse_start
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

@@ -46,7 +46,7 @@ from quire.spark.jobs.parquet_manifest import DATA, MANIFESTS, Claim, History, M
 from quire.spark.jobs.parquet_store import Store
 from quire.streams import DLSN, StreamSegment
 from quire.streams.blocking import Namespace
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

@@ -25,7 +25,7 @@ from quire.spark.stream_plan import Piece, StreamPartition, lay_out, partitions
 from quire.spark.stream_query import shares
 from quire.spark.stream_reader import StreamBounds, StreamTasks, narrowed, spark_schema
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, StreamSegment
-from quire.streams.arrow import COLUMNS, Origin
+from quire.streams.read.arrow import COLUMNS, Origin
 
 URI = "sqlite:////nowhere.db"
 

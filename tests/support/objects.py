@@ -12,7 +12,7 @@ from quire._runtime.clock import SystemClock
 from quire.client import Client
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.store import Hook, MemoryStore
-from quire.streams.objects import Objects
+from quire.streams.objects.objects import Objects
 from tests.support.bookie import running_bookie
 
 BOOKIES = 3

@@ -48,8 +48,8 @@ from quire.metadata.ledgers.unreadable import Unread
 from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Delete, Put
 from quire.storage.disk import RealDisk
-from quire.streams.objects import Objects
-from quire.streams.orphans import delete_orphans
+from quire.streams.objects.objects import Objects
+from quire.streams.ownership.orphans import delete_orphans
 from tests.support.bookie import SMALL, free_port, memory_metadata, running_bookie
 from tests.support.storage import StoreOnDisk, sim_disk
 from tests.support.waiting import until

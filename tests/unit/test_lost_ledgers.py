@@ -16,10 +16,10 @@ from quire.http.cluster_view import ClusterView, cluster_metrics
 from quire.http.stream_facts import stream_facts
 from quire.metadata.tree import Put
 from quire.streams import DLSN, Namespace
-from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
-from quire.streams.object_format import head_key
-from quire.streams.objects import Objects
-from quire.streams.orphans import look_for_orphans
+from quire.streams.objects.format import head_key
+from quire.streams.objects.objects import Objects
+from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
+from quire.streams.ownership.orphans import look_for_orphans
 from tests.support.objects import Bench, object_bench
 
 NAMESPACE = "/streams"

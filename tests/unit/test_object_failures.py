@@ -26,8 +26,8 @@ from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.update import update_ledger
 from quire.metadata.memory.cluster import MemoryCluster
 from quire.metadata.memory.store import MemoryStore
-from quire.streams.object_format import BUCKET_KEY, NAME_KEY, head_key
-from quire.streams.objects import Objects
+from quire.streams.objects.format import BUCKET_KEY, NAME_KEY, head_key
+from quire.streams.objects.objects import Objects
 from tests.support.objects import Bench, LateClock, content, names, object_bench, some_bytes
 
 

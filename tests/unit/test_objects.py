@@ -19,8 +19,8 @@ from quire.errors import (
     ObjectExistsError,
     UsageError,
 )
-from quire.streams import object_format
-from quire.streams.object_format import (
+from quire.streams.objects import format as object_format
+from quire.streams.objects.format import (
     BUCKET_KEY,
     METADATA_BYTES_MAX,
     NAME_BYTES_MAX,
@@ -30,8 +30,8 @@ from quire.streams.object_format import (
     encode_head,
     head_key,
 )
-from quire.streams.object_source import chunks_of
-from quire.streams.objects import PAGE_OBJECTS, Objects
+from quire.streams.objects.objects import PAGE_OBJECTS, Objects
+from quire.streams.objects.source import chunks_of
 from tests.support.objects import Bench, content, names, object_bench, some_bytes
 
 

@@ -16,10 +16,10 @@ from quire.errors import LedgerOwnedError, NoSuchLedgerError
 from quire.http.answers import error_body, status_of
 from quire.metadata.tree import Create, Put
 from quire.streams import Namespace
-from quire.streams.object_format import head_key
-from quire.streams.objects import Objects
-from quire.streams.owners import find_claims, refuse_owned
-from quire.streams.state_machine import BUCKET
+from quire.streams.objects.format import head_key
+from quire.streams.objects.objects import Objects
+from quire.streams.ownership.owners import find_claims, refuse_owned
+from quire.streams.statemachine.state_machine import BUCKET
 from tests.support.objects import Bench, object_bench
 from tests.support.waiting import until
 

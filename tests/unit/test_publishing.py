@@ -16,8 +16,8 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
-from quire.streams.producers import read_marks
-from quire.streams.publishing import (
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.publish.publishing import (
     Batch,
     BatchKey,
     Built,
@@ -29,7 +29,7 @@ from quire.streams.publishing import (
     sweep_job,
     take,
 )
-from quire.streams.settings import StreamSettings
+from quire.streams.write.producers import read_marks
 from tests.unit.test_streams import Bench, run
 
 KEY = BatchKey("job", "query-1", 0)
@@ -87,7 +87,7 @@ def test_a_batch_is_seen_as_a_whole_and_once() -> None:
 
 
 def test_large_ledgers_are_segments_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quire.streams import publishing
+    from quire.streams.publish import publishing
 
     monkeypatch.setattr(publishing, "MERGE_BYTES", 100)
 
@@ -219,7 +219,7 @@ def test_the_same_batch_by_another_driver_is_not_taken_for_ones_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It has the same numbers, and was published between the last look and the transaction."""
-    from quire.streams import publishing
+    from quire.streams.publish import publishing
 
     commit = publishing._commit
 
@@ -310,7 +310,7 @@ def test_a_query_that_is_not_known_before_it_publishes() -> None:
 
 
 def test_jobs_publish_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quire.streams import published as nodes
+    from quire.streams.publish import published as nodes
 
     monkeypatch.setattr(nodes, "JOBS_MAX", 3)
 
@@ -454,7 +454,7 @@ def test_a_batch_that_does_not_fit() -> None:
 def test_no_batch_has_more_segments_than_a_transaction_takes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from quire.streams import publishing
+    from quire.streams.publish import publishing
 
     monkeypatch.setattr(publishing, "MERGE_BYTES", 100)
     monkeypatch.setattr(publishing, "SEGMENTS_MAX", 3)

@@ -60,9 +60,9 @@ LOOK_FIRST = {
     "admin/bookie_cookie_write.py:_check_instance": "the right store is named, or restored",
     "errors.py:DiskFullError": "what takes the space is looked at",
     "metadata/zookeeper/values.py:Values._remove_remedy": "whose the node is, is looked at",
-    "streams/mirror.py:Mirror._fenced": "the other writer is ended",
-    "streams/mirror_check.py:REMEDY": "another namespace is used",
-    "streams/namespace.py:Namespace.create_stream": "the limit is raised",
+    "streams/mirror/mirror.py:Mirror._fenced": "the other writer is ended",
+    "streams/mirror/check.py:REMEDY": "another namespace is used",
+    "streams/namespace/namespace.py:Namespace.create_stream": "the limit is raised",
 }
 """The others: by the way out that comes first."""
 

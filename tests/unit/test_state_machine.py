@@ -9,8 +9,8 @@ import pytest
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import StreamDamagedError, StreamFencedError, UsageError
 from quire.statemachine import Dictionary, DurableDict, follow, lead
-from quire.streams.objects import Objects
-from quire.streams.state_machine import BUCKET
+from quire.streams.objects.objects import Objects
+from quire.streams.statemachine.state_machine import BUCKET
 from tests.unit.test_streams import Bench, run
 
 

@@ -17,11 +17,12 @@ from quire.client import blocking
 from quire.client.background import call
 from quire.errors import StreamClosedError, StreamFencedError, StreamGapError, UsageError
 from quire.metadata import open_metadata
-from quire.streams import DLSN, LATEST, AtSequence, Gap, RecordBatch, subscriptions
+from quire.streams import DLSN, LATEST, AtSequence, Gap, RecordBatch
 from quire.streams import blocking as twin
-from quire.streams import namespace as asynchronous
-from quire.streams import reader as reading
-from quire.streams import writer as writing
+from quire.streams.namespace import namespace as asynchronous
+from quire.streams.read import reader as reading
+from quire.streams.read import subscriptions
+from quire.streams.write import writer as writing
 from tests.support.bookie import running_bookie
 
 BOOKIES = 3

@@ -11,12 +11,12 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import LedgerFencedError, MetadataError
 from quire.metadata.tree import Put
-from quire.streams import orphans
-from quire.streams.facts import before_end, records_from, segment_facts
-from quire.streams.namespace import Namespace
-from quire.streams.orphans import delete_orphans, find_orphans, look_for_orphans
-from quire.streams.segments import APPLICATION
-from quire.streams.walk import namespaces
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.walk import namespaces
+from quire.streams.ownership import orphans
+from quire.streams.ownership.orphans import delete_orphans, find_orphans, look_for_orphans
+from quire.streams.read.facts import before_end, records_from, segment_facts
+from quire.streams.write.segments import APPLICATION
 from tests.unit.test_streams import Bench, run
 
 COUNT = 25

@@ -10,10 +10,10 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.limits import MAX_POSITION
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
 from quire.errors import StreamGapError
-from quire.streams.facts import segment_facts
-from quire.streams.positions import LATEST, AtSequence, AtTxid
-from quire.streams.records import Gap
-from quire.streams.writer import StreamWriter
+from quire.streams.read.facts import segment_facts
+from quire.streams.read.positions import LATEST, AtSequence, AtTxid
+from quire.streams.read.records import Gap
+from quire.streams.write.writer import StreamWriter
 from tests.unit.test_streams import Bench, run
 
 LOST = "records from 2:0:0 to before 3:0:0 are lost"

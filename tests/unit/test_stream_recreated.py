@@ -8,9 +8,9 @@ import pytest
 
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.errors import NoSuchStreamError
-from quire.streams.positions import EARLIEST
-from quire.streams.segment_list import SegmentList
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.positions import EARLIEST
+from quire.streams.read.segment_list import SegmentList
 from tests.unit.test_streams import Bench, run
 
 REPLACED = "stream s was deleted or renamed, and another stream has its name now"

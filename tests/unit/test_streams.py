@@ -25,11 +25,11 @@ from quire.errors import (
     TxidOrderError,
     UsageError,
 )
-from quire.streams.namespace import Namespace
-from quire.streams.positions import LATEST, AtSequence, AtTime, AtTxid
-from quire.streams.reader import StreamReader
-from quire.streams.records import Gap, Record
-from quire.streams.writer import StreamWriter
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.read.positions import LATEST, AtSequence, AtTime, AtTxid
+from quire.streams.read.reader import StreamReader
+from quire.streams.read.records import Gap, Record
+from quire.streams.write.writer import StreamWriter
 from quire.testing.simulation.world import World
 
 SEED = 7
@@ -596,7 +596,8 @@ def test_a_token_may_come_before_the_first_record() -> None:
 
 
 def test_memory_of_many_writers_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    from quire.streams import namespace, pump
+    from quire.streams.namespace import namespace
+    from quire.streams.write import pump
 
     monkeypatch.setattr(namespace, "ALL_BUFFERED_BYTES_MAX", 20_000)
     monkeypatch.setattr(pump, "BUFFERED_BYTES_MAX", 5_000)

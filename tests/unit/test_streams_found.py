@@ -22,14 +22,14 @@ from quire.errors import (
 )
 from quire.metadata.tree import Create, Delete, Operation, Put
 from quire.statemachine import Dictionary, DurableDict, follow
-from quire.streams import namespace
-from quire.streams.namespace import Namespace
-from quire.streams.records import Gap
-from quire.streams.segments import Segments
-from quire.streams.state_machine import BUCKET, Objects
-from quire.streams.stream_metadata import StreamMetadata
-from quire.streams.takeover import take_over
-from quire.streams.truncation import free, remove, truncate
+from quire.streams.namespace import namespace
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.truncation import free, remove, truncate
+from quire.streams.read.records import Gap
+from quire.streams.statemachine.state_machine import BUCKET, Objects
+from quire.streams.write.segments import Segments
+from quire.streams.write.takeover import take_over
 from tests.unit.test_streams import Bench, run
 
 SMALL = {"roll_bytes": 300, "entry_bytes": 1_024}

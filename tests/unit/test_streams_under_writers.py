@@ -11,7 +11,7 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import NoSuchStreamError, QuireError, StreamFencedError, StreamLockedError
 from quire.metadata.tree import Create, Delete
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.namespace.stream_metadata import StreamMetadata
 from tests.unit.test_streams import Bench, run
 
 

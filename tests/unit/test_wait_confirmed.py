@@ -10,8 +10,8 @@ import pytest
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, UsageError
 from quire.streams import Namespace, StreamSegment
-from quire.streams.segment_list import SegmentList
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.segment_list import SegmentList
 from quire.testing.simulation.world import World
 
 SEED = 11

@@ -16,10 +16,10 @@ from contextlib import aclosing, asynccontextmanager
 from quire.admin.bench_core import Load, Result, Shape
 from quire.client import Client
 from quire.errors import StreamError
-from quire.streams.namespace import Namespace
-from quire.streams.positions import LATEST
-from quire.streams.records import RecordBatch
-from quire.streams.writer import StreamWriter
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.read.positions import LATEST
+from quire.streams.read.records import RecordBatch
+from quire.streams.write.writer import StreamWriter
 
 PATH = "/quire-bench"
 PIECE_RECORDS = 1_000

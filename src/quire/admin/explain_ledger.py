@@ -47,7 +47,7 @@ def explain(uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
 async def _explain(uri: str, ledger_id: int, deep: bool, password: bytes) -> Explained:
     from quire.errors import NoSuchLedgerError
     from quire.replication.explain import explain_ledger
-    from quire.streams.owners import missed
+    from quire.streams.ownership.owners import missed
 
     async with explaining(uri) as client:
         try:

@@ -67,7 +67,7 @@ async def _delete(uri: str, ledger_ids: list[int], ask: bool, force: bool, dry_r
 async def check_owners(client: Client, ledger_ids: Sequence[int], *, force: bool) -> None:
     """Raise LedgerOwnedError if one of these ledgers has an owner. With `force`, print the owners
     instead."""
-    from quire.streams.owners import find_claims, refuse_owned
+    from quire.streams.ownership.owners import find_claims, refuse_owned
 
     if force:
         for ledger_id, claims in (await find_claims(client, ledger_ids, scan=False)).items():

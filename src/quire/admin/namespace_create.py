@@ -19,7 +19,7 @@ def create(uri: str, path: str, values: Values) -> None:
     Where there is one already the settings are added to its own. On ZooKeeper it is bound to the
     cluster, so that DistributedLog's tools find it.
     """
-    from quire.streams.namespace import check_new_path
+    from quire.streams.namespace.namespace import check_new_path
 
     check_new_path(path, uri)
     run_async(_create(uri, path, values))

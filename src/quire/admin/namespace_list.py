@@ -25,7 +25,7 @@ def list_namespaces(uri: str, as_json: bool) -> None:
 
 async def _namespaces(uri: str) -> list[str]:
     import quire
-    from quire.streams.walk import namespaces
+    from quire.streams.namespace.walk import namespaces
 
     async with quire.connect(uri) as client:
         return await namespaces(client)

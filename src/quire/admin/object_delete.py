@@ -29,7 +29,7 @@ def delete(uri: str, bucket: str, name: str, yes: bool, dry_run: bool) -> int:
 
 async def _delete(uri: str, bucket: str, name: str, ask: bool, dry_run: bool) -> int:
     import quire
-    from quire.streams.objects import Objects
+    from quire.streams.objects.objects import Objects
 
     async with quire.connect(uri) as client:
         objects = Objects(client, bucket)

@@ -82,7 +82,7 @@ def _check_output(path: str) -> None:
 async def _get(
     uri: str, bucket: str, name: str, output: str, first_byte: int, size: int | None
 ) -> None:
-    from quire.streams.objects import Objects
+    from quire.streams.objects.objects import Objects
 
     async with (
         connect(uri) as client,

@@ -25,7 +25,7 @@ def list_objects(uri: str, bucket: str, prefix: str, after: str, as_json: bool) 
 
 async def _list(uri: str, bucket: str, prefix: str, after: str, as_json: bool) -> None:
     import quire
-    from quire.streams.objects import Objects
+    from quire.streams.objects.objects import Objects
 
     async with (
         quire.connect(uri) as client,

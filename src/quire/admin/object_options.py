@@ -11,7 +11,7 @@ from quire.admin.options import Command
 from quire.admin.output import time_text
 
 if TYPE_CHECKING:
-    from quire.streams.objects import ObjectInfo
+    from quire.streams.objects.objects import ObjectInfo
 
 DEFAULT_BUCKET = "default"
 
@@ -21,7 +21,7 @@ def checked(kind: str) -> Callable[[click.Context, click.Parameter, str | None],
 
     def check(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
         from quire.errors import UsageError
-        from quire.streams import object_format
+        from quire.streams.objects import format as object_format
 
         if value is None:
             return None

@@ -27,7 +27,7 @@ from quire.admin.tls import connect, tls_options
 
 if TYPE_CHECKING:
     from quire.admin.lines import InputSource
-    from quire.streams.objects import ObjectInfo
+    from quire.streams.objects.objects import ObjectInfo
 
 STANDARD_INPUT = "-"
 CHUNK_BYTES = 256 * 1024
@@ -101,7 +101,7 @@ def put(uri: str, path: str, name: str | None, bucket: str, as_json: bool, **how
 def _check(name: str, bucket: str, metadata: dict[str, str]) -> None:
     """Raise UsageError for names and metadata that would otherwise be refused only after the whole
     object is stored."""
-    from quire.streams.object_format import check_metadata, check_name
+    from quire.streams.objects.format import check_metadata, check_name
 
     check_name(name)
     check_metadata(name, metadata)
@@ -115,7 +115,7 @@ def _opened(path: str) -> BinaryIO:
 
 async def _put(uri: str, bucket: str, name: str, file: BinaryIO, how: dict[str, Any]) -> ObjectInfo:
     from quire.admin.lines import InputSource, Whole
-    from quire.streams.objects import Objects
+    from quire.streams.objects.objects import Objects
 
     found = os.fstat(file.fileno())
     total = found.st_size if stat.S_ISREG(found.st_mode) else None

@@ -11,7 +11,7 @@ from quire.admin.options import json_option, metadata_option, run_async
 from quire.admin.output import print_json
 
 if TYPE_CHECKING:
-    from quire.streams.objects import ObjectInfo
+    from quire.streams.objects.objects import ObjectInfo
 
 
 @click.command()
@@ -38,7 +38,7 @@ async def _info(uri: str, bucket: str, name: str) -> tuple[ObjectInfo, bool]:
     """Return the object's description, and whether its ledger is gone."""
     import quire
     from quire.errors import NoSuchLedgerError
-    from quire.streams.objects import Objects
+    from quire.streams.objects.objects import Objects
 
     async with quire.connect(uri) as client:
         objects = Objects(client, bucket)

@@ -12,7 +12,7 @@ from quire.admin.pipeline import Job, job_options
 from quire.admin.stream_options import PLACES, name_argument, namespace_option, place_option
 
 if TYPE_CHECKING:
-    from quire.streams.positions import Start
+    from quire.streams.read.positions import Start
 
 
 @click.command()

@@ -29,13 +29,13 @@ def _token(text: str) -> str:
 
 
 def _job_name(text: str) -> str:
-    from quire.streams.published import check_key_name
+    from quire.streams.publish.published import check_key_name
 
     return check_key_name(text, "a job")
 
 
 def _writer_name(text: str) -> str:
-    from quire.streams.published import check_key_name
+    from quire.streams.publish.published import check_key_name
 
     return check_key_name(text, "a writer")
 

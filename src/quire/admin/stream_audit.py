@@ -51,7 +51,7 @@ def audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) 
 
 
 async def _audit(uri: str, delete: bool, older_than_s: int, first: int, as_json: bool) -> int:
-    from quire.streams.orphans import delete_orphans, look_for_orphans
+    from quire.streams.ownership.orphans import delete_orphans, look_for_orphans
 
     async with connect(uri) as client:
         found = await look_for_orphans(client, older_than_s, first=first)

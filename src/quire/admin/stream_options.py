@@ -14,7 +14,7 @@ from quire.admin.tls import connect
 
 if TYPE_CHECKING:
     from quire.streams import Namespace
-    from quire.streams.positions import Start
+    from quire.streams.read.positions import Start
 
 DEFAULT_NAMESPACE = "/streams"
 NAMESPACE_VARIABLE = "QUIRE_NAMESPACE"
@@ -31,7 +31,7 @@ def path_callback(
 ) -> str | None:
     """Check the path of a namespace."""
     from quire.errors import UsageError
-    from quire.streams.namespace import namespace_path
+    from quire.streams.namespace.namespace import namespace_path
 
     try:
         return None if value is None else namespace_path(value)
@@ -111,7 +111,7 @@ def _values(
     context: click.Context, parameter: click.Parameter, texts: tuple[str, ...]
 ) -> dict[str, Any]:
     from quire.errors import UsageError
-    from quire.streams.settings import parse_value
+    from quire.streams.namespace.settings import parse_value
 
     values: dict[str, Any] = {}
     for text in texts:
@@ -139,7 +139,7 @@ def set_option(command: Command) -> Command:
 
 
 def _check_setting(name: str) -> None:
-    from quire.streams.settings import DEFAULTS, check_values
+    from quire.streams.namespace.settings import DEFAULTS, check_values
 
     check_values({name: getattr(DEFAULTS, name, None)})
 
@@ -194,7 +194,7 @@ def columns(rows: list[tuple[str, ...]]) -> list[str]:
 
 def place(text: str) -> Start:
     """What a user means by it. UsageError."""
-    from quire.streams.positions import parse_start
+    from quire.streams.read.positions import parse_start
 
     return parse_start(text)
 

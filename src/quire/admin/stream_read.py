@@ -32,7 +32,7 @@ from quire.admin.tls import tls_options
 
 if TYPE_CHECKING:
     from quire.streams import DLSN, Gap, Namespace, RecordBatch, StreamReader, Subscription
-    from quire.streams.positions import Start
+    from quire.streams.read.positions import Start
 
 COMMIT_INTERVAL_S = 1.0
 """Between two stores of a subscription's position, at least: what was printed within that time may
@@ -56,7 +56,7 @@ class Wanted:
 
 
 def _subscription(text: str) -> str:
-    from quire.streams.subscriptions import check_subscription_name
+    from quire.streams.read.subscriptions import check_subscription_name
 
     return check_subscription_name(text)
 
@@ -211,7 +211,7 @@ async def _tail(uri: str, path: str, name: str, password: bytes, count: int, wan
 
 async def _from_end(opened: Namespace, name: str, count: int, password: bytes) -> Start:
     from quire.streams import EARLIEST, LATEST
-    from quire.streams.facts import before_end, segment_facts
+    from quire.streams.read.facts import before_end, segment_facts
 
     if not count:
         return LATEST

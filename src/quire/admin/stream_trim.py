@@ -21,7 +21,7 @@ from quire.admin.tls import tls_options
 
 if TYPE_CHECKING:
     from quire.codec.distributedlog.segment import StreamSegment
-    from quire.streams.positions import Start
+    from quire.streams.read.positions import Start
 
 
 @click.command()

@@ -22,7 +22,7 @@ from quire.replication.locks import ReplicationLocks
 from quire.replication.marks import Marks
 from quire.replication.move import recover_bookie
 from quire.replication.status import marked_ledgers
-from quire.streams.owners import refuse_owned
+from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]
 """The client that all routes share, connected when it is first asked for."""

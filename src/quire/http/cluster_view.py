@@ -23,7 +23,7 @@ from quire.metadata.interface import MetadataStore
 from quire.replication.at_risk import AtRisk
 from quire.replication.running import RunningJob, running_jobs
 from quire.replication.status import overview
-from quire.streams.lost_ledgers import LostLedgers
+from quire.streams.ownership.lost_ledgers import LostLedgers
 
 STATES = ("writable", "read-only", "gone")
 OWNER_KINDS = ("stream", "object", "state machine", "dataset")

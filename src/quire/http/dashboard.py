@@ -18,7 +18,7 @@ from quire.replication.marks import Marks
 from quire.replication.pauses import Pauses
 from quire.replication.running import running_jobs
 from quire.replication.status import why_not
-from quire.streams.walk import namespaces
+from quire.streams.namespace.walk import namespaces
 
 PREFIX = "/api/v1/quire"
 ANSWER_TIMEOUT_S = 5.0

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from quire.client import Client
 from quire.errors import MetadataError
 from quire.http.background import LOOK_WAIT_S, Background
-from quire.streams.lost_ledgers import LostLedgers, lost_ledgers
+from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 
 LOOK_INTERVAL_S = 60.0
 """Seconds between two searches of the records of all streams, objects and datasets."""

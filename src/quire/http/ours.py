@@ -25,8 +25,8 @@ from quire.replication.rebalance import RebalanceOptions, rebalance
 from quire.replication.running import running_jobs
 from quire.replication.status import why_not
 from quire.streams import Namespace
-from quire.streams.namespace import namespace_path
-from quire.streams.owners import missed
+from quire.streams.namespace.namespace import namespace_path
+from quire.streams.ownership.owners import missed
 
 PREFIX = "/api/v1/quire"
 PAGE = 100

@@ -10,14 +10,14 @@ from quire.codec.distributedlog.limits import MAX_TXID
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import StreamDamagedError
 from quire.http.shapes import time_text
-from quire.streams.facts import SegmentFacts, records_from, segment_facts
-from quire.streams.named_ledgers import segment_words
-from quire.streams.positions import oldest_position
+from quire.streams.ownership.named_ledgers import segment_words
+from quire.streams.read.facts import SegmentFacts, records_from, segment_facts
+from quire.streams.read.positions import oldest_position
 
 if TYPE_CHECKING:
     from quire.codec.distributedlog.dlsn import DLSN
     from quire.streams import Namespace
-    from quire.streams.settings import StreamSettings
+    from quire.streams.namespace.settings import StreamSettings
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from quire.client.datasets.format import check_dataset_name, check_transaction_k
 from quire.client.read.arrow import COLUMNS
 from quire.config import TlsClientConfig
 from quire.errors import UsageError
-from quire.streams.names import check_stream_name
+from quire.streams.namespace.names import check_stream_name
 
 T = TypeVar("T")
 D = TypeVar("D")

@@ -15,7 +15,7 @@ from quire.client import Client
 from quire.client.background import call
 from quire.client.blocking_datasets import BlockingDatasets
 from quire.errors import UsageError
-from quire.streams.orphans import delete_orphans, find_orphans
+from quire.streams.ownership.orphans import delete_orphans, find_orphans
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -190,7 +190,7 @@ def sweep_orphans(
 
     Such ledgers are left by tasks and drivers that were killed. The limit must be longer than the
     longest job: the ledgers of one that still runs are unpublished too, and it would fail. See
-    `quire.client.datasets.datasets.Datasets.sweep_orphans` and `quire.streams.orphans`.
+    `quire.client.datasets.datasets.Datasets.sweep_orphans` and `quire.streams.ownership.orphans`.
     """
     if dataset is not None and stream is not None:
         raise UsageError("a ledger is of a dataset or of a stream: name one of them")

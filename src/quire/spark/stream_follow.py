@@ -11,7 +11,7 @@ from quire._runtime.tasks import TaskSet
 from quire.client import LedgerReader
 from quire.errors import QuireError
 from quire.streams import Namespace, StreamSegment
-from quire.streams.segment_list import SegmentList
+from quire.streams.read.segment_list import SegmentList
 
 RETRY_DELAY_S = 0.2
 """After an error; it doubles."""

@@ -25,10 +25,10 @@ from quire.spark.options import (
     parse_stream,
 )
 from quire.streams import EARLIEST
-from quire.streams.arrow import COLUMNS
-from quire.streams.names import check_subscription_name
-from quire.streams.namespace import namespace_path
-from quire.streams.positions import PLACES, Start, parse_start
+from quire.streams.namespace.names import check_subscription_name
+from quire.streams.namespace.namespace import namespace_path
+from quire.streams.read.arrow import COLUMNS
+from quire.streams.read.positions import PLACES, Start, parse_start
 
 DEFAULT_NAMESPACE = "/streams"
 ENV_NAMESPACE = "QUIRE_NAMESPACE"

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import InputPartition
 
 from quire.spark.plan import Extent, Range, plan
 from quire.streams import DLSN, Gap, StreamSegment, Truncation
-from quire.streams.arrow import Origin
+from quire.streams.read.arrow import Origin
 
 COUNT_BYTES = 1
 """What a record weighs that is made from metadata."""

@@ -44,9 +44,9 @@ from quire.spark.stream_plan import Piece, StreamPartition, partitions
 from quire.spark.stream_query import stream_names
 from quire.spark.stream_view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
-from quire.streams.arrow import COLUMNS, NULLABLE, RecordColumns
-from quire.streams.arrow import schema as arrow_schema
-from quire.streams.positions import Start
+from quire.streams.read.arrow import COLUMNS, NULLABLE, RecordColumns
+from quire.streams.read.arrow import schema as arrow_schema
+from quire.streams.read.positions import Start
 
 BATCH_ROWS = 16_384
 BATCH_BYTES = 1024 * 1024

@@ -1,7 +1,7 @@
 """Writing streams from Spark: what the driver plans, what a task writes, what the driver publishes.
 
 Each task fills one ledger for each stream that it has rows for; the driver publishes them as
-segments, once for each key (`quire.streams.publishing`). The plan is made on the driver before the
+segments, once for each key (`quire.streams.publish.publishing`). The plan is made on the driver before the
 tasks: it takes the right to write, so that nobody else appends between, and goes with the tasks'
 messages to the commit, which runs in another process.
 """
@@ -27,10 +27,11 @@ from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, Usage
 from quire.spark import worker
 from quire.spark.stream_write_options import StreamWriteOptions
 from quire.spark.writer import payloads, task, value_column
-from quire.streams import Namespace, StreamPaths, publishing, stream_name
-from quire.streams.publishing import Batch, Built, SegmentBuilder
-from quire.streams.settings import StreamSettings
-from quire.streams.stream_metadata import StreamMetadata
+from quire.streams import Namespace, StreamPaths, stream_name
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.publish import publishing
+from quire.streams.publish.publishing import Batch, Built, SegmentBuilder
 
 STREAMS_MAX = 100
 """That one job writes: each task may have a ledger open for each of them."""

@@ -16,9 +16,15 @@ from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
 from quire.spark.stream_offsets import Reached
 from quire.spark.stream_plan import Piece, Stretch, counted, lay_out, piece_of
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
-from quire.streams.arrow import TIME_MAX_MS, Origin
-from quire.streams.positions import Start, creation_time_ms, find, oldest_position, search_segment
-from quire.streams.records import decode
+from quire.streams.read.arrow import TIME_MAX_MS, Origin
+from quire.streams.read.positions import (
+    Start,
+    creation_time_ms,
+    find,
+    oldest_position,
+    search_segment,
+)
+from quire.streams.read.records import decode
 
 READERS_MAX = 4
 """Ledgers of one stream that are held open."""

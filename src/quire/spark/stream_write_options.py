@@ -22,8 +22,8 @@ from quire.spark.options import (
     parse_stream,
 )
 from quire.spark.stream_options import DEFAULT_NAMESPACE, ENV_NAMESPACE
-from quire.streams.names import check_key_name, check_token
-from quire.streams.namespace import namespace_path
+from quire.streams.namespace.names import check_key_name, check_token
+from quire.streams.namespace.namespace import namespace_path
 
 WILDCARDS = frozenset("*?[")
 """The characters that turn a name into a pattern."""

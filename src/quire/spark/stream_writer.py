@@ -41,8 +41,8 @@ from quire.spark.stream_sink import (
     written_by,
 )
 from quire.spark.stream_write_options import StreamWriteOptions
-from quire.streams import publishing
-from quire.streams.publishing import Batch, BatchKey
+from quire.streams.publish import publishing
+from quire.streams.publish.publishing import Batch, BatchKey
 
 QUERY_PROPERTY = "sql.streaming.queryId"
 BATCH_PROPERTY = "streaming.sql.batchId"

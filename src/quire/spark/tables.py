@@ -58,8 +58,8 @@ from quire.spark.stream_options import TableOptions
 from quire.spark.stream_query import lag
 from quire.spark.stream_view import StreamView
 from quire.streams import DLSN, Namespace, Truncation
-from quire.streams.facts import SegmentFacts, segment_facts
-from quire.streams.walk import namespaces
+from quire.streams.namespace.walk import namespaces
+from quire.streams.read.facts import SegmentFacts, segment_facts
 
 LEDGERS_PER_TASK = 20_000
 ROWS_AT_ONCE = 256

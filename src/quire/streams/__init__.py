@@ -14,15 +14,15 @@ The same names without `await` are in `quire.streams.blocking`.
 from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.name import StreamPaths, stream_name
 from quire.codec.distributedlog.segment import StreamSegment, Truncation
-from quire.streams.drafts import Appended
-from quire.streams.namespace import Namespace
-from quire.streams.objects import Objects
-from quire.streams.positions import EARLIEST, LATEST, AtSequence, AtTime, AtTxid
-from quire.streams.reader import StreamReader
-from quire.streams.records import Gap, Record, RecordBatch
-from quire.streams.settings import StreamSettings
-from quire.streams.subscriptions import Subscription
-from quire.streams.writer import Producer, StreamWriter
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.objects.objects import Objects
+from quire.streams.read.positions import EARLIEST, LATEST, AtSequence, AtTime, AtTxid
+from quire.streams.read.reader import StreamReader
+from quire.streams.read.records import Gap, Record, RecordBatch
+from quire.streams.read.subscriptions import Subscription
+from quire.streams.write.drafts import Appended
+from quire.streams.write.writer import Producer, StreamWriter
 
 __all__ = [
     "DLSN",

@@ -25,15 +25,15 @@ from quire.codec.distributedlog.dlsn import DLSN
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
-from quire.streams import namespace as asynchronous
-from quire.streams.drafts import Appended
-from quire.streams.positions import EARLIEST, Start
-from quire.streams.reader import StreamReader as AsyncReader
-from quire.streams.records import Gap, Record, RecordBatch
-from quire.streams.settings import StreamSettings
-from quire.streams.subscriptions import Subscription as AsyncSubscription
-from quire.streams.writer import Producer as AsyncProducer
-from quire.streams.writer import StreamWriter as AsyncWriter
+from quire.streams.namespace import namespace as asynchronous
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.read.positions import EARLIEST, Start
+from quire.streams.read.reader import StreamReader as AsyncReader
+from quire.streams.read.records import Gap, Record, RecordBatch
+from quire.streams.read.subscriptions import Subscription as AsyncSubscription
+from quire.streams.write.drafts import Appended
+from quire.streams.write.writer import Producer as AsyncProducer
+from quire.streams.write.writer import StreamWriter as AsyncWriter
 
 T = TypeVar("T")
 

@@ -1,4 +1,4 @@
-"""The blocking twin of `quire.streams.objects`, for a `quire.blocking` client."""
+"""The blocking twin of `quire.streams.objects.objects`, for a `quire.blocking` client."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from quire.client.client import DEFAULT_ACK_QUORUM, DEFAULT_ENSEMBLE_SIZE, DEFAU
 from quire.codec.entry.digest import DigestType
 from quire.codec.wire.v2 import Buffer
 from quire.errors import UsageError
-from quire.streams.object_format import CHUNK_BYTES_DEFAULT, ObjectInfo
-from quire.streams.object_reader import ObjectReader
-from quire.streams.objects import DEFAULT_BUCKET, Objects, Orphan
+from quire.streams.objects.format import CHUNK_BYTES_DEFAULT, ObjectInfo
+from quire.streams.objects.objects import DEFAULT_BUCKET, Objects, Orphan
+from quire.streams.objects.reader import ObjectReader
 
 T = TypeVar("T")
 

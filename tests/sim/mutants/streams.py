@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import pytest
 
-from quire.streams import takeover, truncation
-from quire.streams.drafts import Draft
-from quire.streams.namespace import Namespace
-from quire.streams.pump import Pump
-from quire.streams.reader import StreamReader
-from quire.streams.segment_writer import SegmentWriter
-from quire.streams.segments import Segments
-from quire.streams.state_machine import Leader
-from quire.streams.stream_metadata import StreamMetadata
-from quire.streams.subscriptions import Subscription
-from quire.streams.takeover import Taken
-from quire.streams.writer import Producer, StreamWriter
+from quire.streams.namespace import truncation
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.reader import StreamReader
+from quire.streams.read.subscriptions import Subscription
+from quire.streams.statemachine.state_machine import Leader
+from quire.streams.write import takeover
+from quire.streams.write.drafts import Draft
+from quire.streams.write.pump import Pump
+from quire.streams.write.segment_writer import SegmentWriter
+from quire.streams.write.segments import Segments
+from quire.streams.write.takeover import Taken
+from quire.streams.write.writer import Producer, StreamWriter
 from tests.sim.mutants.mutant import edit, mutant
 
 # -- who writes --------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from quire.spark.stream_offsets import Reached
 from quire.spark.stream_plan import lay_out
 from quire.spark.stream_view import StreamView, lost
 from quire.streams import DLSN, Namespace
-from quire.streams.published import read_published
-from quire.streams.publishing import BatchKey
+from quire.streams.publish.published import read_published
+from quire.streams.publish.publishing import BatchKey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

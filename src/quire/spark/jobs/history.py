@@ -19,8 +19,8 @@ from quire.spark.jobs.parquet_files import read_file, verify_piece
 from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile, Manifest
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
-from quire.streams.arrow import COLUMNS, RecordColumns
-from quire.streams.positions import Start, parse_start
+from quire.streams.read.arrow import COLUMNS, RecordColumns
+from quire.streams.read.positions import Start, parse_start
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -284,7 +284,7 @@ def in_files(history: History, files: Iterable[HistoryFile], place: Start) -> DL
 async def _facts(
     client: Client, cluster: ClusterOptions, namespace: str, found: History
 ) -> HistoryFacts:
-    from quire.streams.positions import oldest_position
+    from quire.streams.read.positions import oldest_position
 
     async with await Namespace.open(client, namespace, password=cluster.password) as streams:
         segments = await streams.segments(found.stream)

@@ -22,8 +22,9 @@ from quire.client import Client
 from quire.client.background import call
 from quire.errors import JobError, UsageError
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
-from quire.streams import Namespace, publishing
-from quire.streams.publishing import BatchKey
+from quire.streams import Namespace
+from quire.streams.publish import publishing
+from quire.streams.publish.publishing import BatchKey
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -48,10 +48,10 @@ from quire.spark.jobs.parquet_store import Store
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.spark.stream_plan import lay_out
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
-from quire.streams.lock import StreamLock
-from quire.streams.positions import oldest_position
-from quire.streams.stream_metadata import StreamMetadata
-from quire.streams.truncation import free, truncate, would_free
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.namespace.truncation import free, truncate, would_free
+from quire.streams.read.positions import oldest_position
+from quire.streams.write.lock import StreamLock
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -1,6 +1,6 @@
 """Parquet files of offloaded records: written by tasks, straight from ledgers, and read back.
 
-The columns are those of `quire.streams.arrow`. A file holds records of whole segments, or of a part
+The columns are those of `quire.streams.read.arrow`. A file holds records of whole segments, or of a part
 of one. What is written is digested on the way (`Digest`), and after the file is on its disk it is
 read again as a whole and digested again: both must be equal. So must its bytes: what a filter goes
 by (the least and greatest value of a row group) is in no column.
@@ -28,7 +28,7 @@ from quire.errors import (
 from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile
 from quire.spark.jobs.tasks import ClusterOptions, Piece
 from quire.streams import DLSN, StreamSegment
-from quire.streams.arrow import COLUMNS, NO_TIME, Origin, RecordColumns, schema
+from quire.streams.read.arrow import COLUMNS, NO_TIME, Origin, RecordColumns, schema
 
 if TYPE_CHECKING:
     import pyarrow as pa

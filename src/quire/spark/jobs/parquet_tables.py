@@ -15,7 +15,7 @@ from typing import Any
 
 from quire.errors import HistoryError, UsageError
 from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile, Manifest
-from quire.streams.arrow import schema
+from quire.streams.read.arrow import schema
 
 APPLICATION = "quire-offload"
 COMMIT_PROPERTY = "quire.commit"

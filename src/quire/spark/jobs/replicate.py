@@ -35,10 +35,10 @@ from quire.errors import (
 from quire.spark.jobs.replicate_copy import Copier, copy_piece
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.streams import Namespace
-from quire.streams.mirror import PASSING, Mirror
-from quire.streams.mirror_lag import Lag
-from quire.streams.mirror_left import Leftovers
-from quire.streams.namespace import namespace_path
+from quire.streams.mirror.lag import Lag
+from quire.streams.mirror.left import Leftovers
+from quire.streams.mirror.mirror import PASSING, Mirror
+from quire.streams.namespace.namespace import namespace_path
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

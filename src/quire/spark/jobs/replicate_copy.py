@@ -12,7 +12,7 @@ from quire import errors
 from quire.client.background import call
 from quire.errors import JobError, QuireError
 from quire.spark.jobs.tasks import ClusterOptions
-from quire.streams.mirror_copy import Piece, copy_ledger
+from quire.streams.mirror.copy import Piece, copy_ledger
 
 PIECES_MAX = 256
 """Of one job of Spark."""

@@ -12,8 +12,7 @@ from quire.errors import NoSuchNamespaceError, QuireError, StreamGapError
 from quire.spark.jobs.replicate import Ends, check_ends, matching, none_matches
 from quire.spark.jobs.tasks import ClusterOptions
 from quire.streams import Namespace, StreamSegment
-from quire.streams.facts import SegmentFacts, segment_facts
-from quire.streams.mirror_check import (
+from quire.streams.mirror.check import (
     check_gap,
     check_origin,
     lacking,
@@ -21,9 +20,10 @@ from quire.streams.mirror_check import (
     look_at_copy,
     origin_of,
 )
-from quire.streams.namespace import namespace_path
-from quire.streams.positions import oldest_position
-from quire.streams.truncation import would_free
+from quire.streams.namespace.namespace import namespace_path
+from quire.streams.namespace.truncation import would_free
+from quire.streams.read.facts import SegmentFacts, segment_facts
+from quire.streams.read.positions import oldest_position
 
 
 @dataclass(frozen=True, slots=True)

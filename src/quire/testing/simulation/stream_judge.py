@@ -14,8 +14,8 @@ from quire.codec.distributedlog.name import StreamPaths
 from quire.codec.distributedlog.segment import StreamSegment
 from quire.errors import StreamConditionError, StreamEndedError
 from quire.streams import Gap, Namespace, Record, StreamWriter
-from quire.streams.orphans import delete_orphans, find_orphans
-from quire.streams.segments import APPLICATION
+from quire.streams.ownership.orphans import delete_orphans, find_orphans
+from quire.streams.write.segments import APPLICATION
 from quire.testing.simulation.stream_facts import StreamFacts
 from quire.testing.simulation.stream_laws import View
 from quire.testing.simulation.stream_machines import start_leader

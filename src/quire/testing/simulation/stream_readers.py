@@ -20,7 +20,7 @@ from quire.streams import (
     RecordBatch,
     StreamReader,
 )
-from quire.streams.positions import Start
+from quire.streams.read.positions import Start
 from quire.testing.simulation.stage import POLL_S
 from quire.testing.simulation.stream_facts import Seen, StreamFacts
 from quire.testing.simulation.stream_laws import View

@@ -14,10 +14,10 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.errors import NoSuchLedgerError, QuireError, StreamEndedError
 from quire.metadata.memory.nodes import Change
 from quire.streams import Namespace, Record
-from quire.streams.namespace import STREAM_SETTINGS_NODE
-from quire.streams.object_format import BUCKET_KEY
-from quire.streams.positions import oldest_position
-from quire.streams.segments import APPLICATION
+from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE
+from quire.streams.objects.format import BUCKET_KEY
+from quire.streams.read.positions import oldest_position
+from quire.streams.write.segments import APPLICATION
 from quire.testing.node import Node, SimTask
 from quire.testing.simulation.stage import POLL_S, Stage
 from quire.testing.simulation.stream_facts import Handle, Seen, Sent, StreamFacts

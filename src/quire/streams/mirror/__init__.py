@@ -1,0 +1,4 @@
+"""Copies of a stream in another cluster, with the same segments and entries.
+
+Start with `mirror`.
+"""

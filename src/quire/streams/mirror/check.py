@@ -1,0 +1,218 @@
+"""Whether a stream is still the copy that `replicate` made of another one.
+
+A copy has a node `quire-mirror` below its root, JSON in UTF-8:
+
+    {"format": 1, "cluster": "b3...", "stream": "/team/orders", "life": "17-3"}
+
+the instance id of the source's cluster, the path of the source, and which of the streams that had
+that path one after the other it was (`quire.streams.namespace.stream_life`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from quire.client import Client
+from quire.codec.distributedlog.limits import UNASSIGNED_SEQUENCE_ID
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.errors import (
+    MetadataError,
+    NoSuchKeyError,
+    NoSuchLedgerError,
+    StreamDivergedError,
+    StreamExistsError,
+    StreamGapError,
+)
+from quire.streams.mirror.copy import JOB, SOURCE_KEY
+from quire.streams.namespace.namespace import STREAM_SETTINGS_NODE, Namespace
+from quire.streams.namespace.settings import encode_settings
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.publish.segment_builder import JOB_KEY
+
+MARKER = "quire-mirror"
+FORMAT = 1
+REMEDY = (
+    "Replicate to another namespace, and compare the two streams (`quire stream show`). Where "
+    "nobody needs what the stream of the target holds, delete that stream to start over"
+)
+
+
+async def origin_of(source: Namespace, name: str) -> dict[str, Any]:
+    """What the marker of a copy says. NoSuchStreamError."""
+    metadata = source.metadata(name)
+    life = await metadata.life()
+    return {
+        "format": FORMAT,
+        "cluster": await source.client.metadata.instance_id(),
+        "stream": metadata.paths.stream,
+        "life": life.path.rpartition("/")[2],
+    }
+
+
+async def prepare_target(
+    target: Namespace, name: str, origin: Mapping[str, Any], settings: Mapping[str, Any]
+) -> None:
+    """Make the copy, still empty, unless it is there. StreamDivergedError: what is there is no copy
+    of this source."""
+    metadata = target.metadata(name)
+    more = {MARKER: json.dumps(origin).encode()}
+    if settings:
+        more[STREAM_SETTINGS_NODE] = encode_settings(settings)
+    if not await metadata.exists():
+        try:
+            await metadata.create(more)
+            return
+        except StreamExistsError:
+            pass  # just now, by another one of us perhaps
+    await check_origin(metadata, origin)
+
+
+async def carry_settings(target: Namespace, name: str, settings: Mapping[str, Any]) -> None:
+    """Let the copy's own settings be these."""
+    own = await target.own_stream_settings(name)
+    if own != settings:
+        gone = {key: None for key in own if key not in settings}
+        await target.configure_stream(name, {**gone, **settings})
+
+
+async def check_origin(metadata: StreamMetadata, origin: Mapping[str, Any]) -> None:
+    path = f"{metadata.paths.root}/{MARKER}"
+    name = metadata.paths.name
+    try:
+        found = json.loads((await metadata.tree.read(path)).value)
+        if found.get("format") != FORMAT:
+            raise ValueError("a later format")
+    except NoSuchKeyError:
+        raise StreamDivergedError(
+            f"stream {name} of the target exists already, and was not made by replication",
+            remedy=REMEDY,
+        ) from None
+    except (ValueError, AttributeError) as error:
+        raise MetadataError(f"{path} cannot be understood: {error}") from None
+    if (found["cluster"], found["stream"]) != (origin["cluster"], origin["stream"]):
+        raise StreamDivergedError(
+            f"stream {name} of the target is a copy of {found['stream']} in cluster "
+            f"{found['cluster']}, not of {origin['stream']} in {origin['cluster']}",
+            remedy=REMEDY,
+        )
+    if found["life"] != origin["life"]:
+        raise StreamDivergedError(
+            f"stream {name} of the target is a copy of a stream that was deleted or renamed "
+            f"since: the present {origin['stream']} is another one",
+            remedy=REMEDY,
+        )
+
+
+def copy_of(segment: StreamSegment, ledger_id: int) -> StreamSegment:
+    """The segment as the target names it."""
+    if segment.in_progress:
+        # What the list of segments has worked out is not stored yet.
+        segment = replace(segment, start_sequence_id=UNASSIGNED_SEQUENCE_ID)
+    return replace(segment, ledger_id=ledger_id)
+
+
+def _identity(segment: StreamSegment) -> StreamSegment:
+    """Without what may differ: the ledger, and how much was given up."""
+    return replace(segment, ledger_id=0, status=0, min_active_entry_id=0, min_active_slot_id=0)
+
+
+def check_segments(
+    name: str, copied: Sequence[StreamSegment], source: Sequence[StreamSegment]
+) -> None:
+    """StreamDivergedError where the copy has what the source has not. `copied` was read first: the
+    source may be ahead."""
+    there = {segment.lssn: segment for segment in source}
+    newest = max(there, default=0)
+    for segment in copied:
+        original = there.get(segment.lssn)
+        if original is None:
+            if segment.lssn > newest and not segment.in_progress:
+                raise StreamDivergedError(
+                    f"stream {name} of the target has segment {segment.lssn}, the source ends "
+                    f"with segment {newest}: another writer has written to the target",
+                    remedy=REMEDY,
+                )
+            continue  # the source has given it up
+        if segment.in_progress:
+            continue  # its ledger tells
+        if original.in_progress:
+            raise StreamDivergedError(
+                f"segment {segment.lssn} of stream {name} ends at entry {segment.last_entry_id} in "
+                "the target and goes on in the source: another writer was opened in the target",
+                remedy=REMEDY,
+            )
+        if _identity(segment) != _identity(original):
+            raise StreamDivergedError(
+                f"segment {segment.lssn} of stream {name} is another one in the target than in "
+                "the source",
+                remedy=REMEDY,
+            )
+
+
+async def look_at_copy(
+    client: Client, copy: StreamMetadata, source: StreamMetadata
+) -> tuple[int, StreamSegment | None]:
+    """The number of its newest completed segment (0: none), and the one in progress. `client`: of
+    its cluster. StreamDivergedError."""
+    name, last, partial = copy.paths.name, 0, None
+    copied = await copy.segments()
+    check_segments(name, copied, await source.segments())
+    for segment in copied:
+        if segment.in_progress:
+            await source_of(client, name, segment)
+            partial = segment
+        else:
+            last = segment.lssn
+    return last, partial
+
+
+def lacking(segments: Sequence[StreamSegment], last: int) -> list[StreamSegment]:
+    """What a copy that ends with segment `last` lacks. Of what the source gave up only the newest:
+    the next segment builds on its node."""
+    todo = [segment for segment in segments if segment.lssn > last]
+    given_up = [s for s in todo if s.truncation is Truncation.TRUNCATED]
+    return [s for s in todo if s.truncation is not Truncation.TRUNCATED or s is given_up[-1]]
+
+
+def check_gap(name: str, segments: Sequence[StreamSegment], last: int) -> None:
+    """StreamGapError where the source has given up what the copy was to keep."""
+    readable = [s for s in segments if s.truncation is not Truncation.TRUNCATED]
+    if last and readable and readable[0].lssn > last + 1:
+        raise StreamGapError(
+            f"stream {name}: the source has given up segments {last + 1} to "
+            f"{readable[0].lssn - 1} before they were copied",
+            remedy="Replicate with on_gap='skip' to go on behind them",
+        )
+
+
+async def last_shown(
+    target: Namespace, name: str, partial: StreamSegment | None, segment: StreamSegment
+) -> int:
+    """The last entry of the source's segment that readers of the copy can see already; -1: none,
+    or its ledger must be begun again. `partial`: the copy's segment in progress."""
+    if partial is None or partial.lssn != segment.lssn:
+        return -1
+    if await source_of(target.client, name, partial) != segment.ledger_id:
+        return -1
+    async with await target.client.open_ledger(
+        partial.ledger_id, password=target.password
+    ) as reader:
+        return -1 if reader.ledger_closed else reader.last_add_confirmed
+
+
+async def source_of(client: Client, name: str, segment: StreamSegment) -> int | None:
+    """The source's ledger that the ledger of the target's segment in progress is a copy of; None:
+    it is gone. StreamDivergedError: somebody else writes it."""
+    try:
+        custom = (await client.ledger_metadata(segment.ledger_id)).custom
+    except NoSuchLedgerError:
+        return None
+    if custom.get(JOB_KEY) != JOB:
+        raise StreamDivergedError(
+            f"another writer is writing segment {segment.lssn} of stream {name} of the target",
+            remedy=REMEDY,
+        )
+    return int(custom[SOURCE_KEY])

@@ -1,0 +1,67 @@
+"""How far a copy of a stream is behind."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_POSITION
+from quire.codec.distributedlog.segment import Truncation
+from quire.streams.mirror.mirror import Mirror
+from quire.streams.read.facts import segment_facts
+
+OBSERVATIONS_MAX = 3_600
+"""Ends of the source that a lag in seconds is measured by."""
+
+
+class Lag:
+    """Of one copy. Ask it now and then: seconds are counted from when a record was seen first."""
+
+    def __init__(self, mirror: Mirror) -> None:
+        self._mirror = mirror
+        self._seen: deque[tuple[float, DLSN]] = deque(maxlen=OBSERVATIONS_MAX)
+        """When the source was seen to have a record there; what the copy has, left out."""
+
+    async def measure(self) -> tuple[int, int, float]:
+        """Records, bytes and seconds."""
+        mirror = self._mirror
+        # The copy first: it can only be further by now.
+        reached, records, size_bytes = await self._copy()
+        segments = await mirror.source.segments(mirror.name)
+        missing = [
+            segment
+            for segment in segments
+            if segment.lssn >= reached.lssn and segment.truncation is not Truncation.TRUNCATED
+        ]
+        client, password = mirror.source.client, mirror.source.password
+        facts = [f for f in await segment_facts(client, missing, password) if not f.lost]
+        behind = [fact for fact in facts if fact.last is not None and fact.last > reached]
+        now = asyncio.get_running_loop().time()
+        if behind and behind[-1].last is not None:
+            self._seen.append((now, behind[-1].last))
+        while self._seen and self._seen[0][1] <= reached:
+            self._seen.popleft()
+        left = sum(fact.records for fact in behind)
+        left_bytes = sum(fact.size_bytes for fact in behind)
+        if behind and behind[0].segment.lssn == reached.lssn:
+            left -= records
+            left_bytes -= size_bytes
+        seconds = now - self._seen[0][0] if self._seen else 0.0
+        return max(left, 0), max(left_bytes, 0), seconds
+
+    async def _copy(self) -> tuple[DLSN, int, int]:
+        """The last position that the copy has, and what of that segment lies before it."""
+        mirror = self._mirror
+        tail = mirror.tail
+        if tail is not None and tail.named:
+            position = DLSN(tail.segment.lssn, tail.entries - 1, MAX_POSITION)
+            return position, tail.records, tail.size_bytes
+        if mirror.partial is not None:
+            found = await segment_facts(
+                mirror.target.client, [mirror.partial], mirror.target.password
+            )
+            last = found[0].last
+            if last is not None:
+                return last, found[0].records, found[0].size_bytes
+        return DLSN(mirror.last, MAX_POSITION, MAX_POSITION), 0, 0

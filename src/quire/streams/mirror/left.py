@@ -1,0 +1,78 @@
+"""Ledgers that attempts of `replicate` have left: of tasks that were tried twice, of drivers that
+died."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.errors import NoSuchLedgerError
+from quire.metadata.bookies.collection import may_collect
+from quire.streams.mirror.copy import JOB
+from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim, StreamMetadata
+from quire.streams.publish.segment_builder import JOB_KEY
+
+SWEEP_BEFORE = 1_000
+"""How many ledger ids before the newest of the stream they are looked for."""
+SWEEP_LEDGERS_MAX = 5_000
+KNOWN_MAX = 1_000_000
+"""Ledgers that one run remembers to have looked at."""
+
+
+class Leftovers:
+    """Of all copies in one cluster. Each ledger is looked at once: what it was made for never
+    changes."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._made_for: dict[int, bytes] = {}
+        """The path of the copy; empty for what is not of our making."""
+        self._looking = asyncio.Lock()
+
+    async def sweep(self, metadata: StreamMetadata, claim: Claim) -> list[int]:
+        """Delete the ledgers that were made for this copy and that it does not name; their ids.
+        Only while no task of ours is at work for it. Looks at a bounded number;
+        `quire.streams.ownership.orphans` finds all.
+
+        StreamFencedError: another one has the stream, and may be at work; nothing was deleted."""
+        if not await may_collect(self._client.metadata):
+            return []
+        segments = await metadata.segments()
+        newest = max((segment.ledger_id for segment in segments), default=0)
+        async with self._looking:
+            some = await self._look(max(0, newest - SWEEP_BEFORE))
+        path = metadata.paths.stream.encode()
+        ours = [ledger_id for ledger_id in some if self._made_for.get(ledger_id) == path]
+        if not ours:
+            return []
+        # Whoever claims the stream from now on makes other ledgers than these.
+        await metadata.publish(claim, [], [], {})
+        named = {segment.ledger_id for segment in await metadata.segments()}
+        if claim.allocated != NO_LEDGER:
+            named.add(int(claim.allocated))
+        left = [ledger_id for ledger_id in ours if ledger_id not in named]
+        await each(left, self._client.delete_ledger)
+        return left
+
+    async def _look(self, first: int) -> list[int]:
+        """The ledgers from there on; what they were made for is known then."""
+        some: list[int] = []
+        async with aclosing(self._client.list_ledgers(first)) as ledgers:  # type: ignore[type-var]
+            async for ledger_id in ledgers:
+                some.append(ledger_id)
+                if len(some) == SWEEP_LEDGERS_MAX:
+                    break
+        if len(self._made_for) > KNOWN_MAX:
+            self._made_for.clear()
+        await each([one for one in some if one not in self._made_for], self._look_at)
+        return some
+
+    async def _look_at(self, ledger_id: int) -> None:
+        try:
+            custom = (await self._client.ledger_metadata(ledger_id)).custom
+        except NoSuchLedgerError:
+            return
+        ours = custom.get(JOB_KEY) == JOB
+        self._made_for[ledger_id] = custom.get("stream", b"") if ours else b""

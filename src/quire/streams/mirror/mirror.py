@@ -1,0 +1,471 @@
+"""A stream as a copy of another one, in another cluster perhaps: it has the same segments, and the
+ledger of each has the same entries.
+
+    completed segments   whoever is handed in copies their ledgers (tasks of Spark do); one
+                         transaction names them, in order
+    the one in progress  is followed: its entries go into a ledger that the copy's segment in
+                         progress names, so that the copy's readers see them as they come
+
+Whoever makes the copy has claimed it, as any writer of a stream does: another writer that comes
+ends it, a former one of ours can publish nothing any more. A ledger cannot be continued by another
+client, so that who goes on begins the followed ledger again, and puts it in the place of the former
+once it has as much. The former is deleted without being closed: a reader then looks for where the
+segment has gone to, and goes on behind what it has read. (A closed one would tell it that the
+segment ends.)
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, TypeVar
+
+from quire.client import LedgerReader
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.entry.entry import EntryRun
+from quire.errors import (
+    BookieError,
+    LedgerError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    QuireError,
+    StreamDamagedError,
+    StreamFencedError,
+    StreamGapError,
+    UnauthorizedError,
+)
+from quire.metadata.tree import Delete, Operation, Put
+from quire.streams.mirror.check import (
+    carry_settings,
+    check_gap,
+    check_origin,
+    copy_of,
+    lacking,
+    last_shown,
+    look_at_copy,
+    origin_of,
+    prepare_target,
+)
+from quire.streams.mirror.copy import Piece, copy_ledger, create
+from quire.streams.mirror.left import Leftovers
+from quire.streams.mirror.tail import Copied, Tail
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim
+from quire.streams.namespace.truncation import free, stored_bytes, truncate
+from quire.streams.read.positions import oldest_position
+from quire.streams.read.segment_list import SegmentList
+from quire.streams.write.takeover import delete_insisting, free_allocated
+
+T = TypeVar("T")
+
+SEGMENTS_AT_ONCE = 32
+"""Of one stream, before they are published: a driver that dies loses the work on so many."""
+DIRECT_BYTES_MAX = 4 * 1024 * 1024
+"""In sealed segments, that the driver copies itself while it follows the stream."""
+LOOKS_MAX = 5
+"""How often the segments are read before a ledger that is gone counts as lost."""
+LOOK_DELAY_S = 0.2
+RETRY_DELAY_S = 0.2
+"""Before a stream is gone on with after an error that passes; it doubles up to the maximum."""
+RETRY_DELAY_MAX_S = 5.0
+SHOW_S = 5.0
+"""How long a followed ledger waits at the end until its last entry can be read."""
+SHOW_EACH_S = 0.05
+PASSING = (LedgerError, BookieError, MetadataUnavailableError)
+"""What another attempt may mend."""
+
+
+class Mirror:
+    """One stream. `run` once; `mirror_lag.Lag` looks at it meanwhile."""
+
+    def __init__(
+        self,
+        source: Namespace,
+        target: Namespace,
+        name: str,
+        copy: Callable[[Sequence[Piece]], Awaitable[list[Piece]]],
+        leftovers: Leftovers,
+        *,
+        overrides: Mapping[str, Any],
+        truncation: bool,
+        on_gap: str,
+        stop: asyncio.Event,
+        patience_s: float,
+    ) -> None:
+        """Until `stop` is set it goes on behind what is there. `on_gap`: raise or skip."""
+        self.name = name
+        self.copied = Copied()
+        self.source = source
+        self.target = target
+        self.tail: Tail | None = None
+        self.last = 0
+        """Number of the newest completed segment of the copy."""
+        self.partial: StreamSegment | None = None
+        """The copy's segment in progress."""
+        self._from = source.metadata(name)
+        self._to = target.metadata(name)
+        self._copy = copy
+        self._leftovers = leftovers
+        self._overrides = dict(overrides)
+        self._truncation = truncation
+        self._on_gap = on_gap
+        self._stop = stop
+        self._patience_s = patience_s
+        self._claim: Claim | None = None
+        self._origin: dict[str, Any] = {}
+        self._marked = False
+        """The copy knows that producers or tokens are used."""
+        self._settings: dict[str, Any] = {}
+        self._well_at = asyncio.get_running_loop().time()
+        """When something was copied last, or there was nothing to copy."""
+
+    # -- the whole ----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until all that was there is copied; while it is to follow, on and on.
+
+        StreamDivergedError (nothing was changed), StreamFencedError (another writer has the copy),
+        StreamGapError, NoSuchStreamError; what ledgers and metadata raise, once nothing has gone on
+        for `patience_s`."""
+        delay_s, failing_since, loop = RETRY_DELAY_S, -1.0, asyncio.get_running_loop()
+        while True:
+            try:
+                await self._take()
+                await self._mirror()
+                return
+            except StreamFencedError as error:
+                raise self._fenced() from error
+            except UnauthorizedError:
+                raise
+            except PASSING:
+                now = loop.time()
+                if self._well_at > failing_since:
+                    delay_s, failing_since = RETRY_DELAY_S, now
+                elif now - failing_since > self._patience_s:
+                    raise
+            finally:
+                self._drop_tail()
+            await asyncio.sleep(delay_s)
+            delay_s = min(2 * delay_s, RETRY_DELAY_MAX_S)
+
+    async def _take(self) -> None:
+        """Become the writer of the copy, once it is certain that it is one."""
+        former = self._claim
+        if former is None:
+            self._origin = await origin_of(self.source, self.name)
+            own = {**await self.source.own_stream_settings(self.name), **self._overrides}
+            await prepare_target(self.target, self.name, self._origin, own)
+            await self._to.ensure_writable()
+        elif (await self._to.life()).value != former.stamp.encode("ascii"):
+            raise self._fenced()
+        await self._look_at_copy()
+        self._claim = await self._to.claim()
+        await check_origin(self._to, self._origin)
+        await self._look_at_copy()
+        own = {**await self.source.own_stream_settings(self.name), **self._overrides}
+        await carry_settings(self.target, self.name, own)
+        settings = await self.target.stream_settings(self.name)
+        self._settings = settings.as_dict()
+        await free_allocated(self.target.client, self._to, self._claim)
+        await self._leftovers.sweep(self._to, self._claim)
+
+    async def _look_at_copy(self) -> None:
+        self.last, self.partial = await look_at_copy(self.target.client, self._to, self._from)
+
+    async def _mirror(self) -> None:
+        async with SegmentList(self._from) as listed:
+            newest = max((segment.lssn for segment in listed.segments), default=0)
+            misses = 0
+            while True:
+                await self._give_up(listed.segments)
+                todo = lacking(listed.segments, self.last)
+                if self._stop.is_set():
+                    todo = [segment for segment in todo if segment.lssn <= newest]
+                try:
+                    if todo and not todo[0].in_progress:
+                        await self._copy_sealed([s for s in todo if not s.in_progress])
+                    elif todo and await self._follow(todo[0], listed):
+                        pass  # it is done with: look for the next
+                    else:
+                        self._well()
+                        if await self._unless_stopped(listed.changed()) is None:
+                            return
+                    misses = 0
+                except NoSuchLedgerError as error:
+                    misses += 1
+                    if misses == LOOKS_MAX:
+                        raise StreamGapError(
+                            f"a ledger of stream {self.name} of the source is lost: {error}",
+                            remedy="Restore it. The copy may hold records of its segment: read "
+                            "them there before you truncate the source after the segment",
+                        ) from error
+                    await asyncio.sleep(LOOK_DELAY_S)
+                await listed.look()
+
+    async def _unless_stopped(self, waiting: Awaitable[T]) -> T | None:
+        """None: it is to stop."""
+        work = asyncio.ensure_future(waiting)
+        stopped = asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait((work, stopped), return_when=asyncio.FIRST_COMPLETED)
+            return work.result() if work.done() else None
+        finally:
+            work.cancel()
+            stopped.cancel()
+            await asyncio.gather(work, stopped, return_exceptions=True)
+
+    # -- what the source gave up --------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Check that the source is the same stream still, and give up in the copy what the source
+        gave up. May be called while `run` is at work. StreamDivergedError."""
+        if not self._origin or not self.last:
+            return
+        await check_origin(self._to, await origin_of(self.source, self.name))
+        segments = await self._from.segments()
+        if self._truncation and segments:
+            oldest = min(oldest_position(segments), segments[-1].first_dlsn)
+            if await truncate(self._to, oldest):
+                await free(self.target.client, self._to)
+
+    async def _give_up(self, segments: Sequence[StreamSegment]) -> None:
+        """What is in progress in the copy, and in the source no more."""
+        assert self._claim is not None
+        self._drop_tail()
+        await self.keep()
+        if not self._truncation and self._on_gap != "skip":
+            check_gap(self.name, segments, self.last)
+        partial = self.partial
+        if partial is not None and _numbered(segments, partial.lssn) is None:
+            await self._to.change(self._claim, drop=partial)
+            self.partial = None
+            await delete_insisting(self.target.client, partial.ledger_id)
+
+    # -- sealed segments ----------------------------------------------------------------------
+
+    def _piece(self, segment: StreamSegment) -> Piece:
+        names = ("ensemble_size", "write_quorum", "ack_quorum", "digest")
+        return {
+            "ledger": segment.ledger_id,
+            "path": self._to.paths.stream,
+            "empty": segment.truncation is Truncation.TRUNCATED,
+            **{name: self._settings[name] for name in names},
+        }
+
+    async def _copy_sealed(self, segments: Sequence[StreamSegment]) -> None:
+        part = segments[:SEGMENTS_AT_ONCE]
+        answers = await self._answers(part)
+        copies = []
+        for segment, answer in zip(part, answers, strict=True):
+            found = await self.target.client.ledger_metadata(answer["ledger"])
+            gone = segment.truncation is Truncation.TRUNCATED
+            if found.last_entry_id < segment.last_entry_id and not gone:
+                raise StreamDamagedError(
+                    f"segment {segment.lssn} of stream {self.name} has fewer entries than the "
+                    f"{segment.last_entry_id + 1} that it says"
+                )
+            copies.append(copy_of(segment, answer["ledger"]))
+        await self._carry_marks()
+        try:
+            await self._publish(copies)
+        except StreamFencedError:
+            await self._delete_unnamed([copy.ledger_id for copy in copies])
+            raise
+        for answer in answers:
+            self._count(answer["last"] + 1, answer["bytes"])
+        self.copied.segments += len(copies)
+
+    async def _delete_unnamed(self, ledger_ids: Sequence[int]) -> None:
+        """Nobody but this claim would ever name them, and it can name nothing any more."""
+        named = {segment.ledger_id for segment in await self._to.segments()}
+        for ledger_id in ledger_ids:
+            if ledger_id not in named:
+                await delete_insisting(self.target.client, ledger_id)
+
+    async def _answers(self, part: Sequence[StreamSegment]) -> list[Piece]:
+        """Of tasks; while the stream is followed, small segments are not worth a job of Spark's:
+        meanwhile others would be completed."""
+        pieces = [self._piece(segment) for segment in part]
+        source, target = self.source, self.target
+        if self._stop.is_set() or await stored_bytes(source.client, part) > DIRECT_BYTES_MAX:
+            return await self._copy(pieces)
+        passwords = source.password, target.password
+        return [await copy_ledger(source.client, target.client, p, *passwords) for p in pieces]
+
+    async def _publish(self, copies: Sequence[StreamSegment]) -> None:
+        assert self._claim is not None
+        more: list[Operation] = []
+        after: dict[str, bytes | None] = {
+            self._to.paths.segment(copy.name): copy.to_bytes() for copy in copies
+        }
+        partial = self.partial
+        if partial is not None and partial.lssn <= copies[-1].lssn:
+            node = self._to.node(partial.lssn, in_progress=True)
+            more.append(Delete(node))
+            after[node] = None
+        await self._to.publish(self._claim, copies, more, after)
+        self.last = copies[-1].lssn
+        if more and partial is not None:
+            self.partial = None
+            await delete_insisting(self.target.client, partial.ledger_id)
+
+    async def _carry_marks(self) -> None:
+        """Before the first record that uses one is in the copy."""
+        if not self._marked and await self._from.has_marks():
+            await self._to.note_marks()
+            self._marked = True
+
+    # -- the segment in progress --------------------------------------------------------------
+
+    async def _follow(self, segment: StreamSegment, listed: SegmentList) -> bool:
+        """Copy what is acknowledged of it, up to its end unless it is to stop. False: nothing more
+        is to be done now."""
+        client = self.source.client
+        async with await client.open_ledger(
+            segment.ledger_id, password=self.source.password
+        ) as reader:
+            have = await last_shown(self.target, self.name, self.partial, segment)
+            if reader.last_add_confirmed <= have:
+                self._well()
+            await self._unless_stopped(reader.wait_confirmed(have + 1))
+            if reader.last_add_confirmed > have:
+                await self._append(segment, reader, have)
+            if not reader.ledger_closed:
+                return False
+            last = reader.last_add_confirmed
+        while True:
+            now = _numbered(await listed.look(), segment.lssn)
+            if now is None or now.ledger_id != segment.ledger_id:
+                return True  # given up, or nothing was in it
+            if not now.in_progress:
+                await self._complete(now, last)
+                return True
+            if await self._unless_stopped(listed.changed()) is None:
+                return False
+
+    async def _append(self, segment: StreamSegment, reader: LedgerReader, have: int) -> None:
+        tail = self.tail = await self._begin(segment)
+        following = not self._stop.is_set()
+        runs = reader.tail_runs(0) if following else reader.read_runs()
+        async with aclosing(runs):
+            while (run := await self._next(runs, following)) is not None:
+                await self._carry_marks()
+                payloads = run.payloads()
+                for payload in payloads:
+                    tail.writer.submit(payload)
+                if not tail.named and run.last >= have:
+                    await tail.writer.flush()
+                    await self._name(tail)
+                await tail.writer.room()
+                size_bytes = sum(map(len, payloads))
+                tail.entries = run.last + 1
+                tail.size_bytes += size_bytes
+                self._count(len(payloads), size_bytes)
+                tail.count_records(run.first, payloads)
+        await tail.writer.flush()
+        if not reader.ledger_closed:
+            await self._show(tail)
+
+    async def _next(self, runs: AsyncGenerator[EntryRun, None], following: bool) -> EntryRun | None:
+        following_run = anext(runs, None)
+        return await (self._unless_stopped(following_run) if following else following_run)
+
+    async def _begin(self, segment: StreamSegment) -> Tail:
+        assert self._claim is not None
+        writer = await create(self.target.client, self._piece(segment), self.target.password)
+        try:
+            if self._claim.allocated != NO_LEDGER:
+                await free_allocated(self.target.client, self._to, self._claim)
+            await self._to.allocate(self._claim, writer.ledger_id)
+        except BaseException:
+            writer.abandon()
+            await delete_insisting(self.target.client, writer.ledger_id)
+            raise
+        return Tail(segment, writer)
+
+    async def _name(self, tail: Tail) -> None:
+        """Let the copy's segment in progress be this ledger."""
+        assert self._claim is not None
+        copy, former = copy_of(tail.segment, tail.writer.ledger_id), self.partial
+        assert former is None or former.lssn == copy.lssn
+        if former is None:
+            await self._to.change(self._claim, begin=copy)
+        else:
+            node = self._to.node(former.lssn, in_progress=True)
+            allocation = self._to.paths.allocation
+            version = self._claim.allocation_version
+            more = [Put(node, copy.to_bytes()), Put(allocation, NO_LEDGER, version)]
+            await self._to.publish(self._claim, [], more, {node: copy.to_bytes()})
+            self._claim.allocated = NO_LEDGER
+            self._claim.allocation_version += 1
+        self.partial, tail.named = copy, True
+        if former is not None:
+            await delete_insisting(self.target.client, former.ledger_id)
+
+    async def _show(self, tail: Tail) -> None:
+        """Wait until readers of the copy can see its last entry: bookies are told by and by."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + SHOW_S
+        while loop.time() < deadline:
+            async with await self.target.client.open_ledger(
+                tail.writer.ledger_id, password=self.target.password
+            ) as reader:
+                if reader.last_add_confirmed >= tail.writer.last_add_confirmed:
+                    return
+            await asyncio.sleep(SHOW_EACH_S)
+
+    async def _complete(self, completed: StreamSegment, last: int) -> None:
+        """The source's segment is completed, its ledger ends at `last`."""
+        tail = self.tail
+        if tail is None:
+            return  # the copy lacks only the end: a task copies all of it
+        assert self._claim is not None
+        assert tail.named
+        if await tail.writer.close() != last:
+            raise StreamDamagedError(
+                f"the copy of segment {completed.lssn} of stream {self.name} ends at entry "
+                f"{tail.entries - 1}, the source at entry {last}"
+            )
+        copy = copy_of(completed, tail.writer.ledger_id)
+        await self._to.change(self._claim, complete=copy)
+        self.copied.segments += 1
+        self.last, self.partial, self.tail = copy.lssn, None, None
+
+    def _drop_tail(self) -> None:
+        if self.tail is not None:
+            self.tail.writer.abandon()
+            self.tail = None
+
+    # -- small things -------------------------------------------------------------------------
+
+    def _count(self, entries: int, size_bytes: int) -> None:
+        self.copied.entries += entries
+        self.copied.size_bytes += size_bytes
+        self._well()
+
+    def _well(self) -> None:
+        self._well_at = asyncio.get_running_loop().time()
+
+    def _fenced(self) -> StreamFencedError:
+        return StreamFencedError(
+            f"stream {self.name} of the target was taken over by another writer: it is no copy "
+            "any more, and replication has stopped",
+            remedy="End that writer. If it has written, the target has records of its own: "
+            "replicate to another namespace, or, where nobody needs them, delete the target's "
+            "stream to start over",
+        )
+
+    async def close(self) -> None:
+        """After the last `run`: sweep what was left behind by tasks that were tried twice."""
+        if self._claim is not None:
+            try:
+                await free_allocated(self.target.client, self._to, self._claim)
+                if self.copied.segments:
+                    await self._leftovers.sweep(self._to, self._claim)
+            except QuireError:
+                pass  # the next run does
+
+
+def _numbered(segments: Sequence[StreamSegment], lssn: int) -> StreamSegment | None:
+    return next((segment for segment in segments if segment.lssn == lssn), None)

@@ -1,0 +1,459 @@
+"""The nodes of one stream and the transactions that change them (DistributedLog spec, 2.4 to 2.6).
+
+Who may write is decided here and nowhere else: every change of the segments names the version of
+the node `ledgers`, which `claim` raises. A writer that has lost its claim cannot begin, complete or
+roll a segment any more (`StreamFencedError`), and the ledger that it still writes gets fenced by
+its successor. A lock (`lock`) only keeps writers from interrupting each other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from quire._runtime.tasks import each
+from quire.codec.distributedlog.limits import FIRST_LSSN
+from quire.codec.distributedlog.name import LAYOUT_DATA, StreamPaths, decode_number, encode_number
+from quire.codec.distributedlog.segment import (
+    StreamSegment,
+    completed_name,
+    in_progress_name,
+    parse_segment_name,
+)
+from quire.errors import (
+    KeyExistsError,
+    MetadataDeniedError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchKeyError,
+    NoSuchStreamError,
+    NotEmptyError,
+    StreamExistsError,
+    StreamFencedError,
+    VersionConflictError,
+)
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Create, Delete, Operation, Put, Tree
+from quire.streams.namespace.stream_life import Life, Lives, unique
+
+NO_LEDGER = b""
+LOST_REPLY_ATTEMPTS = 10
+"""To learn whether a transaction was done whose answer was lost."""
+LOST_REPLY_DELAY_S = 0.1
+"""Before the second of them; it doubles up to the maximum."""
+LOST_REPLY_DELAY_MAX_S = 2.0
+CREATE_ATTEMPTS = 5
+"""While somebody deletes another one of that name."""
+LIST_ATTEMPTS = 20
+"""A segment that changes its name while the list is read makes it be read again."""
+
+
+@dataclass(slots=True)
+class Claim:
+    """The right to write, as long as the versions stay."""
+
+    ledgers_version: int
+    newest: int
+    """The highest segment number that was ever begun."""
+    max_txid: int
+    max_txid_version: int
+    allocated: bytes
+    allocation_version: int
+    life: str
+    """The path of the node that only this life of the stream has."""
+    stamp: str
+    """What that node holds: whose the newest claim is."""
+
+
+class StreamMetadata:
+    """One stream's nodes."""
+
+    def __init__(self, tree: Tree, paths: StreamPaths) -> None:
+        self.tree = tree
+        self.paths = paths
+        self.lives = Lives(tree, paths)
+        self._old_names: dict[tuple[int, bool], str] = {}
+        """Of nodes that Java named in its former way, at the last look: by number of the segment
+        and whether it is in progress."""
+        self._committing = asyncio.Lock()
+        """One transaction under a claim at a time: each needs the versions that the one before it
+        has left, and ledgers are noted in the background."""
+
+    # -- the stream ---------------------------------------------------------------------------
+
+    async def create(self, more: Mapping[str, bytes] | None = None) -> None:
+        """All nodes, in one transaction, with `more` below the stream's root. StreamExistsError."""
+        nodes = self.paths.created()
+        nodes += [(f"{self.paths.root}/{name}", value) for name, value in (more or {}).items()]
+        made = [Create(path, value) for path, value in nodes]
+        for attempt in range(CREATE_ATTEMPTS):
+            try:
+                await self.tree.make_path(self.paths.stream)
+                await self.tree.commit(*made, *await self.lives.begin())
+                return
+            except NoSuchKeyError:
+                if attempt == CREATE_ATTEMPTS - 1:
+                    raise
+            except KeyExistsError as error:
+                if not await self.tree.exists(self.paths.segments):
+                    raise
+                raise StreamExistsError(f"stream {self.paths.name} exists already") from error
+
+    async def ensure_writable(self) -> None:
+        """The nodes that only writers need: a reader's stream may lack them. NoSuchStreamError."""
+        for path, value in self.paths.created():
+            if not await self.tree.exists(path):
+                await self.make_below(path, value)
+
+    async def make_below(self, path: str, value: bytes = b"") -> None:
+        """Make one more node of the stream; success if it is there. NoSuchStreamError: a stream
+        that was deleted in this moment does not come back by half."""
+        try:
+            await self.tree.commit(Check(self.paths.segments, ANY_VERSION), Create(path, value))
+        except KeyExistsError:
+            pass
+        except NoSuchKeyError as error:
+            raise self._missing() from error
+
+    async def has_marks(self) -> bool:
+        """Whether producers or fencing tokens were ever used (`producers`)."""
+        return await self.tree.exists(self._marks)
+
+    async def note_marks(self) -> None:
+        """They are, from now on. Before the first of them is appended."""
+        await self.make_below(self._marks)
+
+    @property
+    def _marks(self) -> str:
+        return f"{self.paths.root}/quire-marks"
+
+    async def exists(self) -> bool:
+        return await self.tree.exists(self.paths.segments)
+
+    async def require(self) -> None:
+        """NoSuchStreamError where it does not exist."""
+        if not await self.exists():
+            raise self._missing()
+
+    async def remove_markers(self) -> None:
+        """The nodes of the name, where nothing is below them any more."""
+        path = self.paths.stream
+        while path != self.paths.namespace:
+            try:
+                await self.tree.commit(Delete(path))
+            except (NotEmptyError, NoSuchKeyError):
+                return
+            path = path.rpartition("/")[0]
+
+    def _missing(self) -> NoSuchStreamError:
+        return NoSuchStreamError(
+            f"stream {self.paths.name} does not exist in namespace {self.paths.namespace}"
+        )
+
+    async def segments(self) -> list[StreamSegment]:
+        """Ascending; of one number that shows twice for a moment, the completed one. The first one
+        in progress knows its first sequence id, which is not stored yet.
+        NoSuchStreamError; StreamDamagedError where one cannot be understood."""
+        for _ in range(LIST_ATTEMPTS):
+            names = [name for name in await self._children() if parse_segment_name(name)]
+            found: dict[int, StreamSegment] = {}
+            old_names: dict[tuple[int, bool], str] = {}
+            try:
+                for name, segment in zip(names, await each(names, self._read)):
+                    if name != segment.name:
+                        old_names[segment.lssn, segment.in_progress] = name
+                    other = found.get(segment.lssn)
+                    if other is None or other.in_progress:
+                        found[segment.lssn] = segment
+            except NoSuchKeyError:
+                continue  # it was completed or truncated just now
+            self._old_names = old_names
+            return _numbered([found[lssn] for lssn in sorted(found)])
+        raise MetadataUnavailableError(
+            f"the segments of stream {self.paths.name} change faster than they can be listed"
+        )
+
+    async def newest_segments(self) -> list[StreamSegment]:
+        """The newest one, if all are completed; otherwise, or where that is not so simple, all of
+        them. For who adds a segment often: a stream may have very many."""
+        names = await self._children()
+        parsed = [found for found in map(parse_segment_name, names) if found is not None]
+        if parsed and not any(found.in_progress or found.lssn is None for found in parsed):
+            newest = completed_name(max(found.lssn or 0 for found in parsed))
+            if newest in names:
+                try:
+                    return [await self._read(newest)]
+                except NoSuchKeyError:
+                    pass  # it was deleted just now
+        return await self.segments()
+
+    def node(self, lssn: int, *, in_progress: bool) -> str:
+        """The path of a segment's node, as it was at the last look."""
+        new = in_progress_name(lssn) if in_progress else completed_name(lssn)
+        return self.paths.segment(self._old_names.get((lssn, in_progress), new))
+
+    async def _read(self, name: str) -> StreamSegment:
+        value = (await self.tree.read(self.paths.segment(name))).value
+        try:
+            return StreamSegment.from_bytes(value)
+        except MetadataError as error:
+            raise MetadataError(
+                f"stream {self.paths.name}: {self.paths.segment(name)} is damaged: {error}"
+            ) from error
+
+    async def _children(self) -> list[str]:
+        try:
+            return await self.tree.children(self.paths.segments)
+        except NoSuchKeyError as error:
+            raise self._missing() from error
+
+    async def life(self) -> Life:
+        """The node that changes with each claim and each truncation. NoSuchStreamError."""
+        try:
+            return await self.lives.find()
+        except NoSuchKeyError as error:
+            raise self._missing() from error
+
+    async def life_id(self) -> str:
+        """Return the id of the stream's present life; "" if it has none and this client may not
+        write one. Raises NoSuchStreamError."""
+        try:
+            return (await self.life()).id
+        except MetadataDeniedError:
+            return ""
+
+    async def segments_of_life(self, life: str | None) -> tuple[str, list[StreamSegment]]:
+        """Return `segments` and the id of the life that they belong to.
+
+        `life` is the id that was found last, or None before the first call. Raises
+        NoSuchStreamError."""
+        if life is None:
+            life = await self.life_id()
+        for _ in range(LIST_ATTEMPTS):
+            segments = await self.segments()
+            now = await self.life_id()
+            if now == life:
+                return life, segments
+            life = now  # another stream has the name: its segments are read again
+        raise MetadataUnavailableError(
+            f"stream {self.paths.name} is deleted and created faster than it can be read"
+        )
+
+    def replaced(self) -> NoSuchStreamError:
+        """Return the error for a stream whose name another one has now."""
+        return NoSuchStreamError(
+            f"stream {self.paths.name} was deleted or renamed, and another stream has its name now",
+            remedy="Open it again, at a position of the present stream",
+        )
+
+    async def mark_truncated(self, known: Life, segments: Sequence[StreamSegment]) -> Life:
+        """Put these in the place of what is there under their numbers, in one transaction; what is
+        known then. VersionConflictError or NoSuchKeyError: something has changed since `known`,
+        nothing was done."""
+        operations: list[Operation] = []
+        for segment in segments:
+            operations.append(Delete(self.node(segment.lssn, in_progress=False)))
+            operations.append(Create(self.paths.segment(segment.name), segment.to_bytes()))
+        await self.tree.commit(*operations, Put(known.path, known.value, known.version))
+        return Life(known.path, known.value, known.version + 1)
+
+    # -- the right to write -------------------------------------------------------------------
+
+    async def claim(self) -> Claim:
+        """Take the right to write from whoever has it. It works at once; the former writer learns
+        of it when it wants to begin or to complete a segment, or when its ledger is fenced."""
+        try:
+            return await self._claim()
+        except NoSuchKeyError as error:  # deleted or renamed in this moment
+            raise self._missing() from error
+
+    async def _claim(self) -> Claim:
+        version = (await self.tree.read(self.paths.version)).value
+        if version != LAYOUT_DATA:
+            raise MetadataError(
+                f"stream {self.paths.name} has layout version {version.hex()}, which is unknown"
+            )
+        life, stamp = (await self.lives.find()).path, unique(self.tree)
+        stamped = Put(life, stamp.encode("ascii"))
+        for _ in range(LIST_ATTEMPTS):
+            ledgers = await self.tree.read(self.paths.segments)
+            try:
+                claim = Put(self.paths.segments, ledgers.value, ledgers.version)
+                await self.tree.commit(stamped, claim)
+            except VersionConflictError:
+                continue
+            max_txid = await self.tree.read(self.paths.max_txid)
+            allocation = await self.tree.read(self.paths.allocation)
+            return Claim(
+                ledgers_version=ledgers.version + 1,
+                newest=decode_number(ledgers.value, self.paths.segments),
+                max_txid=decode_number(max_txid.value, self.paths.max_txid),
+                max_txid_version=max_txid.version,
+                allocated=allocation.value,
+                allocation_version=allocation.version,
+                life=life,
+                stamp=stamp,
+            )
+        raise MetadataUnavailableError(
+            f"stream {self.paths.name} is claimed by others all the time"
+        )
+
+    # -- segments -----------------------------------------------------------------------------
+
+    async def allocate(self, claim: Claim, ledger_id: int) -> None:
+        """Note that this ledger is the stream's, though no segment names it yet."""
+        await self._put_allocation(claim, encode_number(ledger_id))
+
+    async def free_allocation(self, claim: Claim) -> None:
+        await self._put_allocation(claim, NO_LEDGER)
+
+    async def _put_allocation(self, claim: Claim, value: bytes) -> None:
+        async with self._committing:
+            put = Put(self.paths.allocation, value, claim.allocation_version)
+            await self._commit(claim, [put], {self.paths.allocation: value})
+            claim.allocated = value
+            claim.allocation_version += 1
+
+    async def change(
+        self,
+        claim: Claim,
+        *,
+        complete: StreamSegment | None = None,
+        begin: StreamSegment | None = None,
+        drop: StreamSegment | None = None,
+    ) -> None:
+        """In one transaction: complete a segment, remove an empty one, begin the next, whose
+        ledger is the allocated one. Readers never see a moment without its outcome.
+
+        StreamFencedError: another writer has claimed the stream; nothing was changed."""
+        async with self._committing:
+            paths = self.paths
+            newest, max_txid = claim.newest, claim.max_txid
+            operations: list[Operation] = []
+            after: dict[str, bytes | None] = {}
+            if drop is not None:
+                gone = self.node(drop.lssn, in_progress=True)
+                operations.append(Delete(gone))
+                after[gone] = None
+            if complete is not None:
+                operations.append(Create(paths.segment(complete.name), complete.to_bytes()))
+                operations.append(Delete(self.node(complete.lssn, in_progress=True)))
+                after[paths.segment(complete.name)] = complete.to_bytes()
+                newest = max(newest, complete.lssn)
+                max_txid = max(max_txid, complete.last_txid)
+                operations.append(
+                    Put(paths.max_txid, encode_number(max_txid), claim.max_txid_version)
+                )
+            if begin is not None:
+                assert claim.allocated == encode_number(begin.ledger_id)
+                operations.append(Put(paths.allocation, NO_LEDGER, claim.allocation_version))
+                operations.append(Create(paths.segment(begin.name), begin.to_bytes()))
+                after[paths.segment(begin.name)] = begin.to_bytes()
+                newest = max(newest, begin.lssn)
+            operations.append(Put(paths.segments, encode_number(newest), claim.ledgers_version))
+            await self._commit(claim, operations, after)
+            claim.newest, claim.max_txid = newest, max_txid
+            claim.ledgers_version += 1
+            if complete is not None:
+                claim.max_txid_version += 1
+            if begin is not None:
+                claim.allocated = NO_LEDGER
+                claim.allocation_version += 1
+
+    async def publish(
+        self,
+        claim: Claim,
+        segments: Sequence[StreamSegment],
+        more: Sequence[Operation],
+        after: Mapping[str, bytes | None],
+    ) -> None:
+        """Add completed segments, which follow the newest, in one transaction with `more`; `after`
+        are nodes that tell whether it was done. StreamFencedError as for `change`."""
+        async with self._committing:
+            newest = max([claim.newest, *[segment.lssn for segment in segments]])
+            max_txid = max([claim.max_txid, *[segment.last_txid for segment in segments]])
+            operations: list[Operation] = [
+                Create(self.paths.segment(segment.name), segment.to_bytes()) for segment in segments
+            ]
+            operations += [
+                *more,
+                Put(self.paths.max_txid, encode_number(max_txid), claim.max_txid_version),
+                Put(self.paths.segments, encode_number(newest), claim.ledgers_version),
+            ]
+            await self._commit(claim, operations, after)
+            claim.newest, claim.max_txid = newest, max_txid
+            claim.ledgers_version += 1
+            claim.max_txid_version += 1
+
+    async def _commit(
+        self, claim: Claim, operations: Sequence[Operation], after: Mapping[str, bytes | None]
+    ) -> None:
+        """All or nothing, under the claim. Where the answer is lost, the version of the claim and
+        nodes with the values of `after` tell that it was done, if nobody has claimed the stream
+        since: others may have done the same."""
+        guard = [Check(claim.life, ANY_VERSION)]
+        version = claim.ledgers_version
+        if any(operation.path == self.paths.segments for operation in operations):
+            version += 1
+        else:
+            guard.append(Check(self.paths.segments, claim.ledgers_version))
+        delay_s = LOST_REPLY_DELAY_S
+        for attempt in range(LOST_REPLY_ATTEMPTS):
+            try:
+                try:
+                    await self.tree.commit(*operations, *guard)
+                except (VersionConflictError, KeyExistsError, NoSuchKeyError) as error:
+                    if not await self._is_so(claim, version, after):
+                        raise StreamFencedError(
+                            f"stream {self.paths.name} was taken over by another writer"
+                        ) from error
+                return  # now, or before, and the answer was lost
+            except MetadataUnavailableError:
+                if attempt == LOST_REPLY_ATTEMPTS - 1:
+                    raise
+                await asyncio.sleep(delay_s)
+                delay_s = min(2 * delay_s, LOST_REPLY_DELAY_MAX_S)
+
+    async def _is_so(
+        self, claim: Claim, ledgers_version: int, after: Mapping[str, bytes | None]
+    ) -> bool:
+        try:
+            if (await self.tree.read(claim.life)).value != claim.stamp.encode("ascii"):
+                return False
+            if (await self.tree.read(self.paths.segments)).version != ledgers_version:
+                return False
+        except NoSuchKeyError:
+            return False
+        for path, value in after.items():
+            try:
+                found = (await self.tree.read(path)).value
+            except NoSuchKeyError:
+                found = None
+            if found != value and not self._was_truncated(path, value, found):
+                return False
+        return True
+
+    def _was_truncated(self, path: str, value: bytes | None, found: bytes | None) -> bool:
+        """Which takes no claim, so it may have been done to a completed segment since; and what is
+        truncated may be freed."""
+        if value is None or not path.startswith(f"{self.paths.segments}/"):
+            return False
+        segment = StreamSegment.from_bytes(value)
+        if segment.in_progress:
+            return False
+        return found is None or StreamSegment.from_bytes(found).is_rest_of(segment)
+
+
+def _numbered(segments: list[StreamSegment]) -> list[StreamSegment]:
+    """The first segment in progress goes on where the one before it ends (DistributedLog spec,
+    2.4); what follows it cannot know."""
+    for at, segment in enumerate(segments):
+        if segment.in_progress:
+            if at:
+                start = segments[at - 1].following_sequence_id
+                segments[at] = segment.with_start_sequence_id(start)
+            elif segment.lssn == FIRST_LSSN:
+                segments[at] = segment.with_start_sequence_id(0)
+            break
+    return segments

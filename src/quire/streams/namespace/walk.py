@@ -1,0 +1,66 @@
+"""Looking for namespaces and streams in the tree of a store."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.codec.distributedlog.name import PARTITION, is_reserved
+from quire.errors import MetadataDeniedError, NoSuchKeyError
+from quire.metadata.tree import Tree
+from quire.metadata.uri import VALUES_ROOT
+from quire.streams.namespace.namespace import BINDING_PREFIX, SETTINGS_NODE
+
+NODES_AT_ONCE = 256
+"""Whose children are read before the next are looked at."""
+LEDGERS_ROOT_SIGNS = {"LAYOUT", "available"}
+"""Nodes that every ledgers root has: nothing of ours lies below one."""
+OTHERS = ("/zookeeper", VALUES_ROOT)
+
+
+async def walk(
+    tree: Tree, tops: Iterable[str], *, past_denied: bool = False
+) -> AsyncGenerator[tuple[str, list[str]], None]:
+    """(path, names of its children) of these nodes and of all below them, but for what namespaces
+    and streams have inside. Depth first: memory is bounded by the brothers of one path.
+
+    MetadataDeniedError where a node may not be read, unless `past_denied`."""
+
+    async def children(path: str) -> list[str]:
+        try:
+            return await tree.children(path)
+        except NoSuchKeyError:
+            return []  # gone since its parent was read
+        except MetadataDeniedError:
+            if past_denied:
+                return []
+            raise
+
+    todo = list(tops)
+    while todo:
+        piece, todo = todo[-NODES_AT_ONCE:], todo[:-NODES_AT_ONCE]
+        for path, names in zip(piece, await each(piece, children)):
+            if set(names) >= LEDGERS_ROOT_SIGNS:
+                continue
+            yield path, names
+            todo += [f"{path}/{name}" for name in names if not is_reserved(name)]
+
+
+async def namespaces(client: Client) -> list[str]:
+    """The paths of all namespaces in the client's store, Java's too, sorted. What belongs to others
+    and may not be read is passed over."""
+    tree = client.metadata.tree
+    tops = [f"/{name}" for name in await tree.children("/") if not is_reserved(name)]
+    found = []
+    async for path, names in walk(tree, [t for t in tops if t not in OTHERS], past_denied=True):
+        if SETTINGS_NODE in names or (PARTITION not in names and await _bound(tree, path)):
+            found.append(path)
+    return sorted(found)
+
+
+async def _bound(tree: Tree, path: str) -> bool:
+    try:
+        return (await tree.read(path)).value.startswith(BINDING_PREFIX)
+    except (NoSuchKeyError, MetadataDeniedError):
+        return False

@@ -1,0 +1,132 @@
+"""The handle that reads one version of an object."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from types import TracebackType
+
+from quire.client import LedgerReader
+from quire.errors import NoSuchLedgerError, NoSuchObjectError, ObjectDamagedError, UsageError
+from quire.streams.objects.format import ObjectInfo
+
+
+class ObjectReader:
+    """Reads one version of an object. Made by `Objects.get`; use as `async with`, or call `close`.
+
+    The version that was found is read, whatever happens to the name. When it is replaced or
+    deleted its ledger goes: reads go on as long as bookies have not freed it (their
+    `gc_interval_s`), and then raise NoSuchObjectError. They never give bytes of another version.
+    """
+
+    def __init__(self, info: ObjectInfo, ledger: LedgerReader) -> None:
+        self.info = info
+        self._ledger = ledger
+        if not ledger.ledger_closed or ledger.last_add_confirmed + 1 != info.chunks:
+            state = "closed" if ledger.ledger_closed else "not closed"
+            raise self._damaged(
+                f"the ledger is {state} and has {ledger.last_add_confirmed + 1} entries, "
+                f"{info.chunks} were put"
+            )
+
+    async def read(
+        self, first_byte: int = 0, size: int | None = None
+    ) -> AsyncGenerator[bytes, None]:
+        """`size` bytes from `first_byte` on (None, or too many: up to the end), in pieces. Only the
+        chunks that hold them are read.
+
+        Every chunk is checked against its digest. A read of the whole object is also checked
+        against its SHA-256: where that differs, ObjectDamagedError is raised in place of the last
+        piece. So is a chunk of the wrong size. Further raises UsageError for a bad range,
+        NoSuchObjectError when this version was deleted, ReadError (outcome unknown) when no replica
+        of a chunk could be read, DigestError when all of them are damaged. Cancel-safe. Memory is
+        bounded by `ClientConfig.read_windows`.
+        """
+        info = self.info
+        if first_byte < 0 or (size is not None and size < 0):
+            raise UsageError(f"object {info.name!r}: byte {first_byte}, size {size} is no range")
+        if first_byte > info.size_bytes:
+            raise UsageError(
+                f"object {info.name!r} has {info.size_bytes} bytes: byte {first_byte} lies behind "
+                "its end"
+            )
+        end = info.size_bytes if size is None else min(first_byte + size, info.size_bytes)
+        if first_byte == 0 and end == info.size_bytes:
+            pieces = self._whole()
+        else:
+            pieces = self._range(first_byte, end)
+        async with aclosing(pieces):
+            async for piece in pieces:
+                yield piece
+
+    async def read_all(self, first_byte: int = 0, size: int | None = None) -> bytes:
+        """As `read`, in one: the whole range is held in memory."""
+        async with aclosing(self.read(first_byte, size)) as pieces:
+            return b"".join([piece async for piece in pieces])
+
+    def close(self) -> None:
+        """Nothing is held on bookies; reads after this raise UsageError."""
+        self._ledger.close()
+
+    async def __aenter__(self) -> ObjectReader:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # -- inside -------------------------------------------------------------------------------
+
+    async def _whole(self) -> AsyncGenerator[bytes, None]:
+        hashed = hashlib.sha256()
+        last: bytes | None = None
+        async with aclosing(self._chunks(0, self.info.chunks - 1)) as chunks:
+            async for chunk in chunks:
+                hashed.update(chunk)
+                if last is not None:
+                    yield last
+                last = chunk
+        if hashed.hexdigest() != self.info.sha256:
+            raise self._damaged(
+                f"its SHA-256 is {hashed.hexdigest()}, {self.info.sha256} was put, although every "
+                "entry matches its digest"
+            )
+        if last is not None:
+            yield last
+
+    async def _range(self, first_byte: int, end: int) -> AsyncGenerator[bytes, None]:
+        if first_byte == end:
+            return
+        size = self.info.chunk_bytes
+        at = first_byte // size * size
+        async with aclosing(self._chunks(first_byte // size, (end - 1) // size)) as chunks:
+            async for chunk in chunks:
+                yield chunk[max(first_byte - at, 0) : end - at]
+                at += size
+
+    async def _chunks(self, first: int, last: int) -> AsyncGenerator[bytes, None]:
+        chunk = first
+        try:
+            async with aclosing(self._ledger.read_runs(first, last)) as runs:
+                async for run in runs:
+                    for payload in run.payloads():
+                        if len(payload) != self.info.bytes_of_chunk(chunk):
+                            raise self._damaged(f"chunk {chunk} has {len(payload)} bytes")
+                        yield payload
+                        chunk += 1
+        except NoSuchLedgerError as error:
+            raise NoSuchObjectError(
+                f"object {self.info.name!r}: the version in ledger {self.info.ledger_id} was "
+                "deleted or replaced while it was read",
+                remedy="Get it again, if there is a newer one",
+            ) from error
+
+    def _damaged(self, why: str) -> ObjectDamagedError:
+        return ObjectDamagedError(
+            f"object {self.info.name!r} (ledger {self.info.ledger_id}) is damaged: {why}"
+        )

@@ -1,0 +1,175 @@
+"""Find ledgers that streams, objects and datasets name and that do not exist any more.
+
+The ids of all ledgers are listed once, 8 bytes each, and no ledger's metadata is read. Then the
+records of the owners are read one after the other. A ledger that is named and was not listed is
+checked individually: it may have been created since, or its owner may have released it meanwhile.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.errors import NoSuchLedgerError, UnreadableMetadataError
+from quire.streams.ownership.named_ledgers import (
+    Named,
+    Owner,
+    Record,
+    Unreadable,
+    dataset_record,
+    object_record,
+    records,
+    stream_record,
+)
+
+TOLD_MAX = 1_000
+"""The number of lost ledgers, and of unreadable records, that are named. All are counted."""
+LISTED_MAX = 20_000_000
+"""The number of ledger ids held in memory (8 bytes each). Later ledgers are checked singly."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostLedgers:
+    """The result so far of a search through the records of all owners."""
+
+    lost: tuple[Named, ...] = ()
+    """The first `TOLD_MAX` lost ledgers."""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    """The number of lost ledgers by the kind of their owner."""
+    unreadable: tuple[Unreadable, ...] = ()
+    """The first `TOLD_MAX` records that cannot be read."""
+    unreadable_count: int = 0
+    records: int = 0
+    """The number of records that were looked at."""
+    whole: bool = False
+    """Whether all records were looked at."""
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts.values())
+
+    def by_owner(self) -> dict[Owner, list[Named]]:
+        found: dict[Owner, list[Named]] = {}
+        for one in self.lost:
+            found.setdefault(one.owner, []).append(one)
+        return found
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "count": self.count,
+            "ledgers": [
+                {
+                    "ledger": one.ledger_id,
+                    "kind": one.owner.kind,
+                    "name": one.owner.name,
+                    "place": one.owner.place,
+                    "part": one.part,
+                }
+                for one in self.lost
+            ],
+            "unreadable": [{"owner": str(one.owner), "why": one.why} for one in self.unreadable],
+            "unreadable_count": self.unreadable_count,
+            "records": self.records,
+            "whole": self.whole,
+        }
+
+
+async def lost_ledgers(client: Client) -> AsyncGenerator[LostLedgers, None]:
+    """Yield the result so far, after each record; the last value is `whole`.
+
+    Raises MetadataUnavailableError. Cancel-safe; nothing is changed.
+    """
+    found = LostLedgers()
+    listed = await _listed(client)
+    async with aclosing(records(client)) as all_records:
+        async for record in all_records:
+            found = await _with_record(
+                client, replace(found, records=found.records + 1), record, listed
+            )
+            yield found
+    yield replace(found, whole=True)
+
+
+async def _with_record(
+    client: Client, found: LostLedgers, record: Record, listed: array[int]
+) -> LostLedgers:
+    if not isinstance(record, Unreadable):
+        suspects = [one for one in record if one.needed and not _among(listed, one.ledger_id)]
+        if not suspects:
+            return found
+        record = await _certainly_lost(client, suspects)
+    if isinstance(record, Unreadable):
+        return replace(
+            found,
+            unreadable=(*found.unreadable, record)[:TOLD_MAX],
+            unreadable_count=found.unreadable_count + 1,
+        )
+    counts = dict(found.counts)
+    for one in record:
+        counts[one.owner.kind] = counts.get(one.owner.kind, 0) + 1
+    return replace(found, lost=(*found.lost, *record)[:TOLD_MAX], counts=counts)
+
+
+async def _listed(client: Client) -> array[int]:
+    """Return the ids of the ledgers, ascending."""
+    found = array("q")
+    ledgers = client.metadata.list_ledgers()
+    try:
+        async for some in ledgers:
+            found.extend(some.ledger_ids)
+            if len(found) >= LISTED_MAX:
+                break
+            await asyncio.sleep(0)
+    finally:
+        if isinstance(ledgers, AsyncGenerator):
+            await ledgers.aclose()
+    return found
+
+
+def _among(listed: array[int], ledger_id: int) -> bool:
+    at = bisect_left(listed, ledger_id)
+    return at < len(listed) and listed[at] == ledger_id
+
+
+async def _certainly_lost(client: Client, suspects: Sequence[Named]) -> Record:
+    """Return the suspected ledgers that do not exist and that their owner still names
+    afterwards."""
+    gone = [
+        one
+        for one, there in zip(
+            suspects, await each(suspects, lambda s: _exists(client, s.ledger_id))
+        )
+        if not there
+    ]
+    if not gone:
+        return ()
+    again = await _read_again(client, gone[0].owner)
+    if isinstance(again, Unreadable):
+        return again
+    needed = {one.ledger_id for one in again if one.needed}
+    return [one for one in gone if one.ledger_id in needed]
+
+
+async def _exists(client: Client, ledger_id: int) -> bool:
+    try:
+        await client.metadata.read_ledger(ledger_id)
+    except NoSuchLedgerError:
+        return False
+    except UnreadableMetadataError:
+        pass  # it exists, and its metadata is another problem
+    return True
+
+
+async def _read_again(client: Client, owner: Owner) -> Record:
+    if owner.kind == "dataset":
+        return await dataset_record(client, owner.name)
+    if owner.kind == "stream":
+        return await stream_record(client, f"{owner.place.rstrip('/')}/{owner.name}")
+    return await object_record(client, owner.place, owner.name)

@@ -1,0 +1,257 @@
+"""Ledgers that were made for streams and that no stream names any more.
+
+A writer that dies seldom leaves one (the ledger made ahead stands in a node), and Quire deletes
+ledgers before their segments. What is found here comes from a crash between making a ledger and
+noting it, from nodes that other tools deleted, and from Apache's deletion of streams.
+
+A stream that was renamed has ledgers that bear its old name. Hence not the stream in the ledger's
+metadata is asked, but every stream below the same first part of its path: a rename stays within its
+namespace.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.client.skipped import Skipped, log_skipped
+from quire.codec.distributedlog.name import PARTITION
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import (
+    LedgerError,
+    MetadataError,
+    MetadataUnavailableError,
+    NoSuchLedgerError,
+    UsageError,
+)
+from quire.metadata.bookies.collection import check_collectable
+from quire.metadata.tree import Tree
+from quire.streams.namespace.walk import walk
+from quire.streams.ownership.named_ledgers import Owner, ledgers_of
+from quire.streams.publish.segment_builder import JOB_KEY
+from quire.streams.write.segments import APPLICATION
+
+STREAM_KEY = "stream"
+"""In a ledger's custom metadata: the path of the stream that it was made for."""
+OLDER_THAN_S = 24 * 3600.0
+"""Younger ledgers are left alone: their writer may be about to note them."""
+LEDGERS_LOOKED_AT = 256
+"""At a time."""
+
+logger = logging.getLogger("quire.streams")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOrphan:
+    ledger_id: int
+    stream: str
+    """The path of the stream that it was made for."""
+    ctime_ms: int
+    size_bytes: int
+    """0 where it was never closed."""
+    job: str = ""
+    """The batch or job that it was built for (`published.BatchKey.job`), if any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Left:
+    """An orphan that was not deleted."""
+
+    orphan: StreamOrphan
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The result of a search for orphans."""
+
+    orphans: list[StreamOrphan]
+    skipped: list[Skipped]
+    """The ledgers and streams that could not be read. No ledger that such a stream may name is
+    among the orphans."""
+
+
+async def find_orphans(
+    client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
+) -> list[StreamOrphan]:
+    """Return the orphans that `look_for_orphans` finds. A warning in the log names the skipped
+    items."""
+    found = await look_for_orphans(client, older_than_s, first=first)
+    log_skipped(logger, "the search for orphans of streams", found.skipped)
+    return found.orphans
+
+
+async def look_for_orphans(
+    client: Client, older_than_s: float = OLDER_THAN_S, *, first: int = 0
+) -> Found:
+    """Find ledgers from `first` on that were created for streams and that no segment or allocation
+    names.
+
+    Only ledgers older than `older_than_s` count. Reads the metadata of every ledger, and the
+    segments of all streams twice. Nothing is changed. Cancel-safe.
+
+    A ledger or a stream that cannot be read is skipped. Such a stream could name any ledger that
+    was created below the same first part of its path, so none of these counts as an orphan.
+    """
+    before_ms = client.clock.now_ms() - round(older_than_s * 1_000)
+    places: dict[str, _Place] = {}
+    found: list[StreamOrphan] = []
+    skipped: list[Skipped] = []
+    async with aclosing(_made_for_streams(client, before_ms, first, skipped)) as candidates:
+        async for orphan in candidates:
+            top = _top(orphan)
+            if top not in places:
+                places[top] = await _named(client.metadata.tree, top)
+            if places[top].is_orphan(orphan):
+                found.append(orphan)
+    certain = await _still_unnamed(client, found, places)
+    skipped += [one for place in places.values() for one in place.skipped]
+    return Found(certain, list(dict.fromkeys(skipped)))
+
+
+async def delete_orphans(client: Client, orphans: Iterable[StreamOrphan]) -> list[Left]:
+    """Delete the ledgers that are still orphans, and return those that are left, with the reasons.
+
+    Each ledger is fenced first. A writer that created it and has been asleep since then can no
+    longer add to it, and continues with another. After an error or a cancellation some ledgers are
+    left; call it again. Raises CollectionOffError or MetadataWentBackError if nothing may be
+    deleted according to this metadata store.
+    """
+    await check_collectable(client.metadata)
+    left: list[Left] = []
+    fenced: list[StreamOrphan] = []
+    for orphan in orphans:
+        try:
+            await _fence(client, orphan.ledger_id)
+        except NoSuchLedgerError:
+            continue
+        except MetadataUnavailableError:
+            raise
+        except (LedgerError, MetadataError) as error:
+            left.append(Left(orphan, str(error)))
+        else:
+            fenced.append(orphan)
+    places: dict[str, _Place] = {}
+    certain = {orphan.ledger_id for orphan in await _still_unnamed(client, fenced, places)}
+    for orphan in fenced:
+        if orphan.ledger_id in certain:
+            await client.delete_ledger(orphan.ledger_id)
+            continue
+        skipped = places[_top(orphan)].skipped
+        why = f"a stream that may name it cannot be read: {skipped[0]}" if skipped else ""
+        left.append(Left(orphan, why or "a stream names it now"))
+    return left
+
+
+async def _fence(client: Client, ledger_id: int) -> None:
+    metadata = await client.ledger_metadata(ledger_id)
+    if metadata.closed:
+        return
+    password = metadata.password or b""
+    (await client.open_ledger(ledger_id, password=password, recover=True)).close()
+
+
+# -- ledgers ----------------------------------------------------------------------------------
+
+
+async def _made_for_streams(
+    client: Client, before_ms: int, first: int, skipped: list[Skipped]
+) -> AsyncGenerator[StreamOrphan, None]:
+    async def look(ledger_id: int) -> StreamOrphan | None:
+        try:
+            metadata = await client.ledger_metadata(ledger_id)
+        except MetadataUnavailableError:
+            raise
+        except NoSuchLedgerError:
+            return None
+        except MetadataError as error:
+            skipped.append(Skipped(f"ledger {ledger_id}", str(error)))
+            return None
+        return _candidate(ledger_id, metadata, before_ms)
+
+    async with aclosing(_pieces(client, first)) as pieces:
+        async for piece in pieces:
+            for candidate in await each(piece, look):
+                if candidate is not None:
+                    yield candidate
+
+
+async def _pieces(client: Client, first: int) -> AsyncGenerator[list[int], None]:
+    piece: list[int] = []
+    async for ledger_id in client.list_ledgers(first):
+        piece.append(ledger_id)
+        if len(piece) == LEDGERS_LOOKED_AT:
+            yield piece
+            piece = []
+    if piece:
+        yield piece
+
+
+def _candidate(ledger_id: int, metadata: LedgerMetadata, before_ms: int) -> StreamOrphan | None:
+    custom = metadata.custom
+    if any(custom.get(key) != value for key, value in APPLICATION.items()):
+        return None
+    stream = custom.get(STREAM_KEY, b"").decode(errors="replace")
+    if not stream.startswith("/") or not 0 <= metadata.ctime_ms <= before_ms:
+        return None
+    job = custom.get(JOB_KEY, b"").decode(errors="replace")
+    return StreamOrphan(ledger_id, stream, metadata.ctime_ms, max(metadata.length, 0), job)
+
+
+# -- names ------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Place:
+    """The streams below one first part of their paths."""
+
+    named: set[int] = field(default_factory=set)
+    """The ledgers that segments and allocations name."""
+    skipped: list[Skipped] = field(default_factory=list)
+
+    def is_orphan(self, orphan: StreamOrphan) -> bool:
+        return not self.skipped and orphan.ledger_id not in self.named
+
+
+def _top(orphan: StreamOrphan) -> str:
+    return "/" + orphan.stream.split("/")[1]
+
+
+async def _still_unnamed(
+    client: Client, orphans: list[StreamOrphan], places: dict[str, _Place]
+) -> list[StreamOrphan]:
+    """Read all streams a second time, because one that was renamed during the first pass may have
+    been missed. The results replace those in `places`."""
+    if not orphans:
+        return []
+    await client.metadata.tree.sync()
+    for top in sorted({_top(orphan) for orphan in orphans}):
+        places[top] = await _named(client.metadata.tree, top)
+    return [orphan for orphan in orphans if places[_top(orphan)].is_orphan(orphan)]
+
+
+async def _named(tree: Tree, top: str) -> _Place:
+    """Return the ledgers that all streams below a path name, and the streams that could not be
+    read."""
+    found = _Place()
+    try:
+        async with aclosing(walk(tree, [top])) as nodes:
+            async for path, names in nodes:
+                if PARTITION not in names:
+                    continue
+                try:
+                    named = await ledgers_of(tree, path, Owner("stream", path))
+                    found.named |= {one.ledger_id for one in named}
+                except MetadataUnavailableError:
+                    raise
+                except MetadataError as error:
+                    found.skipped.append(Skipped(f"stream {path}", str(error)))
+    except MetadataUnavailableError:
+        raise
+    except (MetadataError, UsageError) as error:
+        found.skipped.append(Skipped(f"the streams below {top}", str(error)))
+    return found

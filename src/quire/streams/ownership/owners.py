@@ -1,0 +1,267 @@
+"""Search for the owner of a ledger, before somebody deletes the ledger by its id.
+
+The custom metadata of a ledger says what it was created for, so reading one record is enough for
+most ledgers. For ledgers without such metadata (Java's streams, ledgers that a user published as a
+dataset) the records of all datasets and streams are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from quire._runtime.tasks import each
+from quire.client import Client
+from quire.client.datasets.datasets import OWNER_KEY as DATASET_KEY
+from quire.codec.metadata.ledger_metadata import LedgerMetadata
+from quire.errors import LedgerOwnedError, NoSuchLedgerError, UnreadableMetadataError
+from quire.streams.objects.format import BUCKET_KEY, NAME_KEY
+from quire.streams.ownership.named_ledgers import (
+    Owner,
+    Record,
+    Unreadable,
+    dataset_record,
+    object_owner,
+    object_record,
+    records,
+    stream_owner,
+    stream_record,
+)
+from quire.streams.ownership.orphans import STREAM_KEY
+from quire.streams.write.segments import APPLICATION
+
+APPLICATION_KEY = "application"
+PULSAR_KEYS = {
+    "pulsar/managed-ledger": "managed ledger",
+    "pulsar/cursor": "cursor",
+    "pulsar/compactedTopic": "compacted topic",
+    "pulsar/schemaId": "schema",
+    "pulsar/delayedIndexBucketId": "delayed index bucket",
+}
+"""The custom metadata that Pulsar's brokers set on their ledgers, and what its value names."""
+MISSED_LIMIT_S = 5.0
+"""Seconds to search for the owners of a ledger that does not exist."""
+DOUBTS_MAX = 5
+"""The number of unreadable records that one error names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A reason not to delete a ledger."""
+
+    owner: Owner
+    part: str = ""
+    """The part of the owner that the ledger holds."""
+    doubt: str = ""
+    """The reason why it is not certain that the ledger belongs to the owner."""
+
+    def __str__(self) -> str:
+        if self.doubt:
+            return f"perhaps {self.owner}: {self.doubt}"
+        return f"{self.owner} ({self.part})" if self.part else str(self.owner)
+
+
+async def refuse_owned(
+    client: Client,
+    ledger_ids: Sequence[int],
+    *,
+    limit_s: float | None = None,
+    looked_at: Callable[[int], None] = lambda count: None,
+) -> None:
+    """Raise LedgerOwnedError if one of these ledgers has an owner, or may have one.
+
+    See `find_claims` for the arguments and for what else is raised.
+    """
+    claims = await find_claims(client, ledger_ids, limit_s=limit_s, looked_at=looked_at)
+    owned = {ledger_id: found for ledger_id, found in claims.items() if found}
+    if owned:
+        raise _owned(owned)
+
+
+async def find_claims(
+    client: Client,
+    ledger_ids: Sequence[int],
+    *,
+    scan: bool = True,
+    limit_s: float | None = None,
+    looked_at: Callable[[int], None] = lambda count: None,
+) -> dict[int, list[Claim]]:
+    """Return the owners of each ledger, with an empty list for ledgers that nothing names.
+
+    A ledger whose owner no longer names it is an orphan and has no owner.
+
+    Args:
+        scan: search the records of all datasets and streams for ledgers whose metadata names no
+            owner, or whose owner does not name them.
+        limit_s: seconds for that search. What is unknown afterwards becomes a claim with a doubt.
+        looked_at: called with the number of records that were read since the last call.
+
+    Raises:
+        MetadataUnavailableError: the store does not answer. Nothing was changed.
+    """
+    hints = dict(zip(ledger_ids, await each(ledger_ids, lambda one: _hint(client, one))))
+    made_for = list({hint.made_for: None for hint in hints.values() if hint.made_for is not None})
+    answers = dict(zip(made_for, await each(made_for, lambda one: _record(client, one))))
+    claims = {
+        ledger_id: _by_its_metadata(ledger_id, hint, answers) for ledger_id, hint in hints.items()
+    }
+    rest = {one for one, hint in hints.items() if hint.exists and not claims[one]}
+    if rest and scan:
+        found, doubts = await _by_all_records(client, rest, limit_s, looked_at)
+        for ledger_id in rest:
+            claims[ledger_id] = found.get(ledger_id) or doubts
+    return claims
+
+
+async def missed(client: Client, error: NoSuchLedgerError, ledger_id: int) -> NoSuchLedgerError:
+    """Return the error for a ledger that does not exist, with its owners.
+
+    Searches all records for at most `MISSED_LIMIT_S`, and says so if that was not enough. Raises
+    MetadataUnavailableError.
+    """
+    limit_s = MISSED_LIMIT_S
+    found, doubts = await _by_all_records(
+        client, {ledger_id}, limit_s, lambda _: None, objects=True
+    )
+    claims = [str(claim) for claim in (*found.get(ledger_id, ()), *doubts)]
+    if not claims:
+        return error
+    told = f"ledger {ledger_id} does not exist, and {', and '.join(claims)} names it"
+    return NoSuchLedgerError(told, remedy="What the ledger held is gone for readers")
+
+
+# -- by the ledger's own metadata -------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Hint:
+    """The owner of a ledger according to the ledger's own metadata."""
+
+    exists: bool = True
+    claims: tuple[Claim, ...] = ()
+    """The claims that can be made without another record."""
+    made_for: tuple[str, str, str] | None = None
+    """The kind of the owner, its name (the path of a stream), and its bucket."""
+    closed: bool = False
+
+
+async def _hint(client: Client, ledger_id: int) -> _Hint:
+    try:
+        metadata = await client.ledger_metadata(ledger_id)
+    except NoSuchLedgerError:
+        return _Hint(exists=False)
+    except UnreadableMetadataError as error:
+        return _Hint(claims=(Claim(Owner("owner", "unknown"), doubt=str(error)),))
+    application = _text(metadata, APPLICATION_KEY)
+    if application and application.encode() != APPLICATION["application"]:
+        return _Hint(claims=(_foreign(metadata, application),))
+    if name := _text(metadata, NAME_KEY):
+        made_for = ("object", name, _text(metadata, BUCKET_KEY))
+    elif name := _text(metadata, DATASET_KEY):
+        made_for = ("dataset", name, "")
+    elif application and (path := _text(metadata, STREAM_KEY)).startswith("/"):
+        made_for = ("stream", path, "")
+    else:
+        return _Hint()
+    return _Hint(made_for=made_for, closed=metadata.closed)
+
+
+async def _record(client: Client, made_for: tuple[str, str, str]) -> tuple[Owner, Record]:
+    """Return the owner that ledgers were made for, and the ledgers that its record names."""
+    kind, name, bucket = made_for
+    if kind == "object":
+        return object_owner(bucket, name), await object_record(client, bucket, name)
+    if kind == "dataset":
+        return Owner("dataset", name), await dataset_record(client, name)
+    record = await stream_record(client, name)
+    if isinstance(record, Unreadable):
+        return record.owner, record
+    return await stream_owner(client.metadata.tree, name), record
+
+
+def _by_its_metadata(
+    ledger_id: int,
+    hint: _Hint,
+    answers: Mapping[tuple[str, str, str], tuple[Owner, Record]],
+) -> list[Claim]:
+    """Return the claims of the owner that the ledger's own metadata names.
+
+    The list is empty where that owner does not name the ledger.
+    """
+    if hint.made_for is None:
+        return list(hint.claims)
+    owner, record = answers[hint.made_for]
+    claims = _claims(record, ledger_id)
+    if not claims and not hint.closed:
+        doubt = "the ledger is open and was created for it: somebody may be writing it"
+        return [Claim(owner, doubt=doubt)]
+    return claims
+
+
+def _foreign(metadata: LedgerMetadata, application: str) -> Claim:
+    for key, kind in PULSAR_KEYS.items():
+        if name := _text(metadata, key):
+            part = (
+                "" if key == "pulsar/managed-ledger" else _text(metadata, "pulsar/managed-ledger")
+            )
+            return Claim(
+                Owner(f"Pulsar's {kind}" if application == "pulsar" else kind, name),
+                f"of managed ledger {part}" if part else "",
+            )
+    return Claim(Owner("application", application), _text(metadata, "component"))
+
+
+def _claims(record: Record, ledger_id: int) -> list[Claim]:
+    if isinstance(record, Unreadable):
+        return [Claim(record.owner, doubt=f"its record cannot be read: {record.why}")]
+    return [Claim(one.owner, one.part) for one in record if one.ledger_id == ledger_id]
+
+
+def _text(metadata: LedgerMetadata, key: str) -> str:
+    return metadata.custom.get(key, b"").decode(errors="replace")
+
+
+# -- by the records of all owners -------------------------------------------------------------
+
+
+async def _by_all_records(
+    client: Client,
+    ledger_ids: set[int],
+    limit_s: float | None,
+    looked_at: Callable[[int], None],
+    *,
+    objects: bool = False,
+) -> tuple[Mapping[int, list[Claim]], list[Claim]]:
+    """Return the certain claims of each ledger, and the doubts that hold for all of them."""
+    found: dict[int, list[Claim]] = {}
+    doubts: list[Claim] = []
+    try:
+        # The metadata of an object's ledger names the object: a ledger that exists needs no look.
+        async with (
+            asyncio.timeout(limit_s),
+            aclosing(records(client, objects=objects)) as all_records,
+        ):
+            async for record in all_records:
+                looked_at(1)
+                if isinstance(record, Unreadable):
+                    if len(doubts) < DOUBTS_MAX:
+                        doubts += _claims(record, -1)
+                    continue
+                for one in record:
+                    if one.ledger_id in ledger_ids:
+                        found.setdefault(one.ledger_id, []).append(Claim(one.owner, one.part))
+    except TimeoutError:
+        doubt = f"not all streams and datasets could be checked within {limit_s:g} s"
+        doubts.append(Claim(Owner("owner", "unknown"), doubt=doubt))
+    return found, doubts
+
+
+def _owned(claims: Mapping[int, Sequence[Claim]]) -> LedgerOwnedError:
+    owners = {ledger_id: [str(claim) for claim in found] for ledger_id, found in claims.items()}
+    told = "; ".join(
+        f"ledger {ledger_id} belongs to {', and to '.join(found)}"
+        for ledger_id, found in owners.items()
+    )
+    return LedgerOwnedError(f"{told}. Nothing was deleted", owners=owners)

@@ -1,0 +1,130 @@
+"""One ledger full of records, as the segment of a stream that it may become (`publishing`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from quire.client import Client, LedgerWriter
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.record import entry_ends
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.wire.v2 import Buffer
+from quire.errors import TxidOrderError
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.write.drafts import Draft
+from quire.streams.write.segment_writer import SegmentWriter
+from quire.streams.write.segments import APPLICATION
+
+JOB_KEY = "quire.job"
+"""In the custom metadata of ledgers: the job that they were made for (`BatchKey.job`)."""
+UNACKED_ENTRIES_MAX = 64
+NO_NUMBER = 0
+"""Of a segment that has no number yet."""
+NEVER_DUE_S = float("inf")
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """A closed ledger full of records: plain values."""
+
+    ledger_id: int
+    record_count: int
+    first_txid: int
+    last_txid: int
+    last_entry_id: int
+    last_slot_id: int
+    size_bytes: int
+
+
+class SegmentBuilder:
+    """Fills one ledger with records, as the segment that it may become. Use it in one task."""
+
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        settings: StreamSettings,
+        *,
+        password: bytes = b"",
+        job: str = "",
+        snapshot: bytes | None = None,
+    ) -> None:
+        """`path` of the stream (`Namespace.path` + "/" + its name); `job` (`BatchKey.job`) is
+        stored with the ledger for whoever finds it left over; `snapshot` as in `Batch`."""
+        self._client = client
+        self._settings = settings
+        self._custom = {**APPLICATION, "stream": path.encode(), JOB_KEY: job.encode()}
+        self._password = password
+        self._snapshot = snapshot
+        self._last_txid = 0
+        self._writer: SegmentWriter | None = None
+        self._draft = Draft(0)
+        self._ledger: LedgerWriter | None = None
+
+    async def append(self, payloads: Sequence[Buffer], txids: Sequence[int]) -> None:
+        """In order; txids must not decrease (TxidOrderError: nothing was appended). Nothing is
+        durable before `close`."""
+        if not payloads:
+            return
+        if txids[0] < self._last_txid or list(txids) != sorted(txids):  # quick where they are
+            raise TxidOrderError(
+                f"the txids of a batch fall, behind {max(self._last_txid, txids[0])}",
+                remedy="Sort by them",
+            )
+        self._last_txid = txids[-1]
+        writer = self._writer or await self._open(txids[0])
+        limit, first = self._settings.entry_bytes, 0
+        for end in entry_ends(payloads, limit, self._draft.size_bytes):
+            if first or not end:
+                writer.send(self._draft)
+                self._draft = Draft(0)
+                while len(writer.in_flight) > UNACKED_ENTRIES_MAX:
+                    await writer.acknowledged()
+            if end > first:
+                self._draft.add(payloads[first:end], txids[first:end])
+            first = end
+
+    async def _open(self, first_txid: int) -> SegmentWriter:
+        settings = self._settings
+        self._ledger = await self._client.create_ledger(
+            ensemble_size=settings.ensemble_size,
+            write_quorum=settings.write_quorum,
+            ack_quorum=settings.ack_quorum,
+            digest=settings.digest,
+            password=self._password,
+            custom=self._custom,
+        )
+        segment = StreamSegment(NO_NUMBER, self._ledger.ledger_id, first_txid)
+        compression = Compression[settings.compression.upper()]
+        self._writer = SegmentWriter(segment, self._ledger, compression, 0, NEVER_DUE_S)
+        return self._writer
+
+    async def close(self) -> Built | None:
+        """All records are durable, and the ledger is closed; None if there were none."""
+        writer = self._writer
+        if writer is None:
+            return None
+        if self._snapshot:
+            self._draft.control = not len(self._draft)
+            self._draft.mark(self._snapshot)
+        if len(self._draft) or self._draft.control:
+            writer.send(self._draft)
+        while writer.in_flight:
+            await writer.acknowledged()
+        await writer.ledger.close()
+        return Built(
+            ledger_id=writer.ledger.ledger_id,
+            record_count=writer.count,
+            first_txid=writer.segment.first_txid,
+            last_txid=writer.last_txid,
+            last_entry_id=writer.last.entry_id,
+            last_slot_id=writer.last.slot_id,
+            size_bytes=writer.ledger.length,
+        )
+
+    async def discard(self) -> None:
+        """Give up what was written."""
+        if self._ledger is not None:
+            self._ledger.abandon()
+            await self._client.delete_ledger(self._ledger.ledger_id)

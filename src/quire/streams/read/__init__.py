@@ -1,0 +1,4 @@
+"""Readers of a stream: positions, records, Arrow columns and subscriptions.
+
+Start with `reader`.
+"""

@@ -1,0 +1,470 @@
+"""Records of streams as Arrow columns: no object per record, and one copy of each payload.
+
+| column   | type         |                                                                      |
+|----------|--------------|----------------------------------------------------------------------|
+| stream   | string       | its name                                                             |
+| segment  | int64        | number of the segment                                                |
+| ledger   | int64        | that holds the segment                                               |
+| entry    | int64        | in the ledger                                                        |
+| slot     | int64        | in the entry; segment, entry and slot are the record's position      |
+| txid     | int64        |                                                                      |
+| time     | timestamp us | when it was appended, in UTC; null where nothing tells               |
+| sequence | int64        | records of the stream before it; negative in segments without a start|
+| size     | int64        | payload bytes                                                        |
+| value    | binary       | the payload                                                          |
+
+Entries full of records of one size, which are most, are taken apart by numpy, many entries at once
+where they look alike; others go through `quire.codec.distributedlog.record`. Needs the extra `arrow`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import compress
+from typing import TYPE_CHECKING, Any
+
+from quire.client.read.arrow import OFFSET_MAX, import_pyarrow
+from quire.codec.distributedlog import envelope
+from quire.codec.distributedlog.compression import CODEC_BITS, Compression
+from quire.codec.distributedlog.control_record import CreationTime, decode_control
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.codec.distributedlog.record import HEAD, HEAD_BYTES, RecordFlag, Records
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.codec.entry.entry import EntryRun
+from quire.errors import StreamDamagedError, UsageError
+from quire.streams.read.records import decode
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = (
+    "stream", "segment", "ledger", "entry", "slot", "txid", "time", "sequence", "size", "value",
+)  # fmt: skip
+NULLABLE = ("time",)
+
+NO_TIME = -(2**63)
+TIME_MAX_MS = 253_402_300_799_999
+"""The end of the year 9999. A txid behind it is no time, whatever the settings say."""
+VECTOR_RECORDS_MIN = 16
+"""Records of one size in a row, from which numpy pays."""
+
+_FLAGS = int(RecordFlag.CONTROL | RecordFlag.END_OF_STREAM | RecordFlag.RECORD_SET)
+_POSITION_SHIFT = 16
+_STEP = 1 << _POSITION_SHIFT
+_METADATA_END = 1 << 48
+
+
+def schema(columns: Sequence[str] = COLUMNS) -> pa.Schema:
+    """The schema of `RecordColumns.batch`."""
+    arrow = import_pyarrow()
+    types = {
+        "stream": arrow.string(),
+        "time": arrow.timestamp("us", tz="UTC"),
+        "value": arrow.binary(),
+    }
+    return arrow.schema(
+        [
+            arrow.field(name, types.get(name, arrow.int64()), nullable=name in NULLABLE)
+            for name in columns
+        ]
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where entries come from."""
+
+    stream: str
+    segment: StreamSegment
+    txid_is_time: bool = True
+    """What `txids` of the stream's settings says."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Some records, in numpy arrays; those of columns that nobody wants may be missing."""
+
+    origin: Origin
+    count: int
+    buffer: bytes | None
+    """That holds the payloads; None: not wanted."""
+    arrays: dict[str, Any]
+    """By column, and `starts` and `ends` in the buffer. Times are in ms."""
+
+
+class RecordColumns:
+    """Collects the records of entries, until `batch` makes them Arrow arrays.
+
+    Control records, the end of the stream and what lies outside the bounds are left out. Raises
+    StreamDamagedError where an entry cannot be understood.
+    """
+
+    def __init__(self, columns: Sequence[str] = COLUMNS) -> None:
+        for name in columns:
+            if name not in COLUMNS:
+                raise UsageError(f"there is no column {name!r}, only {', '.join(COLUMNS)}")
+        self.columns = tuple(columns)
+        self._wanted = frozenset(columns)
+        self._parts: list[_Part] = []
+        self.rows = 0
+        self.size_bytes = 0
+        """Payload bytes that were collected."""
+
+    def add(
+        self, origin: Origin, run: EntryRun, start: DLSN | None = None, end: DLSN | None = None
+    ) -> None:
+        """The records of a run from `start` on, up to before `end`."""
+        data = run.data if isinstance(run.data, bytes) else bytes(run.data)
+        first, last, lssn = run.first, run.last, origin.segment.lssn
+        if start is not None and start > DLSN(lssn, first, 0):
+            first = start.entry_id if start.lssn == lssn else last + 1
+        if end is not None and end <= DLSN(lssn, last, 0):
+            last = end.entry_id - (not end.slot_id) if end.lssn == lssn else first - 1
+        together = isinstance(run.offsets, range)
+        at = first
+        while at <= last:
+            cut = (start is not None and start > DLSN(lssn, at, 0)) or (
+                end is not None and end < DLSN(lssn, at + 1, 0)
+            )
+            if cut:
+                self._entry(origin, run, data, at, (start, end))
+                at += 1
+                continue
+            upto = last - (end is not None and end < DLSN(lssn, last + 1, 0))
+            taken = self._alike(origin, run, data, at, upto) if together and upto > at else 0
+            together = together and taken > 0  # where one differs they are taken one by one
+            taken = taken or self._alike(origin, run, data, at, at)
+            if not taken:
+                self._entry(origin, run, data, at, None)
+            at += taken or 1
+
+    def batch(self) -> pa.RecordBatch:
+        """What was collected; the next one begins empty."""
+        arrow = import_pyarrow()
+        parts, self._parts = self._parts, []
+        self.rows = self.size_bytes = 0
+        return arrow.RecordBatch.from_arrays(
+            [_column(name, parts) for name in self.columns], schema=schema(self.columns)
+        )
+
+    # -- entries that look alike --------------------------------------------------------------
+
+    def _alike(self, origin: Origin, run: EntryRun, data: bytes, first: int, last: int) -> int:
+        """Take entries from `first` on that all hold as many records of one size, without flags;
+        how many entries were taken."""
+        import numpy
+
+        index, entries = first - run.first, last - first + 1
+        at, end = run.offsets[index], run.ends[index]
+        body = _body(data, at, end, origin.segment.enveloped)
+        if body is None:
+            return 0
+        step_entries = run.offsets[index + 1] - at if entries > 1 else 0
+        slot, time_ms, start = 0, NO_TIME, body
+        if entries == 1:
+            slot, time_ms, start = _past_controls(data, body, end, "time" in self._wanted)
+        if end - start < HEAD_BYTES:
+            return 0
+        size = HEAD.unpack_from(data, start)[2]
+        count, rest = divmod(end - start, HEAD_BYTES + size) if size >= 0 else (0, 1)
+        if rest or entries * count < VECTOR_RECORDS_MIN:
+            return 0
+        shape, strides = (entries, count), (step_entries, HEAD_BYTES + size)
+        heads = numpy.ndarray(shape, _heads(size), data, start, strides)
+        positions = _positions(heads["metadata"])
+        if (
+            positions is None
+            or (heads["size"] != size).any()
+            or not _same_envelopes(data, at, body, entries, step_entries)
+        ):
+            return 0
+        txids = None
+        if not self._wanted.isdisjoint(("txid", "time")):
+            txids = heads["txid"].astype(numpy.int64).ravel()
+        self._add_alike(
+            origin, data, first, entries, count, size, slot,
+            positions, txids, time_ms, start, step_entries,
+        )  # fmt: skip
+        return entries
+
+    def _add_alike(
+        self, origin: Origin, data: bytes, first: int, entries: int, count: int, size: int,
+        slot: int, positions: Any, txids: Any, time_ms: int, start: int, step_entries: int,
+    ) -> None:  # fmt: skip
+        import numpy
+
+        wanted, rows = self._wanted, entries * count
+        arrays: dict[str, Any] = {"txid": txids}
+        if "entry" in wanted:
+            arrays["entry"] = numpy.repeat(numpy.arange(first, first + entries), count)
+        if "slot" in wanted:
+            arrays["slot"] = numpy.tile(numpy.arange(slot, slot + count), entries)
+        if "sequence" in wanted:
+            sequences = positions + (origin.segment.first_sequence_id - 1)
+            arrays["sequence"] = (sequences[:, None] + numpy.arange(count)).ravel()
+        if "time" in wanted:
+            arrays["time"] = _times(origin, numpy.full(rows, time_ms), txids)
+        if "size" in wanted:
+            arrays["size"] = numpy.full(rows, size)
+        if "value" in wanted:
+            step = HEAD_BYTES + size
+            begins = numpy.arange(start + HEAD_BYTES, start + HEAD_BYTES + count * step, step)
+            shifts = step_entries * numpy.arange(entries)
+            starts = (shifts[:, None] + begins[:count]).ravel()
+            arrays["starts"], arrays["ends"] = starts, starts + size
+        self._add(_Part(origin, rows, data if "value" in wanted else None, arrays), rows * size)
+
+    # -- any other entry ----------------------------------------------------------------------
+
+    def _entry(
+        self, origin: Origin, run: EntryRun, data: bytes, entry_id: int,
+        bounds: tuple[DLSN | None, DLSN | None] | None,
+    ) -> None:  # fmt: skip
+        import numpy
+
+        index = entry_id - run.first
+        payload = data[run.offsets[index] : run.ends[index]]
+        everything = decode(origin.segment, entry_id, payload)
+        given = self._creation_times(origin, entry_id, everything)
+        stop = everything.end_of_stream
+        chosen = [not flags for flags in everything.flags]
+        if stop is not None:
+            chosen[stop:] = [False] * (len(chosen) - stop)
+        start, end = bounds or (None, None)
+        for at, slot in enumerate(everything.slots if bounds else ()):
+            here = DLSN(origin.segment.lssn, entry_id, slot)
+            if (start is not None and here < start) or (end is not None and here >= end):
+                chosen[at] = False
+        count = sum(chosen)
+        if not count:
+            return
+
+        def column(values: Sequence[int]) -> Any:
+            return numpy.array(list(compress(values, chosen)), numpy.int64)
+
+        starts, ends = column(everything.starts), column(everything.ends)
+        buffer = everything.data
+        if (starts[1:] < ends[:-1]).any():  # members that were compressed stand behind the rest
+            buffer = b"".join([buffer[a:b] for a, b in zip(starts.tolist(), ends.tolist())])
+            ends = numpy.cumsum(ends - starts)
+            starts = numpy.concatenate(([0], ends[:-1]))
+        txids = column(everything.txids)
+        arrays = {
+            "entry": numpy.full(count, entry_id),
+            "slot": column(everything.slots),
+            "txid": txids,
+            "sequence": column(everything.positions) + (origin.segment.first_sequence_id - 1),
+            "size": ends - starts,
+            "starts": starts,
+            "ends": ends,
+        }
+        if "time" in self._wanted:
+            times = numpy.full(count, NO_TIME) if given is None else column(given)
+            arrays["time"] = _times(origin, times, txids)
+        self._add(_Part(origin, count, buffer, arrays), int((ends - starts).sum()))
+
+    def _creation_times(
+        self, origin: Origin, entry_id: int, records: Records
+    ) -> Sequence[int] | None:
+        """For each record, what the control records before it say; None: nothing at all."""
+        if "time" not in self._wanted or records.only_users:
+            return None
+        times, now, found = [NO_TIME] * len(records), NO_TIME, False
+        controls = dict(records.controls())
+        for at in range(len(records)):
+            if (control := controls.get(at)) is not None:
+                try:
+                    told = _creation_time(control)
+                except StreamFormatError as error:
+                    raise StreamDamagedError(
+                        f"entry {entry_id} of segment {origin.segment.lssn} of stream "
+                        f"{origin.stream} cannot be understood: {error}"
+                    ) from error
+                if told is not None:
+                    now, found = told, True
+            times[at] = now
+        return times if found else None
+
+    def _add(self, part: _Part, size_bytes: int) -> None:
+        self._parts.append(part)
+        self.rows += part.count
+        self.size_bytes += size_bytes
+
+
+# -- taking entries apart ---------------------------------------------------------------------
+
+
+@lru_cache(maxsize=256)
+def _heads(payload_bytes: int) -> Any:
+    """`quire.codec.distributedlog.record.HEAD`, followed by so many bytes."""
+    import numpy
+
+    return numpy.dtype(
+        {
+            "names": ["metadata", "txid", "size"],
+            "formats": [">i8", ">i8", ">i4"],
+            "offsets": [0, 8, 16],
+            "itemsize": HEAD_BYTES + payload_bytes,
+        }
+    )
+
+
+@lru_cache(maxsize=256)
+def _ascending(count: int) -> Any:
+    """What is added to the first metadata of records in order."""
+    import numpy
+
+    return numpy.arange(0, count * _STEP, _STEP)
+
+
+def _positions(metadata: Any) -> Any:
+    """The first positions of entries, whose records' metadata this is (a row for each entry); None
+    where not all are user records in order."""
+    import numpy
+
+    metadata = metadata.astype(numpy.int64)
+    entries, count = metadata.shape
+    firsts = metadata[:, 0]
+    if entries == 1:  # the usual case, and worth to be quick
+        first = int(firsts[0])
+        fits = not first & (_STEP - 1) and 0 <= first <= _METADATA_END - count * _STEP
+        fits = fits and bool((metadata[0] == first + _ascending(count)).all())
+    else:
+        fits = not (
+            (firsts & (_STEP - 1)).any()
+            or (firsts < 0).any()
+            or (firsts + count * _STEP > _METADATA_END).any()
+            or (metadata != firsts[:, None] + _ascending(count)).any()
+        )
+    return firsts >> _POSITION_SHIFT if fits else None
+
+
+def _body(data: bytes, at: int, end: int, enveloped: bool) -> int | None:
+    """Where the records of an entry that fills data[at:end] begin; None: it is compressed, or not
+    to be taken apart here for some other reason."""
+    if not enveloped:
+        return at
+    if end - at < envelope.HEAD.size:
+        return None
+    version, flags, size, stored = envelope.HEAD.unpack_from(data, at)
+    plain = version == envelope.VERSION and flags & CODEC_BITS == Compression.NONE
+    if not plain or size != stored or at + envelope.HEAD.size + stored != end:
+        return None
+    return at + envelope.HEAD.size
+
+
+def _same_envelopes(data: bytes, at: int, body: int, entries: int, step: int) -> bool:
+    import numpy
+
+    if entries == 1 or body == at:
+        return True
+    heads = numpy.ndarray((entries, body - at), numpy.uint8, data, at, (step, 1))
+    return bool((heads == heads[0]).all())
+
+
+def _past_controls(data: bytes, at: int, end: int, timed: bool) -> tuple[int, int, int]:
+    """(slot, creation time, place) of the first record behind the control records with which an
+    entry begins. What looks wrong is left to the decoder that says what is wrong."""
+    slot, time_ms = 0, NO_TIME
+    while at + HEAD_BYTES <= end:
+        metadata, _, size = HEAD.unpack_from(data, at)
+        stop = at + HEAD_BYTES + size
+        if metadata & _FLAGS != RecordFlag.CONTROL or size < 0 or stop > end:
+            break
+        if timed:
+            try:
+                told = _creation_time(data[at + HEAD_BYTES : stop])
+            except StreamFormatError:
+                return slot, time_ms, end
+            time_ms = time_ms if told is None else told
+        slot, at = slot + 1, stop
+    return slot, time_ms, at
+
+
+def _creation_time(control: bytes) -> int | None:
+    times = [item.time_ms for item in decode_control(control) if isinstance(item, CreationTime)]
+    return times[-1] if times else None
+
+
+def _times(origin: Origin, given: Any, txids: Any) -> Any:
+    """In ms: what control records gave, else the txids where they are times."""
+    import numpy
+
+    if not origin.txid_is_time:
+        return given
+    return numpy.where((given == NO_TIME) & (txids <= TIME_MAX_MS), txids, given)
+
+
+# -- columns ----------------------------------------------------------------------------------
+
+
+def _column(name: str, parts: Sequence[_Part]) -> pa.Array:
+    import numpy
+
+    arrow = import_pyarrow()
+    if name == "value":
+        return _values(parts)
+    if name == "stream":
+        repeated = [arrow.repeat(part.origin.stream, part.count) for part in parts]
+        return arrow.concat_arrays(repeated) if repeated else arrow.array([], arrow.string())
+    if name in ("segment", "ledger"):
+        arrays = [
+            numpy.full(
+                part.count,
+                part.origin.segment.lssn if name == "segment" else part.origin.segment.ledger_id,
+            )
+            for part in parts
+        ]
+    else:
+        arrays = [part.arrays[name] for part in parts]
+    values = numpy.concatenate(arrays) if arrays else numpy.empty(0, numpy.int64)
+    if name != "time":
+        return arrow.array(values, arrow.int64())
+    missing = (values == NO_TIME) | (abs(values) > TIME_MAX_MS)
+    stamps = numpy.where(missing, 0, values) * 1_000
+    return arrow.array(stamps, mask=missing).cast(arrow.timestamp("us", tz="UTC"))
+
+
+def _values(parts: Sequence[_Part]) -> pa.Array:
+    """The payloads, in a buffer of their own. As for entries (`quire.client.read.arrow`): the buffer,
+    cut at the beginning and the end of each payload, is an array whose even elements are
+    gathered."""
+    arrow = import_pyarrow()
+    gathered: list[Any] = []
+    at = 0
+    while at < len(parts):
+        upto = at + 1
+        while upto < len(parts) and _follows(parts[upto], parts[upto - 1]):
+            upto += 1
+        gathered.append(_gathered(parts[at:upto]))
+        at = upto
+    if len(gathered) == 1:
+        return gathered[0]
+    return arrow.concat_arrays(gathered) if gathered else arrow.array([], arrow.binary())
+
+
+def _follows(part: _Part, before: _Part) -> bool:
+    """Whether its payloads lie behind those of the other part, in the same buffer."""
+    ends_at = before.arrays["ends"][-1]
+    return part.buffer is before.buffer and bool(part.arrays["starts"][0] >= ends_at)
+
+
+def _gathered(parts: Sequence[_Part]) -> pa.Array:
+    import numpy
+
+    arrow = import_pyarrow()
+    buffer = parts[0].buffer
+    assert buffer is not None
+    if len(buffer) > OFFSET_MAX:
+        raise UsageError(f"{len(buffer)} bytes of entries are too many for one Arrow array")
+    count = sum(part.count for part in parts)
+    cuts = numpy.empty(2 * count, numpy.int32)
+    cuts[0::2] = numpy.concatenate([part.arrays["starts"] for part in parts])
+    cuts[1::2] = numpy.concatenate([part.arrays["ends"] for part in parts])
+    pieces = arrow.Array.from_buffers(
+        arrow.binary(), 2 * count - 1, [None, arrow.py_buffer(cuts), arrow.py_buffer(buffer)]
+    )
+    return pieces.take(arrow.array(numpy.arange(0, 2 * count, 2, dtype=numpy.int32)))

@@ -1,0 +1,275 @@
+"""Reading a stream: segment after segment, to its end or on and on.
+
+    segment list -> the segment of the position -> its ledger, closed: read; open: tail
+                 -> entries -> batches of records, from the position on
+
+What is not there any more is told (`Gap`), never passed over in silence: a record is missing only
+if somebody gave it up, or if its ledger or the number of its segment is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_left
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing
+
+from quire.client import Client, LedgerReader
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.segment import StreamSegment, Truncation
+from quire.codec.entry.entry import EntryRun
+from quire.errors import NoSuchLedgerError, StreamGapError, UsageError
+from quire.streams.namespace.stream_metadata import StreamMetadata
+from quire.streams.read.positions import EARLIEST, Start, find, oldest_position
+from quire.streams.read.records import Gap, Record, RecordBatch, decode
+from quire.streams.read.segment_list import SegmentList
+
+GAP_CHOICES = ("raise", "deliver", "skip")
+MISSING_LOOKS = 3
+"""So often the list of segments is read before a ledger that is gone counts as lost: its segment
+may have been truncated just then."""
+MISSING_DELAY_S = 0.2
+"""Between two of them."""
+
+
+class StreamReader:
+    """A reader of one stream from a position on. Created by `Namespace.open_reader`.
+
+    Iterate over it (`async for record in reader`), or over `batches()`, which is much cheaper.
+    Every record is acknowledged, and each arrives once and in order. Without `follow` the reader
+    ends after the records that were acknowledged when it got there; with it, it continues until the
+    stream is ended. `position` is where this reader or another can continue, at any time.
+
+    Raises StreamGapError if records are gone (`on_gap="deliver"` yields a `Gap` among the batches,
+    "skip" ignores it). Raises NoSuchStreamError, also if another stream has got its name since the
+    first record. Raises StreamDamagedError, and the errors of ledgers. Cancel-safe: what was not
+    delivered is delivered the next time.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        metadata: StreamMetadata,
+        *,
+        start: Start = EARLIEST,
+        end: DLSN | None = None,
+        follow: bool = True,
+        on_gap: str = "raise",
+        password: bytes = b"",
+    ) -> None:
+        if on_gap not in GAP_CHOICES:
+            raise UsageError(f"on_gap {on_gap!r} is none of {', '.join(GAP_CHOICES)}")
+        self.name = metadata.paths.name
+        self._client = client
+        self._metadata = metadata
+        self._start = start
+        self._end = end
+        self._follow = follow
+        self._on_gap = on_gap
+        self._password = password
+        self._position: DLSN | None = start if isinstance(start, DLSN) else None
+        self._life: str | None = None
+        """The life that the position belongs to."""
+        self.ended = False
+        """The end of the stream was reached: nothing will ever follow."""
+
+    @property
+    def position(self) -> DLSN | None:
+        """Where the next record is, or comes to be; None before anything was read of a start that
+        had to be searched."""
+        return self._position
+
+    # -- reading ------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[Record]:
+        async with aclosing(self.batches()) as batches:
+            async for batch in batches:
+                if isinstance(batch, RecordBatch):
+                    for record in self.one_by_one(batch):
+                        yield record
+
+    def one_by_one(self, batch: RecordBatch) -> Iterator[Record]:
+        """The records of a batch that this reader has just given; `position` follows them, so that
+        whoever stops among them can go on there."""
+        behind, self.ended = (self._position, self.ended), False
+        for record in batch:
+            self._position = record.position.next_slot()
+            yield record
+        self._position, self.ended = behind
+
+    async def batches(self) -> AsyncGenerator[RecordBatch | Gap, None]:
+        """The records of one entry at a time, with gaps among them if asked for."""
+        async with SegmentList(self._metadata, self._life) as listed:
+            self._life = listed.life
+            if self._position is None:
+                self._position = await find(
+                    self._client, listed.segments, self._start, self._password
+                )
+            while not self._done():
+                segment = self._segment_of(listed)
+                if segment is None:
+                    self.ended = _is_ended(listed.segments)
+                    if self.ended or not self._follow:
+                        return
+                    await listed.changed()
+                    continue
+                if self._is_behind(segment):
+                    self._position = segment.first_dlsn.next_segment()
+                    continue
+                gap = self._gap_before(segment, listed)
+                if gap is not None and gap.kind == "lost" and not await self._still(gap, listed):
+                    continue
+                if gap is not None:
+                    if self._tell(gap):
+                        yield gap
+                    continue
+                async with aclosing(self._segment(segment, listed)) as batches:
+                    async for batch in batches:
+                        yield batch
+                if self._at_the_end(segment):
+                    return
+
+    def _done(self) -> bool:
+        return self.ended or (self._end is not None and self._at >= self._end)
+
+    def _at_the_end(self, segment: StreamSegment) -> bool:
+        """Of what there is, for a reader that does not follow."""
+        return not self._follow and segment.in_progress and self._at.lssn == segment.lssn
+
+    @property
+    def _at(self) -> DLSN:
+        assert self._position is not None
+        return self._position
+
+    # -- which segment ------------------------------------------------------------------------
+
+    def _segment_of(self, listed: SegmentList) -> StreamSegment | None:
+        """The one that holds the position, or the first behind it; None if there is none yet."""
+        for segment in listed.segments:
+            if segment.lssn >= self._at.lssn:
+                return segment
+        return None
+
+    def _is_behind(self, segment: StreamSegment) -> bool:
+        """Whether the position is behind its last record: nothing is missing, though it may be
+        truncated."""
+        if segment.in_progress or self._at.lssn != segment.lssn:
+            return False
+        return self._at > max(segment.last_dlsn, segment.first_dlsn)
+
+    def _gap_before(self, segment: StreamSegment, listed: SegmentList) -> Gap | None:
+        """What is missing between the position and what can be read of this segment."""
+        position, first = self._at, segment.first_dlsn
+        if segment.truncation is Truncation.TRUNCATED:
+            following = [other for other in listed.segments if other.lssn >= segment.lssn]
+            return Gap("truncated", position, oldest_position(following))
+        if segment.truncation is Truncation.PARTIAL:
+            first = segment.min_active_dlsn
+        if position >= first:
+            return None
+        # Before the oldest segment everything was given up; a number that is missing behind it
+        # was lost.
+        if segment is listed.segments[0] or position.lssn == segment.lssn:
+            return Gap("truncated", position, first)
+        return Gap("lost", position, segment.first_dlsn)
+
+    async def _still(self, gap: Gap, listed: SegmentList) -> bool:
+        """Whether it is there when one looks again: a list is not read in one moment."""
+        await listed.look()
+        segment = self._segment_of(listed)
+        return segment is not None and self._gap_before(segment, listed) == gap
+
+    def _tell(self, gap: Gap) -> bool:
+        """Go on behind the gap. Whether it is to be delivered."""
+        self._position = gap.behind
+        if self._on_gap == "raise":
+            raise StreamGapError(
+                f"stream {self.name}: {gap}",
+                remedy="Begin at the position given, or open the reader with on_gap='deliver'",
+            )
+        return self._on_gap == "deliver"
+
+    # -- one segment --------------------------------------------------------------------------
+
+    async def _segment(
+        self, segment: StreamSegment, listed: SegmentList
+    ) -> AsyncGenerator[RecordBatch | Gap, None]:
+        """From the position on to the end of the segment, or to what is acknowledged of it."""
+        first = self._at.entry_id if self._at.lssn == segment.lssn else 0
+        try:
+            async with await self._open(segment) as reader:
+                async with aclosing(self._runs(reader, first)) as runs:
+                    async for run in runs:
+                        for entry_id, payload in enumerate(run.payloads(), run.first):
+                            batch = self._batch(segment, entry_id, payload)
+                            if batch is not None:
+                                yield batch
+                            if self._done():
+                                return
+                closed, empty = reader.ledger_closed, reader.last_add_confirmed < 0
+        except NoSuchLedgerError:
+            gap = await self._missing(segment, listed)
+            if gap is not None and self._tell(gap):
+                yield gap
+            return
+        if closed and not (segment.in_progress and empty):
+            self._position = segment.first_dlsn.next_segment()
+        elif closed and self._follow:
+            # Nothing was ever written to it: its number is given again.
+            await listed.changed()
+
+    async def _open(self, segment: StreamSegment) -> LedgerReader:
+        reader = await self._client.open_ledger(segment.ledger_id, password=self._password)
+        if segment.in_progress or reader.ledger_closed:
+            return reader
+        # Completed by a writer that died before it closed the ledger.
+        reader.close()
+        return await self._client.open_ledger(
+            segment.ledger_id, password=self._password, recover=True
+        )
+
+    async def _runs(self, reader: LedgerReader, first: int) -> AsyncGenerator[EntryRun, None]:
+        last = reader.last_add_confirmed
+        if not self._follow or reader.ledger_closed:
+            runs = reader.read_runs(first, last) if first <= last else None
+        else:
+            runs = reader.tail_runs(first)
+        if runs is not None:
+            async with aclosing(runs):
+                async for run in runs:
+                    yield run
+
+    def _batch(self, segment: StreamSegment, entry_id: int, payload: bytes) -> RecordBatch | None:
+        """What of the entry is to be delivered; the position moves behind it."""
+        records = decode(segment, entry_id, payload)
+        if records.end_of_stream is not None:
+            self.ended = True
+        records = records.users()
+        here = DLSN(segment.lssn, entry_id, 0)
+        if self._at > here:
+            records = records.part(bisect_left(records.slots, self._at.slot_id), len(records))
+        self._position = DLSN(segment.lssn, entry_id + 1, 0)
+        end = self._end
+        if end is not None and end <= self._position and end > here:
+            if end.entry_id == entry_id and end.lssn == segment.lssn:
+                records = records.part(0, bisect_left(records.slots, end.slot_id))
+            self._position = end
+        return RecordBatch(segment, entry_id, records) if len(records) else None
+
+    async def _missing(self, segment: StreamSegment, listed: SegmentList) -> Gap | None:
+        """The segment's ledger is gone: lost, unless the segment is gone as well."""
+        for _ in range(MISSING_LOOKS):
+            now = {found.lssn: found for found in await listed.look()}.get(segment.lssn)
+            if now is None or (now.ledger_id, now.truncation) != (
+                segment.ledger_id,
+                segment.truncation,
+            ):
+                return None
+            await asyncio.sleep(MISSING_DELAY_S)
+        return Gap("lost", self._at, segment.first_dlsn.next_segment())
+
+
+def _is_ended(segments: Sequence[StreamSegment]) -> bool:
+    """Whether nothing follows these."""
+    return bool(segments) and not segments[-1].in_progress and segments[-1].last_txid == MAX_TXID

@@ -1,0 +1,72 @@
+"""The segments of a stream as readers see them, kept up to date by a watch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from types import TracebackType
+
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.streams.namespace.stream_metadata import StreamMetadata
+
+LIST_AGAIN_S = 30.0
+"""Without news the list is read again: a watch may be lost (DistributedLog spec, 5.5)."""
+
+
+class SegmentList:
+    """The segments of a stream. Use with `async with`. `segments` has those of the last read,
+    ascending.
+
+    All reads belong to one life of the stream: once another stream has its name, they raise
+    NoSuchStreamError."""
+
+    def __init__(self, metadata: StreamMetadata, life: str | None = None) -> None:
+        """Prepare the list. `life` is the id of the expected life, or None for the one that the
+        first read finds."""
+        self._metadata = metadata
+        self.life = life
+        self.segments: Sequence[StreamSegment] = ()
+        self._changed = asyncio.Event()
+
+    async def __aenter__(self) -> SegmentList:
+        path = self._metadata.paths.segments
+        self._watch = self._metadata.tree.watch_children(path, self._on_children)
+        try:
+            await self.look()
+        except BaseException:
+            self._watch.close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._watch.close()
+
+    def _on_children(self, names: list[str] | None) -> None:
+        self._changed.set()
+
+    async def look(self) -> Sequence[StreamSegment]:
+        """Read the list again. NoSuchStreamError, MetadataUnavailableError."""
+        self._changed.clear()
+        try:
+            life, segments = await self._metadata.segments_of_life(self.life)
+            if self.life is not None and life != self.life:
+                raise self._metadata.replaced()
+            self.life, self.segments = life, segments
+        except BaseException:
+            self._changed.set()  # who looks next must not wait for another change
+            raise
+        return self.segments
+
+    async def changed(self) -> Sequence[StreamSegment]:
+        """Wait for a change, or for `LIST_AGAIN_S`, and read the list again. Cancel-safe."""
+        try:
+            async with asyncio.timeout(LIST_AGAIN_S):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+        return await self.look()

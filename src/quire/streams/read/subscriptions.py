@@ -1,0 +1,109 @@
+"""Positions that readers keep with the stream, by name (DistributedLog spec, 6.1)."""
+
+from __future__ import annotations
+
+from quire.codec.distributedlog.dlsn import DLSN
+from quire.codec.distributedlog.limits import StreamFormatError
+from quire.errors import (
+    KeyExistsError,
+    MetadataDeniedError,
+    NoSuchKeyError,
+    StreamDamagedError,
+    UsageError,
+    VersionConflictError,
+)
+from quire.metadata.interface import ANY_VERSION
+from quire.metadata.tree import Check, Create, Put
+from quire.streams.namespace.stream_metadata import StreamMetadata
+
+COMMIT_ATTEMPTS_MAX = 20
+
+
+def check_subscription_name(name: str) -> str:
+    """Return `name`. Raises UsageError if no subscription can have it."""
+    if not name or "/" in name or name in (".", "..") or not name.isprintable():
+        raise UsageError(
+            f"{name!r} cannot be the name of a subscription",
+            remedy="Use printable characters without '/', and a name other than '.' and '..'",
+        )
+    return name
+
+
+class Subscription:
+    """The stored position of a named reader.
+
+    Any number of processes may share it; the position only moves forward. A subscription belongs to
+    the stream that it is first used with. If that stream is deleted or renamed, and another stream
+    gets its name, all calls raise NoSuchStreamError.
+    """
+
+    def __init__(self, metadata: StreamMetadata, name: str) -> None:
+        self.name = check_subscription_name(name)
+        self._metadata = metadata
+        self._path = metadata.paths.subscriber(name)
+        self._life: str | None = None
+        """The path of the stream's life at the first use; "" if the client may not read it."""
+
+    async def position(self) -> DLSN | None:
+        """The first record that is still to be read: what to start a reader with. None if nothing
+        was ever committed."""
+        await self._check_life()
+        try:
+            value = (await self._metadata.tree.read(self._path)).value
+        except NoSuchKeyError:
+            return None
+        return self._decode(value)
+
+    async def commit(self, position: DLSN) -> bool:
+        """Everything before `position` (`record.position.next_slot()`) is done with. False, and
+        nothing changed, where the stored position is not less. Durable on return."""
+        tree, guard = self._metadata.tree, await self._check_life()
+        value = position.to_text().encode("ascii")
+        for _ in range(COMMIT_ATTEMPTS_MAX):
+            try:
+                found = await tree.read(self._path)
+            except NoSuchKeyError:
+                await self._metadata.make_below(self._metadata.paths.subscribers)
+                try:
+                    await tree.commit(Create(self._path, value), *guard)
+                    return True
+                except KeyExistsError:
+                    continue
+                except NoSuchKeyError:
+                    await self._check_life()
+                    continue
+            before = self._decode(found.value)
+            if before is not None and before >= position:
+                return before == position
+            try:
+                await tree.commit(Put(self._path, value, found.version), *guard)
+                return True
+            except (VersionConflictError, NoSuchKeyError):
+                await self._check_life()
+        raise UsageError(f"subscription {self.name} is moved by too many at once")
+
+    async def delete(self) -> None:
+        """A missing one is success."""
+        await self._metadata.tree.delete_tree(self._path)
+
+    async def _check_life(self) -> list[Check]:
+        """Return the condition under which a position may be stored. Raises NoSuchStreamError."""
+        try:
+            path = (await self._metadata.life()).path
+        except MetadataDeniedError:
+            path = ""
+        if self._life is None:
+            self._life = path
+        if path != self._life:
+            raise self._metadata.replaced()
+        return [Check(path, ANY_VERSION)] if path else []
+
+    def _decode(self, value: bytes) -> DLSN | None:
+        if not value:
+            return None
+        try:
+            return DLSN.from_text(value.decode("ascii"))
+        except (StreamFormatError, UnicodeDecodeError) as error:
+            raise StreamDamagedError(
+                f"subscription {self.name} of stream {self._metadata.paths.name}: {error}"
+            ) from None

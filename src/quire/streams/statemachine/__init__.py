@@ -1,0 +1,4 @@
+"""Replicated state machines on streams, and a dictionary made of one.
+
+Start with `state_machine`.
+"""

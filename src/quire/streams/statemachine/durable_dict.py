@@ -1,0 +1,101 @@
+"""A dictionary that survives: the smallest useful replicated state machine.
+
+    async with await DurableDict.open(streams, "settings") as settings:
+        await settings.set("colour", "blue")
+        settings["colour"]
+
+Keys are text, values whatever JSON knows. Changes are durable when their call returns; reading is
+from memory. One process has it open for writing; opening it elsewhere takes it over.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from quire.streams.namespace.namespace import Namespace
+from quire.streams.statemachine.state_machine import Leader, lead
+
+SNAPSHOT_EVERY = 10_000
+
+
+class Dictionary:
+    """The machine: commands are JSON lists, ["set", key, value], ["delete", key] or
+    ["compare", key, old, new]."""
+
+    def __init__(self) -> None:
+        self.items: dict[str, Any] = {}
+
+    def apply(self, command: bytes) -> bool:
+        """Whether anything was changed."""
+        match json.loads(command):
+            case ["set", str(key), value]:
+                self.items[key] = value
+                return True
+            case ["delete", str(key)]:
+                return self.items.pop(key, self) is not self
+            case ["compare", str(key), old, new] if self.items.get(key) == old:
+                self.items[key] = new
+                return True
+        return False
+
+    def snapshot(self) -> bytes:
+        return json.dumps(self.items).encode()
+
+    def restore(self, state: bytes) -> None:
+        self.items = json.loads(state)
+
+
+class DurableDict(Mapping[str, Any]):
+    """See the module. Calls that change it raise as `Leader.execute` does."""
+
+    def __init__(self, machine: Dictionary, leader: Leader[bool]) -> None:
+        self._machine = machine
+        self.leader = leader
+
+    @classmethod
+    async def open(
+        cls, streams: Namespace, name: str, *, snapshot_every: int = SNAPSHOT_EVERY
+    ) -> DurableDict:
+        """As it was left; whoever had it open can change it no more."""
+        machine = Dictionary()
+        return cls(machine, await lead(streams, name, machine, snapshot_every=snapshot_every))
+
+    async def set(self, key: str, value: Any) -> None:
+        await self._execute("set", key, value)
+
+    async def delete(self, key: str) -> bool:
+        """Whether it was there."""
+        return await self._execute("delete", key)
+
+    async def compare_and_set(self, key: str, old: Any, new: Any) -> bool:
+        """Set `new` where the value is `old` (None: where there is none). Whether that was so."""
+        return await self._execute("compare", key, old, new)
+
+    async def _execute(self, *command: Any) -> bool:
+        return await self.leader.execute(json.dumps(command).encode())
+
+    def __getitem__(self, key: str) -> Any:
+        return self._machine.items[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._machine.items)
+
+    def __len__(self) -> int:
+        return len(self._machine.items)
+
+    async def close(self) -> None:
+        await self.leader.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.leader.__aexit__(kind, error, trace)

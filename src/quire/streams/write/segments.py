@@ -1,0 +1,279 @@
+"""The segments of a stream as its writer sees them: begin, roll, complete, mend.
+
+A segment is a ledger and a node. The ledger is made ahead of its use, and noted in the node
+`allocation`: a crash leaves no ledger that nobody knows (DistributedLog spec, 2.6). Rolling is one
+transaction: a reader never finds the stream without a place where it goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from quire._runtime.tasks import TaskSet
+from quire.client import Client, LedgerWriter
+from quire.codec.distributedlog.compression import Compression
+from quire.codec.distributedlog.limits import MAX_TXID
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import NoSuchLedgerError, QuireError, StreamFencedError, StreamQuotaError
+from quire.streams.namespace.settings import StreamSettings
+from quire.streams.namespace.stream_metadata import NO_LEDGER, StreamMetadata
+from quire.streams.namespace.truncation import retain, stored_bytes
+from quire.streams.write.drafts import Draft
+from quire.streams.write.lock import StreamLock
+from quire.streams.write.segment_writer import SegmentWriter
+from quire.streams.write.takeover import Taken, delete_insisting, tell_lost
+
+PREPARE_AT = 0.8
+"""Of `roll_bytes`: then the next ledger is made."""
+APPLICATION = {"application": b"quire", "component": b"stream"}
+"""In the custom metadata of the ledgers of streams, with the stream's path: who looks for ledgers
+that nobody needs knows them by it."""
+
+
+class Segments:
+    """All methods but `begin`, `roll`, `complete` and `mend` return at once; of these four one runs
+    at a time. They raise StreamFencedError when another writer has the stream, and what ledgers and
+    metadata raise; then they may be called again."""
+
+    def __init__(
+        self,
+        client: Client,
+        metadata: StreamMetadata,
+        settings: StreamSettings,
+        taken: Taken,
+        tasks: TaskSet,
+        *,
+        password: bytes = b"",
+        stored_bytes: int = 0,
+        lock: StreamLock | None = None,
+    ) -> None:
+        """`lock`: released with the rest, when the writer is closed."""
+        self.metadata = metadata
+        self.taken = taken
+        self.open: SegmentWriter | None = None
+        self.opening: Callable[[], bytes | None] = lambda: None
+        """What is to stand in a control record at the beginning of each segment."""
+        self._client = client
+        self._settings = settings
+        self._tasks = tasks
+        self._password = password
+        self._lock = lock
+        self._stored_bytes = stored_bytes
+        """Of completed segments."""
+        self._spare: LedgerWriter | None = None
+        self._made: LedgerWriter | None = None
+        """Made, but not certainly noted: the next attempt to note one takes it."""
+        self._preparing: asyncio.Task[None] | None = None
+        """A task of its own: if the writer is abandoned, it clears up after itself."""
+        self._why: QuireError | None = None
+        """There is none."""
+        self._retaining: asyncio.Task[None] | None = None
+
+    @property
+    def newest_number(self) -> int:
+        return self.taken.claim.newest
+
+    @property
+    def next_number(self) -> int:
+        completed = self.taken.segments
+        return completed[-1].lssn + 1 if completed else self._first_number()
+
+    def _first_number(self) -> int:
+        # A writer that died with an empty segment has used up its number in the node.
+        return max(1, self.taken.claim.newest)
+
+    def check_quota(self, more_bytes: int) -> None:
+        limit = self._settings.bytes_max
+        if not limit:
+            return
+        held = self._stored_bytes + (self.open.ledger.length if self.open else 0)
+        if held + more_bytes > limit:
+            self.retain()  # perhaps somebody has truncated it
+            raise StreamQuotaError(
+                f"stream {self.metadata.paths.name} holds {held} of {limit} bytes: nothing was "
+                "appended",
+                remedy="Truncate it, or raise bytes_max",
+            )
+
+    def retain(self) -> None:
+        """In the background: apply retention, free what was truncated, count what is left."""
+        if self._retaining is None:
+            self._retaining = self._tasks.start(self._retain())
+
+    async def _retain(self) -> None:
+        try:
+            await retain(self._client, self.metadata, self._settings)
+            if self._settings.bytes_max:
+                segments = await self.metadata.segments()
+                completed = [segment for segment in segments if not segment.in_progress]
+                self._stored_bytes = await stored_bytes(self._client, completed)
+        except QuireError:
+            pass  # With the next roll again; nothing depends on it.
+        finally:
+            self._retaining = None
+
+    # -- ledgers made ahead -------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the next ledger in the background."""
+        if self._spare is None and self._preparing is None:
+            self._preparing = self._tasks.start(self._prepare_quietly())
+
+    async def _prepare_quietly(self) -> None:
+        try:
+            await self._prepare()
+        except QuireError as error:
+            self._why = error  # Whoever needs it tells, and tries again.
+        finally:
+            self._preparing = None
+
+    async def _prepare(self) -> None:
+        settings, paths = self._settings, self.metadata.paths
+        if self._made is None:
+            self._made = await self._client.create_ledger(
+                ensemble_size=settings.ensemble_size,
+                write_quorum=settings.write_quorum,
+                ack_quorum=settings.ack_quorum,
+                digest=settings.digest,
+                password=self._password,
+                custom={**APPLICATION, "stream": paths.stream.encode()},
+            )
+        ledger = self._made
+        try:
+            if self.taken.claim.allocated != NO_LEDGER:
+                await self._client.delete_ledger(int(self.taken.claim.allocated))
+            await self.metadata.allocate(self.taken.claim, ledger.ledger_id)
+        except (StreamFencedError, asyncio.CancelledError):
+            await self._drop_made()
+            raise
+        self._spare, self._made = ledger, None
+
+    async def _drop_made(self) -> None:
+        """Nobody else knows of it."""
+        if self._made is not None:
+            made, self._made = self._made, None
+            made.abandon()
+            try:
+                await delete_insisting(self._client, made.ledger_id)
+            except asyncio.CancelledError:
+                await delete_insisting(self._client, made.ledger_id)
+                raise
+
+    async def _take_spare(self) -> LedgerWriter:
+        self.prepare()
+        while self._preparing is not None:
+            await asyncio.wait([self._preparing])
+        if self._spare is None:
+            assert self._why is not None
+            raise self._why
+        return self._spare
+
+    async def release(self) -> None:
+        """Delete the ledger that was made ahead, and give up the lock: the writer ends."""
+        while self._preparing is not None:
+            await asyncio.wait([self._preparing])
+        if self._spare is not None:
+            # The ledger first: as long as its node names it, somebody else can delete it.
+            self._spare.abandon()
+            await self._client.delete_ledger(self._spare.ledger_id)
+            await self.metadata.free_allocation(self.taken.claim)
+            self._spare = None
+        await self._drop_made()
+        if self._lock is not None:
+            await self._lock.release()
+
+    # -- segments -----------------------------------------------------------------------------
+
+    async def begin(self, draft: Draft) -> None:
+        """Open a segment for this draft and what follows it."""
+        assert self.open is None
+        ledger = await self._take_spare()
+        segment = self._new_segment(ledger, self.next_number, draft)
+        await self.metadata.change(self.taken.claim, begin=segment)
+        self._opened(segment, ledger)
+
+    async def complete(self) -> None:
+        """Close the open segment: nothing of it may be under way."""
+        completed = await self._close_ledger()
+        await self.metadata.change(self.taken.claim, complete=completed)
+        self._completed(completed)
+
+    async def roll(self, draft: Draft) -> None:
+        """Complete the open segment and begin the next in one transaction."""
+        ledger = await self._take_spare()
+        completed = await self._close_ledger()
+        segment = self._new_segment(ledger, completed.lssn + 1, draft)
+        await self.metadata.change(self.taken.claim, complete=completed, begin=segment)
+        self._completed(completed)
+        self._opened(segment, ledger)
+
+    async def mend(self, settle: Callable[[Sequence[Draft]], None]) -> list[Draft]:
+        """Recover the ledger of the open segment, and complete the segment with its entries.
+
+        `settle` is called with the drafts that are part of the segment, as soon as that is certain,
+        whichever writer completes the segment. Returns the drafts that are not part of it. A
+        segment whose ledger was deleted is kept as lost.
+        """
+        writer = self.open
+        assert writer is not None
+        ledger_id = writer.ledger.ledger_id
+        writer.ledger.abandon()
+        try:
+            reader = await self._client.open_ledger(
+                ledger_id, password=self._password, recover=True
+            )
+        except NoSuchLedgerError:
+            end, gone = -1, writer.used
+        else:
+            end, gone = reader.last_add_confirmed, False
+            reader.close()
+        settle(writer.acknowledged_through(end))
+        lost = [draft for draft in writer.in_flight if not draft.control]
+        if gone:
+            # Its records may have been read: the number must not be assigned again.
+            completed = writer.lost(self._client.clock.now_ms())
+            await self.metadata.change(self.taken.claim, complete=completed)
+            tell_lost(self.metadata.paths.name, completed)
+            self._completed(completed)
+        elif end < 0:
+            await self.metadata.change(self.taken.claim, drop=writer.segment)
+            self.open = None
+            await delete_insisting(self._client, ledger_id)
+        else:
+            completed = writer.completed(self._client.clock.now_ms())
+            await self.metadata.change(self.taken.claim, complete=completed)
+            self._completed(completed)
+        return lost
+
+    async def _close_ledger(self) -> StreamSegment:
+        assert self.open is not None
+        assert not self.open.in_flight
+        await self.open.ledger.close()
+        return self.open.completed(self._client.clock.now_ms())
+
+    def _new_segment(self, ledger: LedgerWriter, number: int, draft: Draft) -> StreamSegment:
+        # Without a record: the end of an empty stream, or a fencing token that is set first.
+        first_txid = MAX_TXID if draft.ends else self.taken.claim.max_txid
+        if draft.txids:
+            first_txid = draft.txids[0]
+        return StreamSegment(number, ledger.ledger_id, first_txid)
+
+    def _opened(self, segment: StreamSegment, ledger: LedgerWriter) -> None:
+        self._spare = None
+        compression = Compression[self._settings.compression.upper()]
+        due_s = asyncio.get_running_loop().time() + self._settings.roll_interval_ms / 1_000
+        self.open = SegmentWriter(segment, ledger, compression, self.taken.next_sequence, due_s)
+        opening = self.opening()
+        if opening is not None:
+            try:
+                self.open.send_control(opening)
+            except QuireError:
+                self.open.failed = True
+
+    def _completed(self, completed: StreamSegment) -> None:
+        assert self.open is not None
+        self._stored_bytes += self.open.ledger.length
+        self.taken.segments.append(completed)
+        self.open = None
+        self.retain()

@@ -1,0 +1,188 @@
+"""Becoming the writer of a stream: claim it, fence and complete what the last writer left open.
+
+The order matters (DistributedLog spec, 7.3): the claim comes first, so that the former writer can
+complete or begin nothing any more; then its segments are recovered in the order of their numbers,
+which fences the ledger that it may still be writing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+from quire.client import Client, LedgerReader
+from quire.codec.distributedlog.limits import MAX_POSITION, MAX_TXID
+from quire.codec.distributedlog.segment import StreamSegment
+from quire.errors import MetadataUnavailableError, NoSuchLedgerError, StreamEndedError
+from quire.streams.namespace.stream_metadata import NO_LEDGER, Claim, StreamMetadata
+from quire.streams.read.records import read_entries
+from quire.streams.write.producers import Marks, read_marks
+
+logger = logging.getLogger("quire.streams")
+
+DELETE_ATTEMPTS = 6
+DELETE_DELAY_S = 0.1
+"""Before the second of them; it doubles."""
+BACKWARD_ENTRIES = 8
+"""Read at once while looking for the last record of a segment."""
+
+
+@dataclass(slots=True)
+class Taken:
+    """A stream that is ours: what came before."""
+
+    claim: Claim
+    last_txid: int
+    segments: list[StreamSegment] = field(default_factory=list)
+    """All completed, ascending."""
+    marks: Marks = field(default_factory=Marks)
+    has_marks: bool = False
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence id of the next record."""
+        return self.segments[-1].following_sequence_id if self.segments else 0
+
+
+@dataclass(frozen=True, slots=True)
+class LastRecord:
+    """Of a segment: the last one of any kind."""
+
+    txid: int
+    count: int
+    """User records up to and with it."""
+    entry_id: int
+    slot: int
+
+
+async def take_over(
+    client: Client, metadata: StreamMetadata, password: bytes, *, whole: bool = True
+) -> Taken:
+    """Claim the stream, and complete what is in progress. On return every record that its former
+    writers had acknowledged is part of a completed segment, and they cannot add another. Without
+    `whole`, only the newest segments are looked at where that will do.
+
+    StreamEndedError, StreamFencedError (another writer took it meanwhile), RecoveryError (too few
+    bookies answer: nothing is lost, try again)."""
+    await metadata.ensure_writable()
+    claim = await metadata.claim()
+    # A writer that used its first mark since then has a segment in progress: all are looked at.
+    if whole or await metadata.has_marks():
+        segments = await metadata.segments()
+    else:
+        segments = await metadata.newest_segments()
+    if claim.max_txid == MAX_TXID:
+        raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
+    taken = Taken(claim, claim.max_txid)
+    for segment in segments:
+        if not segment.in_progress:
+            taken.segments.append(segment)
+            taken.last_txid = max(taken.last_txid, segment.last_txid)
+            continue
+        completed = await complete(client, metadata, taken, segment, password)
+        if completed is not None:
+            taken.segments.append(completed)
+            taken.last_txid = max(taken.last_txid, completed.last_txid)
+    if taken.last_txid == MAX_TXID:
+        raise StreamEndedError(f"stream {metadata.paths.name} was ended: nothing can follow")
+    await free_allocated(client, metadata, claim)
+    taken.has_marks = await metadata.has_marks()
+    if taken.has_marks:
+        taken.marks = await read_marks(client, taken.segments, password)
+    return taken
+
+
+async def complete(
+    client: Client, metadata: StreamMetadata, taken: Taken, segment: StreamSegment, password: bytes
+) -> StreamSegment | None:
+    """Recover the ledger of a segment in progress and complete the segment.
+
+    Returns None for a segment without entries, which is removed (its number is assigned again). A
+    segment whose ledger is gone is completed as lost. Its records may have been acknowledged and
+    read, so neither its number nor their sequence ids may be assigned again.
+    """
+    try:
+        reader = await client.open_ledger(segment.ledger_id, password=password, recover=True)
+    except NoSuchLedgerError:
+        lost = segment.completed_as_lost(
+            last_txid=max(taken.last_txid, segment.first_txid),
+            record_count=MAX_POSITION,
+            completion_time_ms=client.clock.now_ms(),
+            start_sequence_id=taken.next_sequence,
+        )
+        await metadata.change(taken.claim, complete=lost)
+        tell_lost(metadata.paths.name, lost)
+        return lost
+    async with reader:
+        last = await last_record(reader, segment)
+    if last is None:
+        await metadata.change(taken.claim, drop=segment)
+        await delete_insisting(client, segment.ledger_id)
+        return None
+    completed = segment.completed(
+        last_txid=last.txid,
+        record_count=last.count,
+        last_entry_id=last.entry_id,
+        last_slot_id=last.slot,
+        completion_time_ms=client.clock.now_ms(),
+        start_sequence_id=taken.next_sequence,
+    )
+    await metadata.change(taken.claim, complete=completed)
+    return completed
+
+
+def tell_lost(stream: str, segment: StreamSegment) -> None:
+    """Log that a segment was completed without its ledger."""
+    logger.error(
+        "stream %s: ledger %d of segment %d was deleted while the segment was in progress. The "
+        "segment is kept as lost; readers report its records as a gap",
+        stream, segment.ledger_id, segment.lssn,
+        extra={
+            "event": "stream_segment_lost",
+            "stream": stream,
+            "segment": segment.lssn,
+            "ledger": segment.ledger_id,
+        },
+    )  # fmt: skip
+
+
+async def last_record(reader: LedgerReader, segment: StreamSegment) -> LastRecord | None:
+    """The last record of any kind of a closed ledger; None where it has none."""
+    behind = reader.last_add_confirmed + 1
+    while behind > 0:
+        first = max(0, behind - BACKWARD_ENTRIES)
+        for entry_id, records in reversed(await read_entries(reader, segment, first, behind - 1)):
+            if len(records):
+                at = len(records) - 1
+                return LastRecord(
+                    txid=records.txids[at],
+                    count=records.positions[at],
+                    entry_id=entry_id,
+                    slot=records.slots[at],
+                )
+        behind = first
+    return None
+
+
+async def free_allocated(client: Client, metadata: StreamMetadata, claim: Claim) -> None:
+    """A ledger that the former writer had made, and never used."""
+    if claim.allocated == NO_LEDGER:
+        return
+    ledger_id = int(claim.allocated)
+    # Under the claim first: where that is lost already, it is the ledger of whoever came.
+    await metadata.free_allocation(claim)
+    await delete_insisting(client, ledger_id)
+
+
+async def delete_insisting(client: Client, ledger_id: int) -> None:
+    """Delete a ledger that nothing names any more: who gives up leaves it to the audit of
+    orphans."""
+    delay_s = DELETE_DELAY_S
+    for _ in range(DELETE_ATTEMPTS):
+        try:
+            await client.delete_ledger(ledger_id)
+            return
+        except MetadataUnavailableError:
+            await asyncio.sleep(delay_s)
+            delay_s *= 2
