@@ -17,10 +17,8 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import parse_uri
 from quire.metadata.zookeeper.store import ZooKeeperStore
-from quire.replication.election import Election, auditor_of
-from quire.replication.locks import ReplicationLocks
-from quire.replication.marks import Marks
-from quire.replication.status import (
+from quire.replication.autorecovery.election import Election, auditor_of
+from quire.replication.explain.status import (
     LastFailure,
     forget_failure,
     marked_ledgers,
@@ -28,6 +26,8 @@ from quire.replication.status import (
     overview,
     why_not,
 )
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
 from tests.conformance.conftest import Backend, tree
 from tests.support.waiting import until
 

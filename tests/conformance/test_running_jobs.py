@@ -10,8 +10,8 @@ import pytest
 
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
-from quire.replication import running
-from quire.replication.running import RUNNING_MAX, Far, RunningJob, announced, running_jobs
+from quire.replication.marks import running
+from quire.replication.marks.running import RUNNING_MAX, Far, RunningJob, announced, running_jobs
 from tests.conformance.conftest import Backend
 from tests.support.waiting import until
 

@@ -7,8 +7,8 @@ import socket
 import pytest
 
 from quire.replication import ReplicationLocks
-from quire.replication import decommission as jobs
-from quire.replication.explain import explain_ledger
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.moves import decommission as jobs
 from tests.interop.apache_cluster import Cluster
 from tests.interop.apache_java import ApacheClient
 from tests.interop.checks import check_closed

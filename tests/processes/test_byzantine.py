@@ -22,7 +22,8 @@ from quire.client.write.writer import LedgerWriter
 from quire.errors import RecoveryError
 from quire.metadata import open_metadata
 from quire.net.network import AsyncioNetwork, ProtocolFactory
-from quire.replication import Audit, Finding, Kind, ReplicationLocks, audit_pieces, repair_ledger
+from quire.replication import Audit, Finding, Kind, ReplicationLocks, repair_ledger
+from quire.replication.audit import pieces as audit_pieces
 from quire.testing.cluster import BookieProcess, LocalCluster, free_ports
 from tests.support.byzantine_proxy import ByzantineProxy, Lie, flipped_payload
 from tests.support.fault_proxy import Address

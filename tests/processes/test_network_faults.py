@@ -23,7 +23,8 @@ import quire
 from quire._runtime.clock import SystemClock
 from quire.errors import LedgerFencedError, QuireError
 from quire.metadata import open_metadata
-from quire.replication import Audit, Finding, ReplicationLocks, audit_pieces, repair_ledger
+from quire.replication import Audit, Finding, ReplicationLocks, repair_ledger
+from quire.replication.audit import pieces as audit_pieces
 from quire.testing._process import quire_command
 from quire.testing.cluster import BookieProcess, ServerProcess, free_ports
 from tests.support.fault_proxy import Fault, FaultProxy

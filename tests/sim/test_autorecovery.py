@@ -13,12 +13,12 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerState
 from quire.core.fragments import stored_by
 from quire.replication import Autorecovery, AutorecoverySettings, ReplicationLocks, why_not
-from quire.replication import fragment as fragment_module
-from quire.replication import worker as worker_module
-from quire.replication.explain import explain_ledger
-from quire.replication.marks import Marks
-from quire.replication.scan import Scan, scan
-from quire.replication.status import overview
+from quire.replication.autorecovery import worker as worker_module
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.explain.status import overview
+from quire.replication.marks.marks import Marks
+from quire.replication.repair import fragment as fragment_module
+from quire.replication.repair.scan import Scan, scan
 from quire.testing.clock import SimClock
 from quire.testing.loop import SimTask
 from quire.testing.simulation.world import World, bookie_id

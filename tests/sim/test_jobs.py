@@ -20,11 +20,11 @@ from quire.metadata.bookies.directories import read_directories
 from quire.metadata.bookies.orders import What, order_path, read_order
 from quire.metadata.memory.store import MemoryStore
 from quire.replication import ReplicationLocks
-from quire.replication.decommission import Decommissioned, decommission, take_back
-from quire.replication.explain import explain_ledger
-from quire.replication.ledger import Work, take_out
-from quire.replication.move import MoveOptions, OpenLedgers, recover_bookie
-from quire.replication.rebalance import RebalanceOptions, rebalance
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.moves.decommission import Decommissioned, decommission, take_back
+from quire.replication.moves.move import MoveOptions, OpenLedgers, recover_bookie
+from quire.replication.moves.rebalance import RebalanceOptions, rebalance
+from quire.replication.repair.ledger import Work, take_out
 from quire.testing.simulation import simulate
 from quire.testing.simulation.world import BOOKIE_CONFIG, World, bookie_id
 from tests.sim.test_replication import (
@@ -411,8 +411,8 @@ def test_what_was_dropped_can_be_copied_there_again_but_not_written() -> None:
 
 
 async def swap(client: Client, locks: ReplicationLocks, ledger_id: int, old: str, new: str) -> None:
-    from quire.replication.fragment import Outcome, replicate_fragment
-    from quire.replication.opened import open_for_repair
+    from quire.replication.repair.fragment import Outcome, replicate_fragment
+    from quire.replication.repair.opened import open_for_repair
 
     async with locks.hold(ledger_id):
         ledger = await open_for_repair(client, ledger_id, password=b"pw")
@@ -436,9 +436,9 @@ def test_a_copy_that_is_being_made_is_not_dropped() -> None:
         bookie, locks = world.bookies[name_of(spare)], locks_of(world, client)
 
         async def copy(first: int, last: int) -> None:
-            from quire.replication.opened import open_for_repair
-            from quire.replication.recovery_adds import RecoveryAdds
-            from quire.replication.source import Source
+            from quire.replication.repair.opened import open_for_repair
+            from quire.replication.repair.recovery_adds import RecoveryAdds
+            from quire.replication.repair.source import Source
 
             ledger = await open_for_repair(client, ledger_id, password=b"pw")
             copies = await Source(client, ledger).read(ensemble, range(first, last + 1))

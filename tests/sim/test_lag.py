@@ -12,11 +12,11 @@ import pytest
 
 from quire.client import Client
 from quire.core.replicas import Finding, Kind
-from quire.replication.auditor import Auditor
-from quire.replication.explain import explain_ledger
-from quire.replication.repair import repair_ledger
-from quire.replication.replica_reader import LAG_S
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.autorecovery.auditor import Auditor
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.repair.repair import repair_ledger
+from quire.replication.repair.replica_reader import LAG_S
 from quire.testing.simulation.world import World, bookie_id
 from tests.sim.test_replication import audited, locks_of, payload, simulated, start, write
 from tests.support.waiting import until

@@ -14,7 +14,7 @@ from quire.bookie.background.damage import DamageReports
 from quire.client import Client
 from quire.errors import LedgerFencedError
 from quire.replication import Autorecovery, AutorecoverySettings
-from quire.replication.worker import Worker
+from quire.replication.autorecovery.worker import Worker
 from quire.storage.directory import read_identity
 from quire.storage.recovery.scan import read_segment_header, scan_groups
 from quire.storage.segment.sealer import Sealer

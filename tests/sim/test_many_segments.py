@@ -14,15 +14,15 @@ from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.core.replicas import Finding, Kind
 from quire.errors import QuireError
-from quire.replication import fragment as fragment_module
-from quire.replication import ledger as ledger_module
-from quire.replication.fragment import Batch, Outcome
-from quire.replication.ledger import Work, take_out
-from quire.replication.move import Silent
-from quire.replication.opened import open_for_repair
-from quire.replication.plan import Plan, PlannedMove
-from quire.replication.rebalance import RebalanceOptions, carry_out
-from quire.replication.repair import repair_ledger
+from quire.replication.moves.move import Silent
+from quire.replication.moves.plan import Plan, PlannedMove
+from quire.replication.moves.rebalance import RebalanceOptions, carry_out
+from quire.replication.repair import fragment as fragment_module
+from quire.replication.repair import ledger as ledger_module
+from quire.replication.repair.fragment import Batch, Outcome
+from quire.replication.repair.ledger import Work, take_out
+from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.repair import repair_ledger
 from quire.testing.simulation.world import World, bookie_id
 from tests.sim.test_replication import (
     audited,

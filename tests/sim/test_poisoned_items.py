@@ -34,19 +34,16 @@ from quire.http.problems import problems
 from quire.metadata.ledgers.naming import pages_naming
 from quire.metadata.ledgers.unreadable import Unread
 from quire.metadata.tree import Put
-from quire.replication import audit_pieces
-from quire.replication.at_risk import at_risk
-from quire.replication.audit import Audit
-from quire.replication.auditor import Auditor
-from quire.replication.autorecovery import Autorecovery
-from quire.replication.decommission import decommission
-from quire.replication.election import auditor_of
-from quire.replication.explain import explain_ledger
-from quire.replication.marks import Marks
-from quire.replication.move import MoveOptions, recover_bookie
-from quire.replication.rebalance import rebalance
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.status import (
+from quire.replication.audit import pieces as audit_pieces
+from quire.replication.audit.audit import Audit
+from quire.replication.autorecovery.auditor import Auditor
+from quire.replication.autorecovery.autorecovery import Autorecovery
+from quire.replication.autorecovery.election import auditor_of
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.autorecovery.worker import forget_old_failures
+from quire.replication.explain.at_risk import at_risk
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.explain.status import (
     LastFailure,
     last_failure,
     last_unreadable,
@@ -54,7 +51,10 @@ from quire.replication.status import (
     note_failure,
     overview,
 )
-from quire.replication.worker import forget_old_failures
+from quire.replication.marks.marks import Marks
+from quire.replication.moves.decommission import decommission
+from quire.replication.moves.move import MoveOptions, recover_bookie
+from quire.replication.moves.rebalance import rebalance
 from quire.testing.simulation.world import bookie_id
 from tests.support.metadata import in_store
 from tests.support.poisoned import (
@@ -549,7 +549,7 @@ def autorecovery_lists_go_on(tmp_path: Path) -> None:
     file = File(tmp_path)
 
     async def mark(store: Any) -> None:
-        from quire.replication.locks import ReplicationLocks
+        from quire.replication.marks.locks import ReplicationLocks
 
         locks = ReplicationLocks(store, "x", SystemClock())
         await locks.mark(3, ["a:3181"])
@@ -654,29 +654,33 @@ PASSES: dict[str, tuple[Play, ...]] = {
     "http/ours.py OurRoutes.ledgers": (http_lists_name_it,),
     "http/ours.py OurRoutes.marked": (marks_are_listed_and_counted,),
     "http/risks.py Risks._count": (risks_are_counted,),
-    "replication/at_risk.py at_risk": (risks_are_counted,),
-    "replication/auditor.py Auditor._pages": (
+    "replication/explain/at_risk.py at_risk": (risks_are_counted,),
+    "replication/autorecovery/auditor.py Auditor._pages": (
         auditor_marks_all_others,
         auditor_checks_go_through_all,
         auditor_passes_a_broken_mark,
         auditor_begins_with_a_broken_delay,
     ),
-    "replication/decommission.py decommission": (decommission_keeps_the_cookie,),
-    "replication/decommission.py _Decommissioning.pass_over": (decommission_keeps_the_cookie,),
-    "replication/election.py auditor_of": (a_vote_that_makes_no_sense,),
-    "replication/move.py moves_of": (recover_does_all_others,),
-    "replication/move.py recover_bookie": (recover_does_all_others, audit_reads_all_others),
-    "replication/rebalance.py rebalance": (rebalance_leaves_it_out,),
-    "replication/rebalance.py plan_for": (rebalance_leaves_it_out,),
-    "replication/status.py marked_ledgers": (marks_are_listed_and_counted,),
-    "replication/status.py count_marks": (marks_are_listed_and_counted,),
-    "replication/status.py overview": (marks_are_listed_and_counted,),
-    "replication/worker.py Worker._pick": (
+    "replication/moves/decommission.py decommission": (decommission_keeps_the_cookie,),
+    "replication/moves/decommission.py _Decommissioning.pass_over": (
+        decommission_keeps_the_cookie,
+    ),
+    "replication/autorecovery/election.py auditor_of": (a_vote_that_makes_no_sense,),
+    "replication/moves/move.py moves_of": (recover_does_all_others,),
+    "replication/moves/move.py recover_bookie": (recover_does_all_others, audit_reads_all_others),
+    "replication/moves/rebalance.py rebalance": (rebalance_leaves_it_out,),
+    "replication/moves/rebalance.py plan_for": (rebalance_leaves_it_out,),
+    "replication/explain/status.py marked_ledgers": (marks_are_listed_and_counted,),
+    "replication/explain/status.py count_marks": (marks_are_listed_and_counted,),
+    "replication/explain/status.py overview": (marks_are_listed_and_counted,),
+    "replication/autorecovery/worker.py Worker._pick": (
         worker_heals_all_others,
         worker_passes_a_broken_mark,
         worker_does_not_spin_on_a_stray_mark,
     ),
-    "replication/worker.py forget_old_failures": (failures_are_forgotten_beside_a_broken_mark,),
+    "replication/autorecovery/worker.py forget_old_failures": (
+        failures_are_forgotten_beside_a_broken_mark,
+    ),
     "client/client.py Client.list_ledgers": (
         a_new_ledger_does_not_stumble_over_it,
         force_deletes_it,
@@ -693,15 +697,15 @@ NAMES_ONLY = {
     "bookie/background/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",
     "http/bookie_list.py bookie_facts": "names of cookies",
-    "replication/auditor.py Auditor._prepare": "names of cookies",
-    "replication/election.py Election._votes": "names of votes; values are read one by one",
-    "replication/locks.py ReplicationLocks.strays": "names",
-    "replication/marks.py Marks._names": "names; `walk` passes over those that are no ids",
-    "replication/marks.py Marks.locked": "names that are no locks are left out",
-    "replication/move_result.py check_known": "names of cookies",
-    "replication/pauses.py Pauses.all": "what cannot be understood pauses all the same",
-    "replication/running.py running_jobs": "what cannot be understood is left out",
-    "replication/status.py failing_ledgers": "names that are no ids are left out",
+    "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
+    "replication/autorecovery/election.py Election._votes": "names of votes; values are read one by one",
+    "replication/marks/locks.py ReplicationLocks.strays": "names",
+    "replication/marks/marks.py Marks._names": "names; `walk` passes over those that are no ids",
+    "replication/marks/marks.py Marks.locked": "names that are no locks are left out",
+    "replication/moves/move_result.py check_known": "names of cookies",
+    "replication/marks/pauses.py Pauses.all": "what cannot be understood pauses all the same",
+    "replication/marks/running.py running_jobs": "what cannot be understood is left out",
+    "replication/explain/status.py failing_ledgers": "names that are no ids are left out",
 }
 """The functions that list items and need nothing of them that could be unreadable, and why."""
 

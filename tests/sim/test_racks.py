@@ -14,8 +14,8 @@ from quire.config import PlacementConfig
 from quire.core.placement import RackAware
 from quire.errors import NotEnoughBookiesError, ReadError
 from quire.replication import Autorecovery, AutorecoverySettings
-from quire.replication.settings import AutorecoveryStats
-from quire.replication.status import overview
+from quire.replication.autorecovery.settings import AutorecoveryStats
+from quire.replication.explain.status import overview
 from quire.testing.simulation.racks import LATE_S, RackLaws
 from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
 from tests.sim.mutants.mutant import edit

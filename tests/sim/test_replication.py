@@ -25,18 +25,18 @@ from quire.replication import (
     Kind,
     ReplicationLocks,
     Work,
-    audit_pieces,
     move_of,
     repair_ledger,
     take_out,
 )
-from quire.replication import fragment as fragment_module
+from quire.replication.audit import pieces as audit_pieces
 from quire.replication.budget import Budget
-from quire.replication.fragment import part_of
-from quire.replication.opened import open_for_repair
-from quire.replication.recovery_adds import RecoveryAdds
-from quire.replication.replica_reader import ReplicaReader
-from quire.replication.source import Source
+from quire.replication.repair import fragment as fragment_module
+from quire.replication.repair.fragment import part_of
+from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.recovery_adds import RecoveryAdds
+from quire.replication.repair.replica_reader import ReplicaReader
+from quire.replication.repair.source import Source
 from quire.testing.clock import SimClock
 from quire.testing.simulation.world import CLIENT_CONFIG, World, bookie_id
 

@@ -12,7 +12,7 @@ import pytest
 from quire.client import Client
 from quire.config import ClientConfig
 from quire.replication import ReplicationLocks
-from quire.replication.replica_reader import answers
+from quire.replication.repair.replica_reader import answers
 from quire.testing.clock import SimClock
 from quire.testing.simulation.world import World, bookie_id
 from tests.sim.test_autorecovery import Scene

@@ -23,7 +23,7 @@ from quire.metadata.interface import MetadataStore
 from quire.metadata.memory.store import MemoryStore
 from quire.metadata.tree import Create
 from quire.metadata.uri import replication_root
-from quire.replication.locks import ReplicationLocks
+from quire.replication.marks.locks import ReplicationLocks
 from quire.testing.clock import SimClock
 from quire.testing.simulation.world import World, bookie_id
 from tests.support.metadata import in_store

@@ -11,7 +11,7 @@ import pytest
 from quire.admin.pipeline_running import told
 from quire.config import ClientConfig
 from quire.http.static_files import POLICY
-from quire.replication.running import Far
+from quire.replication.marks.running import Far
 from tests.support.waiting import wait_for
 
 from ..processes.cli import Quire

@@ -10,8 +10,8 @@ import pytest
 from quire.client import Client
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, Segment
 from quire.metadata import open_metadata
-from quire.replication import at_risk as counting
-from quire.replication.at_risk import AtRisk, at_risk
+from quire.replication.explain import at_risk as counting
+from quire.replication.explain.at_risk import AtRisk, at_risk
 
 NAMES = itertools.count()
 

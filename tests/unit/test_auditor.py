@@ -19,12 +19,12 @@ from quire.codec.metadata.underreplication import (
     locked_ledger,
     vote_number,
 )
-from quire.replication.auditor import Adheres, Auditor
-from quire.replication.locks import ReplicationLocks
-from quire.replication.lost_bookies import LostBookies
-from quire.replication.marks import Marks
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.status import last_waiting
+from quire.replication.autorecovery.auditor import Adheres, Auditor
+from quire.replication.autorecovery.lost_bookies import LostBookies
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.explain.status import last_waiting
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
 from quire.testing.clock import SimClock
 from quire.testing.simulation.world import World, bookie_id
 

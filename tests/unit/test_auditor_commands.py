@@ -14,9 +14,14 @@ from quire.admin.autorecovery import default_name
 from quire.admin.main import cli
 from quire.codec.metadata.registration import is_bookie_id
 from quire.metadata.interface import MetadataStore
-from quire.replication.locks import ReplicationLocks
-from quire.replication.marks import Marks
-from quire.replication.status import LastFailure, PlacementCheck, note_failure, note_placement
+from quire.replication.explain.status import (
+    LastFailure,
+    PlacementCheck,
+    note_failure,
+    note_placement,
+)
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
 from tests.support.metadata import in_store
 
 

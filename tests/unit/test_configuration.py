@@ -30,7 +30,7 @@ from quire.configuration.layers import (
 )
 from quire.configuration.values import as_toml, value_of
 from quire.errors import UsageError
-from quire.replication.settings import AutorecoverySettings
+from quire.replication.autorecovery.settings import AutorecoverySettings
 from quire.testing._process import _environment
 
 ROOT = Path(__file__).parents[2]

@@ -30,7 +30,7 @@ from quire.http.reach import Reach
 from quire.http.run import autorecovery_metrics, server_metrics
 from quire.http.security import HttpOptions
 from quire.http.server import HttpServer
-from quire.replication.settings import AutorecoveryStats
+from quire.replication.autorecovery.settings import AutorecoveryStats
 
 from ..support.bookie import memory_metadata, running_bookie
 

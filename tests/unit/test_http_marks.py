@@ -17,8 +17,8 @@ from quire.http.problems import problems
 from quire.metadata import open_metadata
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.metadata.memory.store import forget_memory
-from quire.replication import status
-from quire.replication.status import LastFailure, MarkCount, note_failure, overview
+from quire.replication.explain import status
+from quire.replication.explain.status import LastFailure, MarkCount, note_failure, overview
 
 URI = "memory://marks"
 LONG_S = 30.0

@@ -48,7 +48,7 @@ def test_a_name_that_is_not_there() -> None:
     ("module", "spared"),
     [
         ("quire.bookie.main", "quire.client"),
-        ("quire.configuration.layers", "quire.replication.auditor"),
+        ("quire.configuration.layers", "quire.replication.autorecovery.auditor"),
     ],
 )
 def test_who_needs_no_more_loads_no_more(module: str, spared: str) -> None:

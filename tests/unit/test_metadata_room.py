@@ -18,8 +18,8 @@ from quire.errors import MetadataTooLargeError, NotEnoughBookiesError, UsageErro
 from quire.metadata.common import NODE_BYTES_MAX
 from quire.metadata.ledgers.size import CLOSING_BYTES
 from quire.metadata.ledgers.update import update_ledger
-from quire.replication.fragment import replicate_fragment
-from quire.replication.opened import open_for_repair
+from quire.replication.repair.fragment import replicate_fragment
+from quire.replication.repair.opened import open_for_repair
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,

@@ -19,8 +19,8 @@ from quire.admin.pipeline import Bar, Job
 from quire.admin.pipeline_running import told
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.replication import running
-from quire.replication.running import RunningJob, running_jobs
+from quire.replication.marks import running
+from quire.replication.marks.running import RunningJob, running_jobs
 from quire.spark import session
 from quire.spark.jobs import ClusterOptions
 

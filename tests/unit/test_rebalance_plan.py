@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Segment
-from quire.replication.plan import Ensemble, Plan, Stock, anywhere, make_plan, spread_percent
+from quire.replication.moves.plan import Ensemble, Plan, Stock, anywhere, make_plan, spread_percent
 
 KIB = 1024
 

@@ -20,9 +20,9 @@ from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.update import update_ledger
 from quire.metadata.memory.store import MemoryStore
-from quire.replication.fragment import Outcome, replicate_fragment
-from quire.replication.ledger import Seen
-from quire.replication.opened import open_for_repair
+from quire.replication.repair.fragment import Outcome, replicate_fragment
+from quire.replication.repair.ledger import Seen
+from quire.replication.repair.opened import open_for_repair
 from tests.support.fake_bookies import (
     CONFIG,
     LEDGER,

@@ -11,7 +11,7 @@ from quire.client import Client
 from quire.core.replicas import Bad, Copies, Kind
 from quire.errors import BookieTimeoutError, BookieUnavailableError
 from quire.net.channel import BookieChannel
-from quire.replication.replica_reader import (
+from quire.replication.repair.replica_reader import (
     ATTEMPTS,
     LOST_ATTEMPTS,
     PATIENCE_ROUNDS,

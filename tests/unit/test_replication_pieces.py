@@ -11,7 +11,7 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata, LedgerState, Se
 from quire.core.fragments import fragments, stored_count
 from quire.core.replicas import BLOCK_ENTRIES
 from quire.replication import Budget
-from quire.replication.audit_pieces import PlannedLedger, parts, pieces
+from quire.replication.audit.pieces import PlannedLedger, parts, pieces
 from quire.testing.loop import SimulatedLoop
 
 BOOKIES = tuple("abcdef")

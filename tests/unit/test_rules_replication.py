@@ -12,10 +12,10 @@ from quire.codec.wire.v2 import Flag
 from quire.core.fragments import stored_by
 from quire.errors import UsageError
 from quire.replication import ReplicationLocks
-from quire.replication.auditor import Auditor
-from quire.replication.fragment import replicate_fragment
-from quire.replication.opened import open_for_repair
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.autorecovery.auditor import Auditor
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.repair.fragment import replicate_fragment
+from quire.replication.repair.opened import open_for_repair
 from tests.support.fake_bookies import LEDGER, FakeCluster, payload, simulated
 
 

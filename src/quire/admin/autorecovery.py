@@ -28,8 +28,8 @@ from quire.admin.tls import client_config, connect, tls_options
 if TYPE_CHECKING:
     import quire
     from quire.http.security import HttpOptions
-    from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-    from quire.replication.status import Overview, WhyNot
+    from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+    from quire.replication.explain.status import Overview, WhyNot
 
 
 def _settings(
@@ -109,7 +109,7 @@ async def _start(
     worker: bool,
 ) -> None:
     from quire.bookie.main import log_event
-    from quire.replication.autorecovery import Autorecovery
+    from quire.replication.autorecovery.autorecovery import Autorecovery
 
     stopping = stop_event()
     async with connect(uri) as client, AsyncExitStack() as around:
@@ -141,7 +141,7 @@ def beside(
 
     async def run(bookie_id: str) -> None:
         import quire
-        from quire.replication.autorecovery import Autorecovery
+        from quire.replication.autorecovery.autorecovery import Autorecovery
 
         async with quire.connect(uri, config=config) as client:
             await Autorecovery(client, bookie_id, settings=settings, log=log, stats=stats).run()
@@ -183,7 +183,7 @@ def status(uri: str, as_json: bool) -> None:
 
 
 async def _status(uri: str) -> Overview:
-    from quire.replication.status import overview
+    from quire.replication.explain.status import overview
 
     async with _store(uri) as client:
         return await overview(client.metadata)
@@ -206,7 +206,7 @@ def list_marked(uri: str, as_json: bool) -> None:
 
 
 async def _list(uri: str, as_json: bool) -> None:
-    from quire.replication.status import marked_ledgers
+    from quire.replication.explain.status import marked_ledgers
 
     client: quire.Client
     malformed: dict[str, str] = {}
@@ -245,7 +245,7 @@ def disable(uri: str) -> None:
 
 
 async def _switch(uri: str, *, on: bool) -> bool:
-    from quire.replication.marks import Marks
+    from quire.replication.marks.marks import Marks
 
     async with _store(uri) as client:
         marks = Marks(client.metadata)
@@ -270,7 +270,7 @@ def delay(uri: str, seconds: int | None, as_json: bool) -> None:
 
 
 async def _delay(uri: str, seconds: int | None) -> int:
-    from quire.replication.marks import Marks
+    from quire.replication.marks.marks import Marks
 
     async with _store(uri) as client:
         marks = Marks(client.metadata)
@@ -287,7 +287,7 @@ def trigger(uri: str) -> None:
 
 
 async def _trigger(uri: str) -> None:
-    from quire.replication.marks import Marks
+    from quire.replication.marks.marks import Marks
 
     async with _store(uri) as client:
         await Marks(client.metadata).trigger()

@@ -20,7 +20,7 @@ from quire.admin.tls import server_tls, server_tls_options
 if TYPE_CHECKING:
     from quire.config import BookieConfig
     from quire.http.security import HttpOptions
-    from quire.replication.settings import AutorecoverySettings
+    from quire.replication.autorecovery.settings import AutorecoverySettings
 
 
 def _check_id(bookie_id: str) -> None:
@@ -108,7 +108,7 @@ def bookie(
     from quire.admin.configuration import assignments_layer, configured
     from quire.bookie.main import BookieOptions, log_event, run_bookie
     from quire.configuration.layers import options_layer
-    from quire.replication.settings import AutorecoveryStats
+    from quire.replication.autorecovery.settings import AutorecoveryStats
 
     options = options_layer(
         {

@@ -24,8 +24,8 @@ from quire.admin.tls import connect
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
-    from quire.replication.decommission import Decommissioned
-    from quire.replication.move import MoveOptions
+    from quire.replication.moves.decommission import Decommissioned
+    from quire.replication.moves.move import MoveOptions
 
 
 @click.command()
@@ -61,7 +61,7 @@ def decommission(
         return _cancel(uri, bookie, as_json)
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Decommissioned:
-        from quire.replication.decommission import decommission as run
+        from quire.replication.moves.decommission import decommission as run
 
         return await run(
             client,
@@ -113,7 +113,7 @@ def _text(found: Decommissioned, keep_cookie: bool) -> str:
 
 def _cancel(uri: str, bookie: str, as_json: bool) -> int:
     async def work() -> bool:
-        from quire.replication.decommission import take_back
+        from quire.replication.moves.decommission import take_back
 
         async with connect(uri) as client:
             return await take_back(client, bookie)

@@ -7,7 +7,7 @@ import click
 from quire.admin.groups import say
 from quire.admin.options import check_bookie, json_option, metadata_option, run_async
 from quire.admin.output import print_json, time_text
-from quire.replication.pauses import CLUSTER, KINDS, Pause, Pauses
+from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
 
 
 def _target(kind: str, bookie: str | None) -> str:
@@ -49,7 +49,7 @@ def pause(uri: str, kind: str | None, bookie: str | None, as_json: bool) -> None
 async def _pause(uri: str, kind: str | None, target: str | None) -> tuple[list[Pause], bool | None]:
     import quire
     from quire.admin.autorecovery import default_name
-    from quire.replication.move_result import check_known
+    from quire.replication.moves.move_result import check_known
 
     async with quire.connect(uri) as client:
         pauses, changed = Pauses(client.metadata), None

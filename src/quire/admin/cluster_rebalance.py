@@ -29,12 +29,12 @@ from quire.admin.options import (
 )
 from quire.admin.output import print_json
 from quire.admin.tls import tls_options
-from quire.replication.settings import TARGET_SPREAD_PERCENT
+from quire.replication.autorecovery.settings import TARGET_SPREAD_PERCENT
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
-    from quire.replication.rebalance import Rebalanced
+    from quire.replication.moves.rebalance import Rebalanced
 
 
 @click.command()
@@ -82,8 +82,8 @@ def rebalance(
     """
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Rebalanced:
-        from quire.replication.rebalance import RebalanceOptions
-        from quire.replication.rebalance import rebalance as run
+        from quire.replication.moves.rebalance import RebalanceOptions
+        from quire.replication.moves.rebalance import rebalance as run
 
         options = RebalanceOptions(target_spread, max_bytes, parallel, rate, password)
         return await run(

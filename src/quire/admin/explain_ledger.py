@@ -19,7 +19,7 @@ from quire.admin.output import print_json
 from quire.admin.tls import tls_options
 
 if TYPE_CHECKING:
-    from quire.replication.explain import Explained, Replica, SegmentView
+    from quire.replication.explain.explain import Explained, Replica, SegmentView
 
 RANGES_MAX = 5
 """Of one replica, in words."""
@@ -46,7 +46,7 @@ def explain(uri: str, ledger_id: int, deep: bool, password: bytes, as_json: bool
 
 async def _explain(uri: str, ledger_id: int, deep: bool, password: bytes) -> Explained:
     from quire.errors import NoSuchLedgerError
-    from quire.replication.explain import explain_ledger
+    from quire.replication.explain.explain import explain_ledger
     from quire.streams.ownership.owners import missed
 
     async with explaining(uri) as client:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from quire.bookie.server import Bookie
     from quire.http.security import HttpOptions
     from quire.http.server import HttpServer
-    from quire.replication.settings import AutorecoveryStats
+    from quire.replication.autorecovery.settings import AutorecoveryStats
 
 DEFAULT_ADDRESS = "127.0.0.1:8080"
 _FILE = click.Path(dir_okay=False)

@@ -11,8 +11,8 @@ from quire.admin.groups import say
 if TYPE_CHECKING:
     from rich import progress
 
-    from quire.replication.pauses import Gate, Pause
-    from quire.replication.running import Far
+    from quire.replication.marks.pauses import Gate, Pause
+    from quire.replication.marks.running import Far
 
 REFRESHES_PER_S = 4
 
@@ -86,7 +86,7 @@ class JobBar:
             )
 
     def far(self) -> Far:
-        from quire.replication.running import Far
+        from quire.replication.marks.running import Far
 
         return Far(self._step, self._ledgers_total, self._ledgers, self._bytes_total, self._bytes,
                    self._paused)  # fmt: skip

@@ -22,12 +22,12 @@ from quire.admin.options import (
     size_or_time,
 )
 from quire.admin.tls import connect, tls_options
-from quire.replication.settings import OPEN_GRACE_S, PARALLEL
+from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.replication import ReplicationLocks
-    from quire.replication.move_result import Left, RecoverResult
+    from quire.replication.moves.move_result import Left, RecoverResult
 
 T = TypeVar("T")
 
@@ -96,7 +96,7 @@ def move_options(command: Callable[..., Any]) -> Callable[..., Any]:
         password: bytes,
         **more: Any,
     ) -> Any:
-        from quire.replication.move import MoveOptions, OpenLedgers
+        from quire.replication.moves.move import MoveOptions, OpenLedgers
 
         options = MoveOptions(OpenLedgers(open_ledgers), open_grace_s, parallel, rate, password)
         return command(*arguments, options=options, **more)
@@ -122,8 +122,8 @@ def run_job(
     async def job() -> T:
         from quire.admin.autorecovery import default_name
         from quire.replication import ReplicationLocks
-        from quire.replication.pauses import Gate
-        from quire.replication.running import announced
+        from quire.replication.marks.pauses import Gate
+        from quire.replication.marks.running import announced
 
         async with connect(uri) as client:
             store, clock = client.metadata, client.clock

@@ -41,7 +41,7 @@ from quire.config import ClientConfig
 if TYPE_CHECKING:
     from rich import progress
 
-    from quire.replication.running import Far
+    from quire.replication.marks.running import Far
     from quire.spark.jobs import ClusterOptions
 
 T = TypeVar("T")
@@ -254,7 +254,7 @@ class Bar:
 
     def far(self) -> Far:
         """For whoever looks at the jobs that run. What is counted differs from job to job."""
-        from quire.replication.running import Far
+        from quire.replication.marks.running import Far
 
         with self._lock:
             return Far(self._step)

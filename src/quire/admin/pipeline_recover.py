@@ -10,7 +10,7 @@ from quire.admin.groups import EXIT_ERROR, say
 from quire.admin.move_options import LINES_MAX, done_text, planned_text
 from quire.admin.options import FiniteRange, bookie_argument, size_or_time
 from quire.admin.pipeline import Bar, Job, job_options
-from quire.replication.settings import OPEN_GRACE_S
+from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.spark.jobs.recover import RecoverResult

@@ -11,7 +11,7 @@ from quire.errors import QuireError
 
 if TYPE_CHECKING:
     from quire.config import ClientConfig
-    from quire.replication.running import Far
+    from quire.replication.marks.running import Far
 
 RETRY_S = 10.0
 """Between two attempts to reach a metadata store that cannot be reached."""
@@ -49,7 +49,7 @@ async def _tell(
 ) -> None:
     import quire
     from quire.admin.autorecovery import default_name
-    from quire.replication.running import announced
+    from quire.replication.marks.running import announced
 
     while True:
         try:

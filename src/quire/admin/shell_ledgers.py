@@ -322,7 +322,7 @@ async def _read_replica(
     from quire.codec.entry.digest import DigestType
     from quire.codec.entry.entry import EntryCodec
     from quire.core.replicas import Bad
-    from quire.replication.replica_reader import ReplicaReader
+    from quire.replication.repair.replica_reader import ReplicaReader
 
     codec = EntryCodec(ledger_id, metadata.digest or DigestType.CRC32, password)
     reader = ReplicaReader(client, ledger_id, metadata, codec, bookie)

@@ -30,14 +30,14 @@ from quire.admin.shell_options import (
     value,
 )
 from quire.admin.tls import connect
-from quire.replication.settings import OPEN_GRACE_S
+from quire.replication.autorecovery.settings import OPEN_GRACE_S
 
 if TYPE_CHECKING:
     from quire.client import Client
     from quire.codec.metadata.ledger_metadata import LedgerMetadata
     from quire.replication import ReplicationLocks
-    from quire.replication.decommission import Decommissioned
-    from quire.replication.move_result import RecoverResult
+    from quire.replication.moves.decommission import Decommissioned
+    from quire.replication.moves.move_result import RecoverResult
 
 DELAY_MAX_S = 2**31 - 1
 
@@ -56,7 +56,7 @@ def autorecovery(shell: Shell, enable: bool, disable: bool) -> None:
     uri = shell.cluster()
 
     async def work() -> bool:
-        from quire.replication.marks import Marks
+        from quire.replication.marks.marks import Marks
 
         async with connect(uri) as client:
             marks = Marks(client.metadata)
@@ -76,7 +76,7 @@ def who_is_auditor(shell: Shell) -> int:
     uri = shell.cluster()
 
     async def work() -> str | None:
-        from quire.replication.election import auditor_of
+        from quire.replication.autorecovery.election import auditor_of
 
         async with connect(uri) as client:
             found = await auditor_of(client.metadata)
@@ -103,7 +103,7 @@ def delay(shell: Shell, asked: bool, seconds: int | None) -> None:
     uri = shell.cluster()
 
     async def work() -> int:
-        from quire.replication.marks import Marks
+        from quire.replication.marks.marks import Marks
 
         async with connect(uri) as client:
             marks = Marks(client.metadata)
@@ -125,7 +125,7 @@ def trigger_audit(shell: Shell) -> None:
     uri = shell.cluster()
 
     async def work() -> None:
-        from quire.replication.marks import Marks
+        from quire.replication.marks.marks import Marks
 
         async with connect(uri) as client:
             await Marks(client.metadata).trigger()
@@ -153,7 +153,7 @@ def force_audit_checks(shell: Shell, ledgers: bool, placement: bool, replicas: b
             CHECKED_PLACEMENT,
             CHECKED_REPLICAS,
         )
-        from quire.replication.marks import Marks
+        from quire.replication.marks.marks import Marks
 
         async with connect(uri) as client:
             marks = Marks(client.metadata)
@@ -192,7 +192,7 @@ def list_underreplicated(
     uri = shell.cluster()
 
     async def work() -> int:
-        from quire.replication.status import marked_ledgers
+        from quire.replication.explain.status import marked_ledgers
 
         count = 0
         async with connect(uri) as client:
@@ -227,8 +227,8 @@ def query_status(shell: Shell, verbose: bool) -> None:
     async def work() -> list[str]:
         from quire.errors import NoSuchLedgerError
         from quire.metadata.ledgers.unreadable import UNREADABLE
-        from quire.replication.locks import ReplicationLocks
-        from quire.replication.marks import Marks
+        from quire.replication.marks.locks import ReplicationLocks
+        from quire.replication.marks.marks import Marks
 
         lines = []
         async with connect(uri) as client:
@@ -264,7 +264,7 @@ def decommission_bookie(shell: Shell, bookie: str | None, dry_run: bool) -> int:
     uri, name = shell.cluster(), bookie or shell.own_id()
 
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> Decommissioned:
-        from quire.replication.decommission import decommission
+        from quire.replication.moves.decommission import decommission
 
         owner, now_ms = socket.gethostname(), client.clock.now_ms
         return await decommission(
@@ -346,9 +346,14 @@ def _recovering(
     name: str, ledger_id: int | None, plan: bool, skip_open: bool, rate: int | None
 ) -> Callable[[Client, ReplicationLocks, JobBar], Awaitable[RecoverResult]]:
     async def work(client: Client, locks: ReplicationLocks, progress: JobBar) -> RecoverResult:
-        from quire.replication.ledger import move_of
-        from quire.replication.move import MoveOptions, OpenLedgers, recover_bookie, take_out_of
-        from quire.replication.move_result import RecoverResult, check_bookie
+        from quire.replication.moves.move import (
+            MoveOptions,
+            OpenLedgers,
+            recover_bookie,
+            take_out_of,
+        )
+        from quire.replication.moves.move_result import RecoverResult, check_bookie
+        from quire.replication.repair.ledger import move_of
 
         opened = OpenLedgers.SKIP if skip_open else OpenLedgers.WAIT
         options = MoveOptions(opened, OPEN_GRACE_S, bytes_per_s=rate)

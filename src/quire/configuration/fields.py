@@ -16,7 +16,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from quire.codec.log.state_records import BLOCK_BYTES
 from quire.config import BookieConfig, ClientConfig
-from quire.replication.settings import AutorecoverySettings
+from quire.replication.autorecovery.settings import AutorecoverySettings
 
 ENVIRONMENT_PREFIX = "QUIRE_"
 

@@ -27,7 +27,7 @@ from quire.configuration.fields import (
     keys,
 )
 from quire.configuration.values import value_of
-from quire.replication.settings import AutorecoverySettings
+from quire.replication.autorecovery.settings import AutorecoverySettings
 
 T = TypeVar("T")
 

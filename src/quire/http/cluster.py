@@ -16,12 +16,12 @@ from quire.http.jobs import Job, Jobs, attended
 from quire.http.shapes import described_or_error, ledger_as_apache
 from quire.http.spaces import space_of
 from quire.metadata.bookies.directories import forget_bookie
-from quire.replication.decommission import decommission
-from quire.replication.election import auditor_of
-from quire.replication.locks import ReplicationLocks
-from quire.replication.marks import Marks
-from quire.replication.move import recover_bookie
-from quire.replication.status import marked_ledgers
+from quire.replication.autorecovery.election import auditor_of
+from quire.replication.explain.status import marked_ledgers
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
+from quire.replication.moves.decommission import decommission
+from quire.replication.moves.move import recover_bookie
 from quire.streams.ownership.owners import refuse_owned
 
 Connect = Callable[[], Awaitable[Client]]

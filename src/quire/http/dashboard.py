@@ -14,10 +14,10 @@ from quire.http.api import Call, Route
 from quire.http.cluster import Connect
 from quire.http.cluster_view import ClusterView
 from quire.http.jobs import Jobs
-from quire.replication.marks import Marks
-from quire.replication.pauses import Pauses
-from quire.replication.running import running_jobs
-from quire.replication.status import why_not
+from quire.replication.explain.status import why_not
+from quire.replication.marks.marks import Marks
+from quire.replication.marks.pauses import Pauses
+from quire.replication.marks.running import running_jobs
 from quire.streams.namespace.walk import namespaces
 
 PREFIX = "/api/v1/quire"

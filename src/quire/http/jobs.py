@@ -12,8 +12,8 @@ from quire._runtime.clock import Clock
 from quire.client import Client
 from quire.errors import JobError, QuireError
 from quire.http.answers import NotFoundError, error_body
-from quire.replication.pauses import Gate, Pause
-from quire.replication.running import Far, announced
+from quire.replication.marks.pauses import Gate, Pause
+from quire.replication.marks.running import Far, announced
 
 RUNNING_MAX = 4
 """At once; each copies entries."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from quire.client import Client
 from quire.errors import MetadataError
 from quire.http.background import LOOK_WAIT_S, Background
-from quire.replication.status import MarkCount, count_marks
+from quire.replication.explain.status import MarkCount, count_marks
 
 COUNT_INTERVAL_S = 2.0
 """Between two counts."""

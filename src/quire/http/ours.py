@@ -16,14 +16,14 @@ from quire.http.cluster_view import ClusterView
 from quire.http.jobs import Job, Jobs, attended
 from quire.http.shapes import described_or_error, ledger_as_json
 from quire.http.stream_facts import segment_as_json, stream_facts, subscription_lags
-from quire.replication.explain import explain_ledger
-from quire.replication.locks import ReplicationLocks
-from quire.replication.marks import Marks
-from quire.replication.move_result import check_known
-from quire.replication.pauses import CLUSTER, KINDS, Pause, Pauses
-from quire.replication.rebalance import RebalanceOptions, rebalance
-from quire.replication.running import running_jobs
-from quire.replication.status import why_not
+from quire.replication.explain.explain import explain_ledger
+from quire.replication.explain.status import why_not
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
+from quire.replication.marks.pauses import CLUSTER, KINDS, Pause, Pauses
+from quire.replication.marks.running import running_jobs
+from quire.replication.moves.move_result import check_known
+from quire.replication.moves.rebalance import RebalanceOptions, rebalance
 from quire.streams import Namespace
 from quire.streams.namespace.namespace import namespace_path
 from quire.streams.ownership.owners import missed

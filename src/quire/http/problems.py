@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from quire._runtime.units import are, counted, plural
 from quire.metadata.ledgers.unreadable import REMEDY, named_ledgers
-from quire.replication.at_risk import AtRisk
+from quire.replication.explain.at_risk import AtRisk
 from quire.streams.ownership.lost_ledgers import LostLedgers
 from quire.streams.ownership.named_ledgers import Owner
 

@@ -31,7 +31,7 @@ from quire.http.security import HttpOptions
 from quire.http.server import HttpServer, Log
 from quire.http.static_files import static_routes
 from quire.net.tls import client_tls
-from quire.replication.settings import AutorecoveryStats
+from quire.replication.autorecovery.settings import AutorecoveryStats
 
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie

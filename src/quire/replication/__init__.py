@@ -9,37 +9,37 @@ from quire._runtime.lazy import lazily
 
 if TYPE_CHECKING:
     from quire.core.replicas import Finding, Kind
-    from quire.replication.audit import Audit
-    from quire.replication.autorecovery import Autorecovery
+    from quire.replication.audit.audit import Audit
+    from quire.replication.autorecovery.autorecovery import Autorecovery
+    from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
     from quire.replication.budget import Budget
-    from quire.replication.ledger import LedgerWork, Move, Seen, Work, move_of, take_out
-    from quire.replication.locks import LockHeldError, ReplicationLocks
-    from quire.replication.repair import Repaired, repair_ledger
-    from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-    from quire.replication.status import WhyNot, why_not
+    from quire.replication.explain.status import WhyNot, why_not
+    from quire.replication.marks.locks import LockHeldError, ReplicationLocks
+    from quire.replication.repair.ledger import LedgerWork, Move, Seen, Work, move_of, take_out
+    from quire.replication.repair.repair import Repaired, repair_ledger
 else:
     __getattr__, __dir__ = lazily(
         __name__,
         {
-            "Audit": "quire.replication.audit:Audit",
-            "Autorecovery": "quire.replication.autorecovery:Autorecovery",
-            "AutorecoverySettings": "quire.replication.settings:AutorecoverySettings",
-            "AutorecoveryStats": "quire.replication.settings:AutorecoveryStats",
+            "Audit": "quire.replication.audit.audit:Audit",
+            "Autorecovery": "quire.replication.autorecovery.autorecovery:Autorecovery",
+            "AutorecoverySettings": "quire.replication.autorecovery.settings:AutorecoverySettings",
+            "AutorecoveryStats": "quire.replication.autorecovery.settings:AutorecoveryStats",
             "Budget": "quire.replication.budget:Budget",
             "Finding": "quire.core.replicas:Finding",
             "Kind": "quire.core.replicas:Kind",
-            "LedgerWork": "quire.replication.ledger:LedgerWork",
-            "LockHeldError": "quire.replication.locks:LockHeldError",
-            "Move": "quire.replication.ledger:Move",
-            "Repaired": "quire.replication.repair:Repaired",
-            "ReplicationLocks": "quire.replication.locks:ReplicationLocks",
-            "Seen": "quire.replication.ledger:Seen",
-            "WhyNot": "quire.replication.status:WhyNot",
-            "Work": "quire.replication.ledger:Work",
-            "move_of": "quire.replication.ledger:move_of",
-            "repair_ledger": "quire.replication.repair:repair_ledger",
-            "take_out": "quire.replication.ledger:take_out",
-            "why_not": "quire.replication.status:why_not",
+            "LedgerWork": "quire.replication.repair.ledger:LedgerWork",
+            "LockHeldError": "quire.replication.marks.locks:LockHeldError",
+            "Move": "quire.replication.repair.ledger:Move",
+            "Repaired": "quire.replication.repair.repair:Repaired",
+            "ReplicationLocks": "quire.replication.marks.locks:ReplicationLocks",
+            "Seen": "quire.replication.repair.ledger:Seen",
+            "WhyNot": "quire.replication.explain.status:WhyNot",
+            "Work": "quire.replication.repair.ledger:Work",
+            "move_of": "quire.replication.repair.ledger:move_of",
+            "repair_ledger": "quire.replication.repair.repair:repair_ledger",
+            "take_out": "quire.replication.repair.ledger:take_out",
+            "why_not": "quire.replication.explain.status:why_not",
         },
     )
 

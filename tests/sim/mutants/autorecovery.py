@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 import pytest
 
 from quire.core import fragments
-from quire.replication import fragment, ledger
-from quire.replication.auditor import Auditor
-from quire.replication.election import Election
-from quire.replication.locks import ReplicationLocks
-from quire.replication.lost_bookies import LostBookies
-from quire.replication.worker import Worker
+from quire.replication.autorecovery.auditor import Auditor
+from quire.replication.autorecovery.election import Election
+from quire.replication.autorecovery.lost_bookies import LostBookies
+from quire.replication.autorecovery.worker import Worker
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.repair import fragment, ledger
 from tests.sim.mutants.mutant import edit, mutant
 
 

@@ -7,9 +7,10 @@ import pytest
 from quire.bookie.background.over_replicated import OverReplicated
 from quire.bookie.server import Bookie
 from quire.core import fragments
-from quire.replication import decommission, fragment, ledger, rebalance
-from quire.replication.plan import _Planner
-from quire.replication.recovery_adds import RecoveryAdds
+from quire.replication.moves import decommission, rebalance
+from quire.replication.moves.plan import _Planner
+from quire.replication.repair import fragment, ledger
+from quire.replication.repair.recovery_adds import RecoveryAdds
 from tests.sim.mutants.mutant import edit, mutant
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from quire.client.cluster.placement import Placement
 from quire.core.placement import RackAware
-from quire.replication import fragment, misplaced
-from quire.replication.auditor import Auditor
+from quire.replication.autorecovery import misplaced
+from quire.replication.autorecovery.auditor import Auditor
+from quire.replication.repair import fragment
 from tests.sim.mutants.mutant import edit, mutant
 
 

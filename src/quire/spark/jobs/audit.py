@@ -5,7 +5,7 @@ whose replicas have different sums are read again from all their bookies, and co
 entry. Findings are checked against the metadata once more in the end: what was deleted, or moved
 away, while the audit ran is not one.
 
-The pieces are those of `quire.replication.audit_pieces`; what counts as wrong, and as what, is in
+The pieces are those of `quire.replication.audit.pieces`; what counts as wrong, and as what, is in
 `quire.core.replicas`.
 """
 
@@ -27,7 +27,8 @@ from quire.errors import (
     NoSuchStreamError,
     UsageError,
 )
-from quire.replication import Audit, Finding, audit_pieces
+from quire.replication import Audit, Finding
+from quire.replication.audit import pieces as audit_pieces
 from quire.spark.jobs.repair import RepairResult, repair_findings
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.streams import Namespace, StreamSegment

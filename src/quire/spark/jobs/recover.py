@@ -1,5 +1,5 @@
 """What a lost bookie held, replicated again by Spark's tasks: under the same locks and rules as
-autorecovery's workers (`quire.replication.ledger`), who may be at it at the same time.
+autorecovery's workers (`quire.replication.repair.ledger`), who may be at it at the same time.
 
 Done twice it does nothing the second time; interrupted it goes on where it was, for the metadata of
 each ledger says what is left.
@@ -19,7 +19,8 @@ from quire.client import Client
 from quire.client.background import call
 from quire.errors import MetadataError, MetadataUnavailableError
 from quire.replication import Budget, LedgerWork, Move, Seen, Work, move_of, take_out
-from quire.replication.move_result import (
+from quire.replication.autorecovery.settings import OPEN_GRACE_S
+from quire.replication.moves.move_result import (
     LEDGERS_PER_LOOK,
     LOCKED_ROUNDS,
     Left,
@@ -29,7 +30,6 @@ from quire.replication.move_result import (
     not_tried,
     result_of,
 )
-from quire.replication.settings import OPEN_GRACE_S
 from quire.spark.jobs.repair import task_locks
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 

@@ -28,9 +28,9 @@ from quire.core.fragments import Fragment, fragments, members, stored_by
 from quire.errors import NoSuchLedgerError
 from quire.metadata.memory.nodes import Change
 from quire.metadata.memory.store import MemoryStore
-from quire.replication.autorecovery import Autorecovery
-from quire.replication.locks import replication_root
-from quire.replication.settings import AutorecoverySettings
+from quire.replication.autorecovery.autorecovery import Autorecovery
+from quire.replication.autorecovery.settings import AutorecoverySettings
+from quire.replication.marks.locks import replication_root
 from quire.testing.simulation import racks
 from quire.testing.simulation.checker import LawError
 from quire.testing.simulation.claims import entries_of

@@ -18,10 +18,10 @@ from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, fragments, stored_by
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.memory.store import MemoryStore
-from quire.replication import decommission as taking_away
-from quire.replication import rebalance as balancing
-from quire.replication.locks import ReplicationLocks
-from quire.replication.move import MoveOptions, OpenLedgers
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves import decommission as taking_away
+from quire.replication.moves import rebalance as balancing
+from quire.replication.moves.move import MoveOptions, OpenLedgers
 from quire.testing.simulation.plans import JobPlan
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.world import bookie_id

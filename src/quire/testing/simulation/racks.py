@@ -11,7 +11,7 @@ from quire.config import PlacementConfig
 from quire.core.append.quorum import write_set
 from quire.core.fragments import fragments
 from quire.errors import NoSuchLedgerError, QuireError
-from quire.replication.explain import explain_ledger
+from quire.replication.explain.explain import explain_ledger
 from quire.testing.simulation.stage import Stage
 from quire.testing.simulation.world import World, bookie_id
 

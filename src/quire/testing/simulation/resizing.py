@@ -13,9 +13,9 @@ from quire.bookie.directories.lost import content_of, holder_of
 from quire.bookie.directories.replacement import find_removal
 from quire.errors import QuireError, UsageError
 from quire.metadata.interface import MetadataStore
-from quire.replication import decommission as taking_away
-from quire.replication.locks import ReplicationLocks
-from quire.replication.move import MoveOptions, OpenLedgers
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves import decommission as taking_away
+from quire.replication.moves.move import MoveOptions, OpenLedgers
 from quire.testing.disk import SimDisk
 from quire.testing.simulation.disk_operators import (
     ATTEMPTS_MAX,

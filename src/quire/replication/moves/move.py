@@ -18,19 +18,10 @@ from quire._runtime.tasks import each, pages
 from quire.client import Client
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread
+from quire.replication.autorecovery.settings import OPEN_GRACE_S, PARALLEL
 from quire.replication.budget import Budget
-from quire.replication.ledger import (
-    REASON_CHARS_MAX,
-    LedgerWork,
-    Move,
-    Seen,
-    Work,
-    fence_and_close,
-    move_of,
-    take_out,
-)
-from quire.replication.locks import ReplicationLocks
-from quire.replication.move_result import (
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves.move_result import (
     LEDGERS_PER_LOOK,
     LOCKED_ROUNDS,
     RecoverResult,
@@ -40,8 +31,17 @@ from quire.replication.move_result import (
     result_of,
     with_unread,
 )
-from quire.replication.opened import open_for_repair
-from quire.replication.settings import OPEN_GRACE_S, PARALLEL
+from quire.replication.repair.ledger import (
+    REASON_CHARS_MAX,
+    LedgerWork,
+    Move,
+    Seen,
+    Work,
+    fence_and_close,
+    move_of,
+    take_out,
+)
+from quire.replication.repair.opened import open_for_repair
 
 LOCKED_PAUSE_S = 5.0
 """Before ledgers that others work on are tried again."""

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable
 from quire._runtime.clock import Clock, SystemClock
 from quire.client import Client
 from quire.errors import MetadataError
-from quire.replication.auditor import Adheres, Auditor, Log
+from quire.replication.autorecovery.auditor import Adheres, Auditor, Log
+from quire.replication.autorecovery.election import Election
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.autorecovery.worker import Worker, forget_old_failures
 from quire.replication.budget import Budget
-from quire.replication.election import Election
-from quire.replication.locks import ReplicationLocks
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.worker import Worker, forget_old_failures
+from quire.replication.marks.locks import ReplicationLocks
 
 
 def _silent(event: str, **fields: object) -> None:

@@ -19,7 +19,7 @@ from quire.errors import KeyExistsError, NoSuchKeyError, QuireError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.tree import Create, Delete, Put
 from quire.metadata.uri import VALUES_ROOT, Driver, parse_uri
-from quire.replication.pauses import KINDS
+from quire.replication.marks.pauses import KINDS
 
 SAY_INTERVAL_S = 5.0
 """Between two times that a job says how far it is."""

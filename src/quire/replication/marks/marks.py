@@ -35,7 +35,7 @@ from quire.errors import (
 )
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
-from quire.replication.locks import MARK_DEPTH, replication_root
+from quire.replication.marks.locks import MARK_DEPTH, replication_root
 
 MALFORMED_MAX = 100
 """The number of misplaced nodes that one walk over the marks names."""

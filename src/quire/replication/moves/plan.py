@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 from quire.codec.metadata.ledger_metadata import LedgerMetadata
 from quire.core.fragments import Fragment, entry_bytes, fragments, stored_count
-from quire.replication.settings import TARGET_SPREAD_PERCENT
+from quire.replication.autorecovery.settings import TARGET_SPREAD_PERCENT
 
 CANDIDATES_MAX = 50_000
 """Replicas of one bookie that are thought of, the largest: a plan for more is made by the next

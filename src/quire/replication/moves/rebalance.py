@@ -19,21 +19,21 @@ from quire.core.fragments import Fragment
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import Unread, read_or_skip
+from quire.replication.autorecovery.settings import PARALLEL, TARGET_SPREAD_PERCENT
 from quire.replication.budget import Budget
-from quire.replication.fragment import Batch, Copied
-from quire.replication.ledger import REASON_CHARS_MAX
-from quire.replication.locks import LockHeldError, ReplicationLocks
-from quire.replication.move import JobProgress, Metered, Silent
-from quire.replication.move_result import LEDGERS_PER_LOOK, Left
-from quire.replication.opened import open_for_repair
-from quire.replication.plan import (
+from quire.replication.marks.locks import LockHeldError, ReplicationLocks
+from quire.replication.moves.move import JobProgress, Metered, Silent
+from quire.replication.moves.move_result import LEDGERS_PER_LOOK, Left
+from quire.replication.moves.plan import (
     Allowed,
     Plan,
     PlannedMove,
     Stock,
     make_plan,
 )
-from quire.replication.settings import PARALLEL, TARGET_SPREAD_PERCENT
+from quire.replication.repair.fragment import Batch, Copied
+from quire.replication.repair.ledger import REASON_CHARS_MAX
+from quire.replication.repair.opened import open_for_repair
 
 LOCATIONS_WAIT_S = 5.0
 """For the places of all bookies to be known."""

@@ -19,9 +19,9 @@ from quire.codec.metadata.underreplication import Holder, Underreplicated
 from quire.errors import KeyExistsError, NoSuchKeyError, VersionConflictError
 from quire.metadata.interface import MetadataStore
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, named_ledgers, reason_of
-from quire.replication.election import auditor_of
-from quire.replication.locks import ReplicationLocks
-from quire.replication.marks import Marks
+from quire.replication.autorecovery.election import auditor_of
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
 
 MISPLACED_TOLD_MAX = 20
 """Of what a check of placement has found."""

@@ -22,11 +22,11 @@ from quire.core.fragments import members
 from quire.core.replicas import Bad, Finding, Kind, Sums, findings, suspicious
 from quire.errors import JobError, NoSuchLedgerError
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
-from quire.replication import audit_pieces
-from quire.replication.audit_pieces import PIECE_BYTES, Piece, PlannedLedger
-from quire.replication.opened import open_for_repair
-from quire.replication.replica_reader import LAG_S, answers
-from quire.replication.scan import scan
+from quire.replication.audit import pieces as audit_pieces
+from quire.replication.audit.pieces import PIECE_BYTES, Piece, PlannedLedger
+from quire.replication.repair.opened import open_for_repair
+from quire.replication.repair.replica_reader import LAG_S, answers
+from quire.replication.repair.scan import scan
 
 FINDINGS_MAX = 1_000_000
 """Of one audit. They are ranges: a lost bookie is a few for each ledger."""

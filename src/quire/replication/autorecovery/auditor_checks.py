@@ -17,8 +17,8 @@ from quire.core.append.quorum import in_write_set
 from quire.core.fragments import Fragment, last_stored, next_stored, stored_count
 from quire.core.replicas import Bad
 from quire.errors import NoSuchEntryError, NoSuchLedgerError, QuireError
-from quire.replication.opened import OpenedLedger, open_for_repair
-from quire.replication.replica_reader import ReplicaReader, Unreachable
+from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.replica_reader import ReplicaReader, Unreachable
 
 SAMPLES_MAX = 1_000
 """Entries of one replica of a fragment that are read besides the first and the last."""

@@ -32,14 +32,11 @@ from quire.codec.metadata.underreplication import (
 from quire.errors import MetadataError, UnreadableMetadataError
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE, Unread, read_or_skip
-from quire.replication.auditor_checks import Lacking, check_ends, check_replicas
-from quire.replication.locks import ReplicationLocks
-from quire.replication.lost_bookies import LostBookies
-from quire.replication.marks import Marks
-from quire.replication.misplaced import keeps_to_policy, to_move
-from quire.replication.replica_reader import LAG_S, answers
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.status import (
+from quire.replication.autorecovery.auditor_checks import Lacking, check_ends, check_replicas
+from quire.replication.autorecovery.lost_bookies import LostBookies
+from quire.replication.autorecovery.misplaced import keeps_to_policy, to_move
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
+from quire.replication.explain.status import (
     MISPLACED_TOLD_MAX,
     PlacementCheck,
     Waiting,
@@ -47,6 +44,9 @@ from quire.replication.status import (
     note_unreadable,
     note_waiting,
 )
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.marks.marks import Marks
+from quire.replication.repair.replica_reader import LAG_S, answers
 
 PAGE_LEDGERS = 256
 """Whose metadata is in memory at a time."""

@@ -32,9 +32,21 @@ from quire.metadata.interface import Bookies, Versioned
 from quire.metadata.ledgers.creation import same_creation
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.net.answer_codes import NoEntryAnswer
-from quire.replication.auditor import Log
+from quire.replication.autorecovery.auditor import Log
+from quire.replication.autorecovery.misplaced import put_right
+from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
 from quire.replication.budget import Budget
-from quire.replication.ledger import (
+from quire.replication.explain.status import (
+    LastFailure,
+    failing_ledgers,
+    forget_failure,
+    last_failure,
+    misplaced_mark,
+    note_failure,
+)
+from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
+from quire.replication.marks.marks import Marks
+from quire.replication.repair.ledger import (
     CONFLICTS_MAX,
     REASON_CHARS_MAX,
     LedgerWork,
@@ -44,22 +56,10 @@ from quire.replication.ledger import (
     not_recovered,
     take_out_locked,
 )
-from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
-from quire.replication.marks import Marks
-from quire.replication.misplaced import put_right
-from quire.replication.opened import OpenedLedger, open_for_repair
-from quire.replication.repair import repair_locked
-from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
-from quire.replication.scan import scan
-from quire.replication.settings import AutorecoverySettings, AutorecoveryStats
-from quire.replication.status import (
-    LastFailure,
-    failing_ledgers,
-    forget_failure,
-    last_failure,
-    misplaced_mark,
-    note_failure,
-)
+from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.repair import repair_locked
+from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
+from quire.replication.repair.scan import scan
 
 BACKOFF_JITTER = 0.25
 """The largest share of a pause between two attempts that random jitter may subtract."""

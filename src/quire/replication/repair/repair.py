@@ -19,13 +19,13 @@ from quire.errors import (
 )
 from quire.metadata.ledgers.unreadable import UNREADABLE, reason_of
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import Batch, Copied, choose_replacements, window_entries
-from quire.replication.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
-from quire.replication.locks import LockHeldError, ReplicationLocks
-from quire.replication.opened import OpenedLedger, open_for_repair
-from quire.replication.recovery_adds import RecoveryAdds
-from quire.replication.replica_reader import ReplicaReader, Unreachable, answers
-from quire.replication.source import Source
+from quire.replication.marks.locks import LockHeldError, ReplicationLocks
+from quire.replication.repair.fragment import Batch, Copied, choose_replacements, window_entries
+from quire.replication.repair.ledger import CONFLICTS_MAX, REASON_CHARS_MAX
+from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.recovery_adds import RecoveryAdds
+from quire.replication.repair.replica_reader import ReplicaReader, Unreachable, answers
+from quire.replication.repair.source import Source
 
 WRITE_BACK_ATTEMPTS = 2
 """The number of attempts to write back to a bookie that answers but loses its connection."""

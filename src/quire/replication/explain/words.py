@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from quire.replication.explain import Explained, Replica
+    from quire.replication.explain.explain import Explained, Replica
 
 NAMED_MAX = 5
 """Bookies in a sentence."""

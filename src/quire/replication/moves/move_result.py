@@ -1,5 +1,5 @@
 """What a job that takes a bookie out of its ledgers has found and done: the same for one process
-(`quire.replication.move`) and for Spark's tasks (`quire.spark.jobs.recover`)."""
+(`quire.replication.moves.move`) and for Spark's tasks (`quire.spark.jobs.recover`)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 from quire.client import Client
 from quire.errors import UsageError
 from quire.metadata.ledgers.unreadable import Unread
-from quire.replication.ledger import LedgerWork, Move, Work
+from quire.replication.repair.ledger import LedgerWork, Move, Work
 
 LOCKED_ROUNDS = 3
 """How often ledgers that others work on, or that are open, are looked at again."""

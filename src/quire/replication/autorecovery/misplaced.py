@@ -18,8 +18,8 @@ from quire.core.fragments import Fragment, fragments
 from quire.core.placement import Wanted
 from quire.errors import NoSuchLedgerError, QuireError
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import Batch, Copied
-from quire.replication.opened import OpenedLedger
+from quire.replication.repair.fragment import Batch, Copied
+from quire.replication.repair.opened import OpenedLedger
 
 CHOICES_MAX = 128
 """Sets of members of one segment for which others are looked for."""

@@ -42,9 +42,15 @@ from quire.metadata.bookies.orders import (
 )
 from quire.metadata.interface import Versioned
 from quire.metadata.ledgers.unreadable import Unread
-from quire.replication.locks import ReplicationLocks
-from quire.replication.move import DEFAULT_OPTIONS, JobProgress, MoveOptions, moves_of, take_out_of
-from quire.replication.move_result import RecoverResult, check_bookie, with_unread
+from quire.replication.marks.locks import ReplicationLocks
+from quire.replication.moves.move import (
+    DEFAULT_OPTIONS,
+    JobProgress,
+    MoveOptions,
+    moves_of,
+    take_out_of,
+)
+from quire.replication.moves.move_result import RecoverResult, check_bookie, with_unread
 
 DRAIN_WAIT_S = 20.0
 """How long a bookie has to make itself read-only."""

@@ -18,7 +18,7 @@ from quire.codec.metadata.underreplication import ELECTION, VOTE_PREFIX, Holder,
 from quire.errors import MetadataError, NoSuchKeyError
 from quire.metadata.interface import MetadataStore, Versioned, Watch
 from quire.metadata.tree import Create, Delete, Put
-from quire.replication.locks import replication_root
+from quire.replication.marks.locks import replication_root
 
 _numbers = itertools.count(1)
 """Tells the votes of one session apart."""

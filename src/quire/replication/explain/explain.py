@@ -26,14 +26,14 @@ from quire.errors import (
 )
 from quire.metadata.interface import Bookies
 from quire.metadata.ledgers.unreadable import UNREADABLE
-from quire.replication import audit_pieces
-from quire.replication.audit import Audit
-from quire.replication.election import auditor_of
-from quire.replication.explain_words import Verdict, verdict
-from quire.replication.marks import Marks
-from quire.replication.opened import OpenedLedger, open_for_repair
-from quire.replication.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
-from quire.replication.status import WhyNot, last_waiting, why_not
+from quire.replication.audit import pieces as audit_pieces
+from quire.replication.audit.audit import Audit
+from quire.replication.autorecovery.election import auditor_of
+from quire.replication.explain.status import WhyNot, last_waiting, why_not
+from quire.replication.explain.words import Verdict, verdict
+from quire.replication.marks.marks import Marks
+from quire.replication.repair.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.replica_reader import LAG_S, ReplicaReader, Unreachable, answers
 
 NOT_LISTED = "no such entry"
 

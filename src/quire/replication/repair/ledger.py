@@ -17,15 +17,15 @@ from quire.errors import BookieError, MetadataError, NoSuchLedgerError, QuireErr
 from quire.metadata.interface import UNKNOWN_CREATION
 from quire.metadata.ledgers.unreadable import UNREADABLE
 from quire.replication.budget import UNBOUNDED, Budget
-from quire.replication.fragment import (
+from quire.replication.marks.locks import LockHeldError, ReplicationLock, ReplicationLocks
+from quire.replication.repair.fragment import (
     BATCH_SEGMENTS_MAX,
     Batch,
     Copied,
     Outcome,
     choose_replacements,
 )
-from quire.replication.locks import LockHeldError, ReplicationLock, ReplicationLocks
-from quire.replication.opened import OpenedLedger, open_for_repair
+from quire.replication.repair.opened import OpenedLedger, open_for_repair
 
 CONFLICTS_MAX = 10
 """The number of conflicts of one ledger in a row, while another client works on it."""

@@ -1,0 +1,4 @@
+"""The audit: every replica of every ledger is read and compared.
+
+Start with `audit`.
+"""

@@ -1,0 +1,4 @@
+"""Explanations for people: what is missing, why, and what to type.
+
+Start with `explain`.
+"""
