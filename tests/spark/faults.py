@@ -15,12 +15,12 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
 from quire.errors import QuireError
+from quire.spark.ledgers.writer import QuireWriter, task
 from quire.spark.options import WriteOptions
 from quire.spark.source import QuireDataSource
-from quire.spark.stream_sink import Committer
-from quire.spark.stream_write_options import StreamWriteOptions
-from quire.spark.stream_writer import StreamBatchWriter, StreamQueryWriter, query_and_batch
-from quire.spark.writer import QuireWriter, task
+from quire.spark.streams.sink import Committer
+from quire.spark.streams.write_options import StreamWriteOptions
+from quire.spark.streams.writer import StreamBatchWriter, StreamQueryWriter, query_and_batch
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import Batch
 

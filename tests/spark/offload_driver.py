@@ -10,7 +10,7 @@ from typing import Any
 
 from quire.spark import local_session
 from quire.spark.jobs import ClusterOptions, offload
-from quire.spark.jobs.parquet_manifest import Claim
+from quire.spark.jobs.archive.manifest import Claim
 
 
 def main(given: dict[str, Any]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from quire.spark.jobs import ClusterOptions
-from quire.spark.jobs.parquet_files import read_file
-from quire.spark.jobs.parquet_manifest import DATA, History
+from quire.spark.jobs.archive.manifest import DATA, History
+from quire.spark.jobs.archive.parquet_files import read_file
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 

@@ -10,7 +10,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSourceReader
 
 from quire.spark.source import QuireDataSource
-from quire.spark.stream_source import QuireStreamSource
+from quire.spark.streams.source import QuireStreamSource
 from quire.streams.blocking import Namespace
 
 NAMESPACE = "/spark/tests"

@@ -21,7 +21,7 @@ from pyspark.sql.streaming import StreamingQuery
 from quire.client import blocking
 from quire.codec.distributedlog.segment import Truncation
 from quire.spark import lag_listener
-from quire.spark.stream_lag import LagListener, StreamLag
+from quire.spark.streams.lag import LagListener, StreamLag
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 

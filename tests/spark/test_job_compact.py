@@ -16,9 +16,9 @@ from streams import append, values
 from quire.errors import HistoryError, StreamGapError, UsageError
 from quire.spark.failures import one_error
 from quire.spark.jobs import ClusterOptions, compact, preview_compact
+from quire.spark.jobs.archive.versions import Versions
 from quire.spark.jobs.compact import Key, compacted
-from quire.spark.jobs.compact_preview import CompactPreview
-from quire.spark.jobs.versions import Versions
+from quire.spark.jobs.previews.compact import CompactPreview
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
@@ -135,7 +135,7 @@ def test_a_run_that_died_leaves_the_former_version(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from quire.spark.jobs import versions
+    from quire.spark.jobs.archive import versions
 
     directory = tmp_path / "table"
     append(streams, "dies", changes(("a", 1)))

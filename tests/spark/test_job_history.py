@@ -27,9 +27,9 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.jobs import ClusterOptions, history, offload
+from quire.spark.jobs.archive.manifest import DATA, History
+from quire.spark.jobs.archive.parquet_files import read_file
 from quire.spark.jobs.history import LiveTail, _planned, history_facts
-from quire.spark.jobs.parquet_files import read_file
-from quire.spark.jobs.parquet_manifest import DATA, History
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 from quire.streams.read.arrow import COLUMNS

@@ -38,12 +38,12 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.jobs import ClusterOptions, history, offload, preview_offload
-from quire.spark.jobs import parquet_manifest as manifests
+from quire.spark.jobs.archive import manifest as manifests
+from quire.spark.jobs.archive.manifest import DATA, MANIFESTS, Claim, History, Manifest
+from quire.spark.jobs.archive.parquet_files import Digest, read_file, verify_file, write_piece
+from quire.spark.jobs.archive.store import Store
 from quire.spark.jobs.history import check_history
 from quire.spark.jobs.offload import OffloadResult, StreamPreview
-from quire.spark.jobs.parquet_files import Digest, read_file, verify_file, write_piece
-from quire.spark.jobs.parquet_manifest import DATA, MANIFESTS, Claim, History, Manifest
-from quire.spark.jobs.parquet_store import Store
 from quire.streams import DLSN, StreamSegment
 from quire.streams.blocking import Namespace
 from quire.streams.namespace.stream_metadata import StreamMetadata
@@ -594,7 +594,7 @@ def test_another_file_system(
     found = History(store, name)
     claim = found.claim()
     [segment] = streams.segments(name)
-    from quire.spark.jobs import parquet_files
+    from quire.spark.jobs.archive import parquet_files
 
     digest = Digest(name)
     piece = {"stream": name, "label": claim.label, "txid_is_time": True, "compression": "zstd"}

@@ -13,8 +13,9 @@ from pyspark.sql import SparkSession
 from streams import append, numbered
 
 from quire.errors import HistoryError, UsageError
-from quire.spark.jobs import ClusterOptions, offload, parquet_tables
-from quire.spark.jobs.parquet_manifest import History, HistoryFile
+from quire.spark.jobs import ClusterOptions, offload
+from quire.spark.jobs.archive import tables as parquet_tables
+from quire.spark.jobs.archive.manifest import History, HistoryFile
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

@@ -43,8 +43,8 @@ from quire.errors import (
 )
 from quire.spark import worker
 from quire.spark.jobs import ClusterOptions, preview_replicate
+from quire.spark.jobs.previews.replicate import ReplicatePreview
 from quire.spark.jobs.replicate import ReplicateResult, replicate
-from quire.spark.jobs.replicate_preview import ReplicatePreview
 from quire.streams import Namespace as AsyncNamespace
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

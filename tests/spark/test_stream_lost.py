@@ -14,8 +14,8 @@ from streams import append, batches, numbered, rows, stream_reader, values
 
 from quire.client import blocking
 from quire.errors import StreamGapError
-from quire.spark import stream_query
 from quire.spark.jobs import ClusterOptions, preview_offload
+from quire.spark.streams import query as stream_query
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
@@ -27,9 +27,9 @@ LOST = "records from 2:0:0 to before 3:0:0 are lost"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.spark.stream_query.POLL_S", 0.05)
-    monkeypatch.setattr("quire.spark.stream_source.IDLE_GAP_S", 60.0)
-    monkeypatch.setattr("quire.spark.stream_view.LOOK_DELAY_S", 0.01)
+    monkeypatch.setattr("quire.spark.streams.query.POLL_S", 0.05)
+    monkeypatch.setattr("quire.spark.streams.source.IDLE_GAP_S", 60.0)
+    monkeypatch.setattr("quire.spark.streams.view.LOOK_DELAY_S", 0.01)
 
 
 def write(streams: Namespace, name: str, payloads: list[bytes], *, leave_open: bool) -> None:

@@ -18,12 +18,12 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType, Tim
 from quire.errors import UsageError
 from quire.spark.options import reading_kind
 from quire.spark.source import QuireDataSource
-from quire.spark.stream_lag import StreamLag, lags_of
-from quire.spark.stream_offsets import Offsets, Reached
-from quire.spark.stream_options import Places, StreamReadOptions, TableOptions
-from quire.spark.stream_plan import Piece, StreamPartition, lay_out, partitions
-from quire.spark.stream_query import shares
-from quire.spark.stream_reader import StreamBounds, StreamTasks, narrowed, spark_schema
+from quire.spark.streams.lag import StreamLag, lags_of
+from quire.spark.streams.offsets import Offsets, Reached
+from quire.spark.streams.options import Places, StreamReadOptions, TableOptions
+from quire.spark.streams.plan import Piece, StreamPartition, lay_out, partitions
+from quire.spark.streams.query import shares
+from quire.spark.streams.reader import StreamBounds, StreamTasks, narrowed, spark_schema
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, StreamSegment
 from quire.streams.read.arrow import COLUMNS, Origin
 

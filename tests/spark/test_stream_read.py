@@ -25,7 +25,7 @@ from quire.errors import (
     StreamGapError,
 )
 from quire.spark import worker
-from quire.spark.stream_plan import StreamPartition
+from quire.spark.streams.plan import StreamPartition
 from quire.streams import DLSN, AtSequence, AtTxid, Record
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster

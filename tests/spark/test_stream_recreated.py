@@ -17,7 +17,7 @@ from streams import NAMESPACE as NAMESPACE
 from streams import append, batches, numbered, stream_reader
 
 from quire.errors import StreamGapError
-from quire.spark.stream_source import QuireStreamSource
+from quire.spark.streams.source import QuireStreamSource
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 
@@ -75,9 +75,9 @@ Start = Callable[..., Query]
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make the source wait for news only briefly within one call."""
-    monkeypatch.setattr("quire.spark.stream_query.POLL_S", 0.05)
-    monkeypatch.setattr("quire.spark.stream_query.DISCOVERY_INTERVAL_S", 0.0)
-    monkeypatch.setattr("quire.spark.stream_source.IDLE_GAP_S", 60.0)
+    monkeypatch.setattr("quire.spark.streams.query.POLL_S", 0.05)
+    monkeypatch.setattr("quire.spark.streams.query.DISCOVERY_INTERVAL_S", 0.0)
+    monkeypatch.setattr("quire.spark.streams.source.IDLE_GAP_S", 60.0)
 
 
 @pytest.fixture

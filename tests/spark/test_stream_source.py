@@ -24,9 +24,10 @@ from quire.errors import (
     StreamGapError,
     UsageError,
 )
-from quire.spark import lag_listener, stream_query, worker
-from quire.spark.stream_source import QuireStreamSource
-from quire.spark.stream_view import StreamView
+from quire.spark import lag_listener, worker
+from quire.spark.streams import query as stream_query
+from quire.spark.streams.source import QuireStreamSource
+from quire.spark.streams.view import StreamView
 from quire.streams import DLSN
 from quire.streams.blocking import Namespace, StreamWriter
 from quire.testing.cluster import LocalCluster
@@ -121,8 +122,8 @@ def query(uri: str) -> Iterator[Callable[..., Query]]:
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """The source waits for news within one call, and not for long."""
-    monkeypatch.setattr("quire.spark.stream_query.POLL_S", 0.05)
-    monkeypatch.setattr("quire.spark.stream_source.IDLE_GAP_S", 60.0)
+    monkeypatch.setattr("quire.spark.streams.query.POLL_S", 0.05)
+    monkeypatch.setattr("quire.spark.streams.source.IDLE_GAP_S", 60.0)
 
 
 Start = Callable[..., Query]
@@ -152,7 +153,7 @@ def test_follows_a_writer_over_rolls_and_restarts(
 def test_an_appended_record_wakes_it(
     streams: Namespace, name: str, query: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("quire.spark.stream_query.POLL_S", LIMIT_S)
+    monkeypatch.setattr("quire.spark.streams.query.POLL_S", LIMIT_S)
     with streams.open_writer(name, create=True) as writer:
         running = query(stream=name)
         assert running.reader.latestOffset(running.offset, running.limit) == running.offset

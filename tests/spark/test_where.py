@@ -18,7 +18,7 @@ from streams import NAMESPACE, append, message_of, numbered, values
 from quire.client import blocking
 from quire.spark import package_zip
 from quire.spark.options import ENV_METADATA, ENV_PASSWORD
-from quire.spark.stream_options import StreamReadOptions
+from quire.spark.streams.options import StreamReadOptions
 from quire.streams.blocking import Namespace
 from quire.testing.cluster import LocalCluster
 

@@ -20,7 +20,7 @@ from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets.datasets import JOB_KEY, OWNER_KEY
 from quire.errors import NoSuchKeyError, NoSuchLedgerError, QuireError
 from quire.spark import sweep_orphans
-from quire.spark.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY
+from quire.spark.ledgers.writer import ATTEMPT_KEY, PARTITION_KEY, TXN_KEY
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

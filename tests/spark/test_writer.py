@@ -14,9 +14,9 @@ from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.datasets.datasets import OWNER_KEY
 from quire.errors import MetadataUnavailableError, NoSuchKeyError
 from quire.spark import sweep_orphans
-from quire.spark import writer as module
+from quire.spark.ledgers import writer as module
+from quire.spark.ledgers.writer import LedgerMessage, QuireWriter
 from quire.spark.options import WriteOptions
-from quire.spark.writer import LedgerMessage, QuireWriter
 from quire.testing.cluster import LocalCluster
 
 pytestmark = pytest.mark.spark

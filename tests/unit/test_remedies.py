@@ -33,7 +33,7 @@ ASKED_FOR = {
     "errors.py:LedgerOwnedError": "the caller deletes a ledger",
     "bookie/background/orders.py:Orders._end": "the bookie was decommissioned by its operator, ledger by "
     "ledger, and cannot start on this directory again",
-    "spark/stream_writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
+    "spark/streams/writer.py:refuse_overwrite": "the caller asked to overwrite a stream",
     "admin/bookie_identity.py:check_not_needed": "the caller removes a bookie's cookie",
 }
 """Remedies for callers who asked for destruction, or who destroyed already."""

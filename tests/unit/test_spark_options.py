@@ -24,9 +24,8 @@ from quire import DigestType, EntryRun, TlsClientConfig
 from quire.config import ClientConfig
 from quire.errors import UsageError
 from quire.spark import worker
-from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
-from quire.spark.plan import ENTRY_OVERHEAD_BYTES, Extent, Range, plan
-from quire.spark.reader import (
+from quire.spark.ledgers.plan import ENTRY_OVERHEAD_BYTES, Extent, Range, plan
+from quire.spark.ledgers.reader import (
     Bounds,
     LedgerPartition,
     QuirePushdownReader,
@@ -35,10 +34,11 @@ from quire.spark.reader import (
     narrowed,
     spark_schema,
 )
+from quire.spark.ledgers.writer import value_column
+from quire.spark.options import READING, WRITING, ReadOptions, WriteOptions
 from quire.spark.source import QuireDataSource
-from quire.spark.stream_sink import Columns
-from quire.spark.stream_write_options import StreamWriteOptions
-from quire.spark.writer import value_column
+from quire.spark.streams.sink import Columns
+from quire.spark.streams.write_options import StreamWriteOptions
 
 URI = "sqlite:////nowhere/metadata.db"
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _streams(text: str) -> str:
-    from quire.spark.stream_write_options import parse_streams
+    from quire.spark.streams.write_options import parse_streams
 
     parse_streams(text)
     return text

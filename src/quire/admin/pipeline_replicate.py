@@ -19,8 +19,8 @@ from quire.admin.pipeline import Job, cluster_options, job_options
 from quire.admin.stream_options import namespace_option, path_callback, set_option
 
 if TYPE_CHECKING:
+    from quire.spark.jobs.previews.replicate import ReplicatePreview
     from quire.spark.jobs.replicate import ReplicateResult
-    from quire.spark.jobs.replicate_preview import ReplicatePreview
 
 PASSWORD_VARIABLE = "QUIRE_TARGET_PASSWORD"
 LINE_EACH_S = 10.0

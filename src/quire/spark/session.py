@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from quire import blocking
-    from quire.spark.stream_lag import LagListener
+    from quire.spark.streams.lag import LagListener
 
 S = TypeVar("S")
 

@@ -6,17 +6,17 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.types import StructType
 
 from quire.errors import UsageError
+from quire.spark.ledgers.reader import QuirePushdownReader, QuireReader, spark_schema
+from quire.spark.ledgers.writer import QuireWriter
 from quire.spark.options import ReadOptions, WriteOptions, reading_kind, writes_streams
-from quire.spark.reader import QuirePushdownReader, QuireReader, spark_schema
-from quire.spark.stream_options import StreamReadOptions, TableOptions
-from quire.spark.stream_reader import QuireStreamBatchReader, QuireStreamPushdownReader
-from quire.spark.stream_reader import spark_schema as stream_schema
-from quire.spark.stream_source import QuireStreamSource, RefusedStreamSource
-from quire.spark.stream_write_options import StreamWriteOptions
-from quire.spark.stream_writer import StreamBatchWriter, StreamQueryWriter
+from quire.spark.streams.options import StreamReadOptions, TableOptions
+from quire.spark.streams.reader import QuireStreamBatchReader, QuireStreamPushdownReader
+from quire.spark.streams.reader import spark_schema as stream_schema
+from quire.spark.streams.source import QuireStreamSource, RefusedStreamSource
+from quire.spark.streams.write_options import StreamWriteOptions
+from quire.spark.streams.writer import StreamBatchWriter, StreamQueryWriter
 from quire.spark.tables import TableReader, table_schema
 from quire.spark.worker import plainly
-from quire.spark.writer import QuireWriter
 
 
 class QuireDataSource(DataSource):  # type: ignore[misc]

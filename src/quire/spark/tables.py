@@ -54,9 +54,9 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark import worker
-from quire.spark.stream_options import TableOptions
-from quire.spark.stream_query import lag
-from quire.spark.stream_view import StreamView
+from quire.spark.streams.options import TableOptions
+from quire.spark.streams.query import lag
+from quire.spark.streams.view import StreamView
 from quire.streams import DLSN, Namespace, Truncation
 from quire.streams.namespace.walk import namespaces
 from quire.streams.read.facts import SegmentFacts, segment_facts

@@ -22,7 +22,7 @@ from quire.client.cluster.placement import parse_placement
 from quire.config import ClientConfig, TlsClientConfig
 from quire.errors import ClientClosedError, MetadataUnavailableError
 from quire.spark.options import WriteOptions
-from quire.spark.stream_write_options import StreamWriteOptions
+from quire.spark.streams.write_options import StreamWriteOptions
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from quire.spark.jobs.audit import audit
     from quire.spark.jobs.compact import compact
-    from quire.spark.jobs.compact_preview import preview_compact
     from quire.spark.jobs.history import history
     from quire.spark.jobs.ingest import follow, ingest
     from quire.spark.jobs.offload import offload, preview_offload
+    from quire.spark.jobs.previews.compact import preview_compact
+    from quire.spark.jobs.previews.replicate import preview_replicate
     from quire.spark.jobs.recover import recover
     from quire.spark.jobs.replicate import replicate
-    from quire.spark.jobs.replicate_preview import preview_replicate
     from quire.spark.jobs.tasks import ClusterOptions, Progress, silent
 
 _WHERE = {

@@ -21,11 +21,11 @@ from quire import blocking
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import MetadataError, StreamGapError, UsageError
+from quire.spark.jobs.archive.versions import Version, Versions
 from quire.spark.jobs.tasks import ClusterOptions, Progress, silent, watched
-from quire.spark.jobs.versions import Version, Versions
-from quire.spark.stream_offsets import Reached
-from quire.spark.stream_plan import lay_out
-from quire.spark.stream_view import StreamView, lost
+from quire.spark.streams.offsets import Reached
+from quire.spark.streams.plan import lay_out
+from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, Namespace
 from quire.streams.publish.published import read_published
 from quire.streams.publish.publishing import BatchKey

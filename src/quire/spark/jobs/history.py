@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from quire.client import Client
 from quire.client.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError, UsageError
-from quire.spark.jobs.parquet_files import read_file, verify_piece
-from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile, Manifest
+from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile, Manifest
+from quire.spark.jobs.archive.parquet_files import read_file, verify_piece
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
 from quire.streams import DLSN, EARLIEST, LATEST, AtSequence, AtTime, AtTxid, Gap, Namespace
 from quire.streams.read.arrow import COLUMNS, RecordColumns
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
     from quire import blocking
-    from quire.spark.stream_plan import Piece as LivePiece
-    from quire.spark.stream_plan import StreamPartition
+    from quire.spark.streams.plan import Piece as LivePiece
+    from quire.spark.streams.plan import StreamPartition
 
 LIVE_PARTITION_BYTES = 64 * 1024 * 1024
 LOOKS_MAX = 5
@@ -95,7 +95,7 @@ def history(
     StreamGapError for records that are neither here nor there (False for `fail_on_data_loss`
     passes over them), HistoryDamagedError for a file that is missing or was changed, UsageError for
     the history of another stream."""
-    from quire.spark.stream_reader import spark_schema
+    from quire.spark.streams.reader import spark_schema
 
     unknown = [name for name in columns if name not in COLUMNS]
     if unknown or not columns:
@@ -177,7 +177,7 @@ async def _planned(
     end: Start | None,
     fail_on_data_loss: bool,
 ) -> _Plan:
-    from quire.spark.stream_view import StreamView, lost
+    from quire.spark.streams.view import StreamView, lost
 
     async with await Namespace.open(client, namespace, password=cluster.password) as streams:
         view = StreamView(streams, found.stream)
@@ -329,8 +329,8 @@ def not_before(position: DLSN) -> Column:
 def _live(
     spark: SparkSession, tail: LiveTail, pieces: Sequence[LivePiece], partition_bytes: int
 ) -> DataFrame:
-    from quire.spark.stream_plan import partitions
-    from quire.spark.stream_reader import spark_schema
+    from quire.spark.streams.plan import partitions
+    from quire.spark.streams.reader import spark_schema
 
     parts = partitions([list(pieces)], partition_bytes=partition_bytes)
     tail = replace(tail, parts=tuple(parts))
@@ -359,7 +359,7 @@ class LiveTail:
                         yield from self.of_piece(client, piece)
 
     def of_piece(self, client: blocking.Client, piece: LivePiece) -> Iterator[pa.RecordBatch]:
-        from quire.spark.stream_reader import BATCH_BYTES, BATCH_ROWS
+        from quire.spark.streams.reader import BATCH_BYTES, BATCH_ROWS
 
         gathered, upcoming = RecordColumns(self.columns), piece.first
         try:
@@ -377,8 +377,8 @@ class LiveTail:
             yield from self._offloaded(replace(piece, first=upcoming))
 
     def _runs(self, client: blocking.Client, piece: LivePiece) -> Iterator[Any]:
-        from quire.spark.stream_options import StreamReadOptions
-        from quire.spark.stream_reader import StreamTasks, spark_schema
+        from quire.spark.streams.options import StreamReadOptions
+        from quire.spark.streams.reader import StreamTasks, spark_schema
 
         options = StreamReadOptions(
             self.cluster.metadata, password=self.cluster.password, tls=self.cluster.tls

@@ -264,7 +264,7 @@ async def _make_sure(
     aio: Client, cluster: ClusterOptions, target: Target, names: Sequence[str]
 ) -> None:
     """That the streams are there: a query that waits for files would not tell."""
-    from quire.spark.stream_sink import make_sure
+    from quire.spark.streams.sink import make_sure
 
     async with await Namespace.open(aio, target.namespace, password=cluster.password) as streams:
         for name in names:

@@ -31,11 +31,11 @@ from quire.errors import (
     UsageError,
 )
 from quire.spark.failures import one_error
-from quire.spark.jobs.offload_preview import StreamPreview, preview_of
-from quire.spark.jobs.offload_result import OffloadResult, StreamOffload
-from quire.spark.jobs.parquet_files import COMPRESSIONS, Part, write_piece
-from quire.spark.jobs.parquet_manifest import Claim, History, HistoryFile, Manifest, with_files
-from quire.spark.jobs.parquet_plan import (
+from quire.spark.jobs.archive.manifest import Claim, History, HistoryFile, Manifest, with_files
+from quire.spark.jobs.archive.offload_preview import StreamPreview, preview_of
+from quire.spark.jobs.archive.offload_result import OffloadResult, StreamOffload
+from quire.spark.jobs.archive.parquet_files import COMPRESSIONS, Part, write_piece
+from quire.spark.jobs.archive.plan import (
     OffloadPlan,
     Turn,
     check_answers,
@@ -44,9 +44,9 @@ from quire.spark.jobs.parquet_plan import (
     together,
     turns_of,
 )
-from quire.spark.jobs.parquet_store import Store
+from quire.spark.jobs.archive.store import Store
 from quire.spark.jobs.tasks import ClusterOptions, Piece, Progress, run_pieces, silent
-from quire.spark.stream_plan import lay_out
+from quire.spark.streams.plan import lay_out
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
 from quire.streams.namespace.stream_metadata import StreamMetadata
 from quire.streams.namespace.truncation import free, truncate, would_free
@@ -424,7 +424,7 @@ class _Run:
         """To the table, what it has not yet."""
         if self.options.format == "parquet" or claim.manifest is None:
             return
-        from quire.spark.jobs import parquet_tables
+        from quire.spark.jobs.archive import tables as parquet_tables
 
         if self.options.format == "delta":
             parquet_tables.to_delta(claim.history, claim.manifest)

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from quire.errors import HistoryDamagedError, HistoryError
-from quire.spark.jobs.parquet_store import Store
+from quire.spark.jobs.archive.store import Store
 
 FORMAT = 1
 KEPT = 2

@@ -27,8 +27,8 @@ from quire.client.blocking_datasets import BlockingDatasets
 from quire.client.read import arrow
 from quire.errors import NoSuchLedgerError, ReadError
 from quire.spark import worker
+from quire.spark.ledgers.plan import Extent, Range, plan
 from quire.spark.options import ReadOptions
-from quire.spark.plan import Extent, Range, plan
 from quire.spark.schema import our_column
 
 BATCH_ROWS = 1_024

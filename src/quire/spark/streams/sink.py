@@ -25,8 +25,8 @@ from quire.client import Client
 from quire.client.background import call
 from quire.errors import NoSuchStreamError, QuireError, StreamExistsError, UsageError
 from quire.spark import worker
-from quire.spark.stream_write_options import StreamWriteOptions
-from quire.spark.writer import payloads, task, value_column
+from quire.spark.ledgers.writer import payloads, task, value_column
+from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams import Namespace, StreamPaths, stream_name
 from quire.streams.namespace.settings import StreamSettings
 from quire.streams.namespace.stream_metadata import StreamMetadata

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 
 from quire.client import LedgerReader
 from quire.errors import NoSuchLedgerError, StreamError, StreamGapError
-from quire.spark.stream_offsets import Reached
-from quire.spark.stream_plan import Piece, Stretch, counted, lay_out, piece_of
+from quire.spark.streams.offsets import Reached
+from quire.spark.streams.plan import Piece, Stretch, counted, lay_out, piece_of
 from quire.streams import DLSN, Gap, Namespace, StreamSegment
 from quire.streams.read.arrow import TIME_MAX_MS, Origin
 from quire.streams.read.positions import (

@@ -29,7 +29,7 @@ from typing import Any
 from urllib.parse import quote
 
 from quire.errors import HistoryDamagedError, HistoryError, UsageError
-from quire.spark.jobs.parquet_store import Store
+from quire.spark.jobs.archive.store import Store
 from quire.streams import DLSN, Gap
 
 VERSION = 1

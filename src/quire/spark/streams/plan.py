@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from pyspark.sql.datasource import InputPartition
 
-from quire.spark.plan import Extent, Range, plan
+from quire.spark.ledgers.plan import Extent, Range, plan
 from quire.streams import DLSN, Gap, StreamSegment, Truncation
 from quire.streams.read.arrow import Origin
 

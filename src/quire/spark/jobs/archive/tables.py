@@ -14,7 +14,7 @@ from importlib import import_module
 from typing import Any
 
 from quire.errors import HistoryError, UsageError
-from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile, Manifest
+from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile, Manifest
 from quire.streams.read.arrow import schema
 
 APPLICATION = "quire-offload"

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from quire.errors import StreamDamagedError, UsageError
-from quire.spark.jobs.parquet_files import Part
-from quire.spark.jobs.parquet_manifest import Manifest
+from quire.spark.jobs.archive.manifest import Manifest
+from quire.spark.jobs.archive.parquet_files import Part
 from quire.spark.jobs.tasks import Piece
-from quire.spark.stream_plan import Stretch
+from quire.spark.streams.plan import Stretch
 from quire.streams import DLSN, Gap, StreamSegment
 
 

@@ -25,7 +25,7 @@ from quire.errors import (
     StreamDamagedError,
     StreamGapError,
 )
-from quire.spark.jobs.parquet_manifest import DATA, History, HistoryFile
+from quire.spark.jobs.archive.manifest import DATA, History, HistoryFile
 from quire.spark.jobs.tasks import ClusterOptions, Piece
 from quire.streams import DLSN, StreamSegment
 from quire.streams.read.arrow import COLUMNS, NO_TIME, Origin, RecordColumns, schema

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from quire.spark.jobs.parquet_plan import OffloadPlan, together
+from quire.spark.jobs.archive.plan import OffloadPlan, together
 from quire.streams import StreamSegment
 
 

@@ -22,11 +22,11 @@ from pyspark.sql.types import StructType
 from quire import QuireError
 from quire.client.background import call
 from quire.spark import worker
-from quire.spark.stream_offsets import Offsets
-from quire.spark.stream_options import StreamReadOptions
-from quire.spark.stream_plan import StreamPartition, partitions
-from quire.spark.stream_query import StreamQuery
-from quire.spark.stream_reader import StreamTasks
+from quire.spark.streams.offsets import Offsets
+from quire.spark.streams.options import StreamReadOptions
+from quire.spark.streams.plan import StreamPartition, partitions
+from quire.spark.streams.query import StreamQuery
+from quire.spark.streams.reader import StreamTasks
 
 T = TypeVar("T")
 

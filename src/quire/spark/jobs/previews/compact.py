@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from quire.spark.jobs.archive.versions import Versions
 from quire.spark.jobs.compact import NAMESPACE, Key, published, source_of, table_reached
 from quire.spark.jobs.tasks import ClusterOptions
-from quire.spark.jobs.versions import Versions
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,11 +22,11 @@ from quire.errors import (
     StreamGapError,
     UsageError,
 )
-from quire.spark.stream_follow import StreamFollower
-from quire.spark.stream_offsets import Offsets, Reached
-from quire.spark.stream_options import STREAMS_MAX, StreamReadOptions
-from quire.spark.stream_plan import Piece
-from quire.spark.stream_view import Mark, StreamView, another_stream, lost
+from quire.spark.streams.follow import StreamFollower
+from quire.spark.streams.offsets import Offsets, Reached
+from quire.spark.streams.options import STREAMS_MAX, StreamReadOptions
+from quire.spark.streams.plan import Piece
+from quire.spark.streams.view import Mark, StreamView, another_stream, lost
 from quire.streams import EARLIEST, Namespace
 
 POLL_S = 1.0

@@ -39,10 +39,10 @@ from quire.client.background import call
 from quire.errors import NoSuchLedgerError, ReadError, StreamGapError
 from quire.spark import worker
 from quire.spark.schema import our_column
-from quire.spark.stream_options import StreamReadOptions
-from quire.spark.stream_plan import Piece, StreamPartition, partitions
-from quire.spark.stream_query import stream_names
-from quire.spark.stream_view import StreamView, lost
+from quire.spark.streams.options import StreamReadOptions
+from quire.spark.streams.plan import Piece, StreamPartition, partitions
+from quire.spark.streams.query import stream_names
+from quire.spark.streams.view import StreamView, lost
 from quire.streams import DLSN, EARLIEST, AtSequence, AtTime, AtTxid, Namespace
 from quire.streams.read.arrow import COLUMNS, NULLABLE, RecordColumns
 from quire.streams.read.arrow import schema as arrow_schema

@@ -29,7 +29,7 @@ from quire.client import Client
 from quire.client.background import call
 from quire.errors import QuireError, UsageError
 from quire.spark import worker
-from quire.spark.stream_sink import (
+from quire.spark.streams.sink import (
     Columns,
     Committer,
     Plan,
@@ -40,7 +40,7 @@ from quire.spark.stream_sink import (
     write_partition,
     written_by,
 )
-from quire.spark.stream_write_options import StreamWriteOptions
+from quire.spark.streams.write_options import StreamWriteOptions
 from quire.streams.publish import publishing
 from quire.streams.publish.publishing import Batch, BatchKey
 

@@ -21,7 +21,7 @@ from quire.spark.options import (
     parse_name,
     parse_stream,
 )
-from quire.spark.stream_options import DEFAULT_NAMESPACE, ENV_NAMESPACE
+from quire.spark.streams.options import DEFAULT_NAMESPACE, ENV_NAMESPACE
 from quire.streams.namespace.names import check_key_name, check_token
 from quire.streams.namespace.namespace import namespace_path
 

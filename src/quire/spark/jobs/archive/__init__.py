@@ -1,0 +1,1 @@
+"""Offloading of closed segments to Parquet, Delta and Iceberg, and reading the history back."""

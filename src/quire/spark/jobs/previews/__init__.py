@@ -1,0 +1,1 @@
+"""What a dry run of a job reports."""

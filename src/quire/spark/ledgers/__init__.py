@@ -1,0 +1,1 @@
+"""Ledgers as DataFrames, in both directions."""

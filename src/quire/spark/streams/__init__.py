@@ -1,0 +1,4 @@
+"""Streams as DataFrames and as streaming queries, in both directions.
+
+Read `source`, `query`, `reader`, then `sink`.
+"""
