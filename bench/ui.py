@@ -31,12 +31,12 @@ from quire.bookie.server import Address, Bookie
 from quire.codec.metadata.registration import Endpoint
 from quire.config import BookieConfig, ClientConfig
 from quire.core.placement.tables import with_location
-from quire.http.api import Api, Call, Route, Text
-from quire.http.bookie_list import LOCATIONS_NODE
-from quire.http.rates import ENDPOINT, LOOK_INTERVAL_S
-from quire.http.run import serve_cluster
-from quire.http.security import HttpOptions
-from quire.http.server import HttpServer
+from quire.http.server.api import Api, Call, Route, Text
+from quire.http.server.run import serve_cluster
+from quire.http.server.security import HttpOptions
+from quire.http.server.server import HttpServer
+from quire.http.views.bookie_list import LOCATIONS_NODE
+from quire.http.watch.rates import ENDPOINT, LOOK_INTERVAL_S
 from quire.metadata import open_metadata
 from quire.metadata.interface import BookieAddress, MetadataStore
 from quire.metadata.tree import Create

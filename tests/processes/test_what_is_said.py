@@ -26,7 +26,7 @@ import pytest
 
 import quire
 from quire.core.placement.tables import with_location
-from quire.http.bookie_list import LOCATIONS_NODE
+from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
 from quire.testing.cluster import BookieProcess, LocalCluster
 from tests.support.waiting import wait_for

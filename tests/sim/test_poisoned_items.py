@@ -24,13 +24,13 @@ from quire.bookie.directories.lost import Holder
 from quire.bookie.directories.replacement import Removal
 from quire.codec.metadata.cookie import Cookie, encode
 from quire.errors import UnreadableMetadataError, UsageError
-from quire.http.api import Call
-from quire.http.cluster import ClusterRoutes, cluster_facts
-from quire.http.cluster_view import ClusterView
-from quire.http.dashboard import DashboardRoutes
-from quire.http.jobs import Jobs
-from quire.http.ours import OurRoutes
-from quire.http.problems import problems
+from quire.http.routes.cluster import ClusterRoutes, cluster_facts
+from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.jobs import Jobs
+from quire.http.routes.ours import OurRoutes
+from quire.http.server.api import Call
+from quire.http.views.cluster_view import ClusterView
+from quire.http.views.problems import problems
 from quire.metadata.ledgers.naming import pages_naming
 from quire.metadata.ledgers.unreadable import Unread
 from quire.metadata.tree import Put
@@ -646,14 +646,14 @@ PASSES: dict[str, tuple[Play, ...]] = {
         bookie_keeps_what_it_cannot_judge,
     ),
     "bookie/directories/replacement.py Removal.check_not_needed": (a_directory_is_kept,),
-    "http/cluster.py ClusterRoutes.list": (http_lists_name_it,),
-    "http/cluster.py ClusterRoutes.marked": (marks_are_listed_and_counted,),
-    "http/cluster.py cluster_facts": (marks_are_listed_and_counted,),
-    "http/dashboard.py DashboardRoutes.work": (marks_are_listed_and_counted,),
-    "http/mark_counts.py MarkCounts._count": (marks_are_listed_and_counted,),
-    "http/ours.py OurRoutes.ledgers": (http_lists_name_it,),
-    "http/ours.py OurRoutes.marked": (marks_are_listed_and_counted,),
-    "http/risks.py Risks._count": (risks_are_counted,),
+    "http/routes/cluster.py ClusterRoutes.list": (http_lists_name_it,),
+    "http/routes/cluster.py ClusterRoutes.marked": (marks_are_listed_and_counted,),
+    "http/routes/cluster.py cluster_facts": (marks_are_listed_and_counted,),
+    "http/routes/dashboard.py DashboardRoutes.work": (marks_are_listed_and_counted,),
+    "http/watch/mark_counts.py MarkCounts._count": (marks_are_listed_and_counted,),
+    "http/routes/ours.py OurRoutes.ledgers": (http_lists_name_it,),
+    "http/routes/ours.py OurRoutes.marked": (marks_are_listed_and_counted,),
+    "http/watch/risks.py Risks._count": (risks_are_counted,),
     "replication/explain/at_risk.py at_risk": (risks_are_counted,),
     "replication/autorecovery/auditor.py Auditor._pages": (
         auditor_marks_all_others,
@@ -696,7 +696,7 @@ NAMES_ONLY = {
     "bookie/background/damage.py DamageReports._check_complete": "ids",
     "bookie/background/garbage.py unnamed_ledgers": "a ledger that is listed is alive, readable or not",
     "client/blocking.py Client.list_ledgers.collect": "ids",
-    "http/bookie_list.py bookie_facts": "names of cookies",
+    "http/views/bookie_list.py bookie_facts": "names of cookies",
     "replication/autorecovery/auditor.py Auditor._prepare": "names of cookies",
     "replication/autorecovery/election.py Election._votes": "names of votes; values are read one by one",
     "replication/marks/locks.py ReplicationLocks.strays": "names",

@@ -18,7 +18,7 @@ import pytest
 
 import quire
 from quire.core.placement.tables import with_location
-from quire.http.bookie_list import LOCATIONS_NODE
+from quire.http.views.bookie_list import LOCATIONS_NODE
 from quire.metadata.tree import Create
 from quire.streams import Namespace
 from quire.testing.cluster import LocalCluster

@@ -10,7 +10,7 @@ import pytest
 
 from quire.admin.pipeline_running import told
 from quire.config import ClientConfig
-from quire.http.static_files import POLICY
+from quire.http.server.static_files import POLICY
 from quire.replication.marks.running import Far
 from tests.support.waiting import wait_for
 

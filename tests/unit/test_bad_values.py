@@ -23,8 +23,8 @@ from quire.bookie.main import BookieOptions, run_bookie
 from quire.client import Client
 from quire.config import BookieConfig, ClientConfig, PlacementConfig, TlsClientConfig
 from quire.errors import TlsConfigError, UsageError
-from quire.http.cluster import ClusterRoutes
-from quire.http.ours import OurRoutes
+from quire.http.routes.cluster import ClusterRoutes
+from quire.http.routes.ours import OurRoutes
 from quire.metadata.sqlite.store import SqliteStore
 from quire.streams import Namespace
 from quire.testing.cluster import LocalCluster

@@ -161,7 +161,7 @@ def test_bookies_have_time_to_stop_and_are_asked_where_they_listen() -> None:
         assert python == ["python", "-c"]
         assert f"http://{address}/" in program
         assert int(re.findall(r"timeout=(\d+)", program)[0]) < container[probe]["timeoutSeconds"]
-    served = (DEPLOY.parent / "src/quire/http/bookie.py").read_text()
+    served = (DEPLOY.parent / "src/quire/http/routes/bookie.py").read_text()
     assert "/is_ready" in served
 
 

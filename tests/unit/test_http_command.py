@@ -14,7 +14,7 @@ from quire.admin import http as admin_http
 from quire.admin.http import DEFAULT_ADDRESS, PORTS_TRIED
 from quire.admin.main import cli
 from quire.errors import StartError
-from quire.http.security import HttpOptions
+from quire.http.server.security import HttpOptions
 from quire.metadata import open_metadata
 
 TOKEN = "0123456789abcdef"

@@ -17,19 +17,19 @@ from quire.bookie.metrics import bookie_metrics
 from quire.bookie.server import Bookie
 from quire.client import Client
 from quire.client.observability.metrics import client_metrics
-from quire.http.api import Api, Route
-from quire.http.bookie import BookieRoutes
-from quire.http.cluster import ClusterRoutes, Connect
-from quire.http.cluster_view import ClusterView, View, cluster_metrics
-from quire.http.dashboard import DashboardRoutes
-from quire.http.jobs import Jobs
-from quire.http.ours import OurRoutes
-from quire.http.process import process_metrics
-from quire.http.rates import Fetch
-from quire.http.reach import Reach
-from quire.http.run import autorecovery_metrics, server_metrics
-from quire.http.security import HttpOptions
-from quire.http.server import HttpServer
+from quire.http.routes.bookie import BookieRoutes
+from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.jobs import Jobs
+from quire.http.routes.ours import OurRoutes
+from quire.http.server.api import Api, Route
+from quire.http.server.process import process_metrics
+from quire.http.server.run import autorecovery_metrics, server_metrics
+from quire.http.server.security import HttpOptions
+from quire.http.server.server import HttpServer
+from quire.http.views.cluster_view import ClusterView, View, cluster_metrics
+from quire.http.watch.rates import Fetch
+from quire.http.watch.reach import Reach
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
 from ..support.bookie import memory_metadata, running_bookie

@@ -10,10 +10,10 @@ import pytest
 from aiohttp import ClientError
 
 from quire.config import TlsClientConfig, TlsServerConfig
-from quire.http.api import Api, Call, Route, Text
-from quire.http.fetch import fetcher, may_know, proves
-from quire.http.security import HttpOptions
-from quire.http.server import HttpServer
+from quire.http.server.api import Api, Call, Route, Text
+from quire.http.server.fetch import fetcher, may_know, proves
+from quire.http.server.security import HttpOptions
+from quire.http.server.server import HttpServer
 from quire.net.tls import client_context
 
 from ..support.certificates import Authority
@@ -51,7 +51,7 @@ async def test_a_certificate_of_the_cluster(
 ) -> None:
     """Signed by the authority of the bookies, which this machine does not trust."""
     # As if the bookie was on another machine.
-    monkeypatch.setattr("quire.http.fetch.is_loopback", lambda host: False)
+    monkeypatch.setattr("quire.http.server.fetch.is_loopback", lambda host: False)
     authority, stranger = Authority(tmp_path), Authority(tmp_path, "stranger")
     files = authority.issue("bookie")
     tls = TlsServerConfig(files.certificate, files.private_key)
@@ -73,7 +73,7 @@ async def test_a_certificate_of_the_cluster(
 
 
 async def test_what_is_too_long_is_not_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("quire.http.fetch.METRICS_BYTES_MAX", 10)
+    monkeypatch.setattr("quire.http.server.fetch.METRICS_BYTES_MAX", 10)
     async with serving(HttpOptions()) as url, fetcher() as fetch:
         with pytest.raises(ClientError, match="more than 10 bytes"):
             await fetch(url)

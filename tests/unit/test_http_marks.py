@@ -11,9 +11,9 @@ import pytest
 import quire
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
-from quire.http import mark_counts
-from quire.http.mark_counts import COUNT_INTERVAL_S, MarkCounts
-from quire.http.problems import problems
+from quire.http.views.problems import problems
+from quire.http.watch import mark_counts
+from quire.http.watch.mark_counts import COUNT_INTERVAL_S, MarkCounts
 from quire.metadata import open_metadata
 from quire.metadata.ledgers.underreplicated import mark_ledger
 from quire.metadata.memory.store import forget_memory

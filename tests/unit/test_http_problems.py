@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.http.problems import ALONE, Collection, Problem, lost_groups, problems
+from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
 from quire.replication.explain.at_risk import AtRisk
 
 GB = 10**9

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from quire.codec.metadata.registration import Endpoint
-from quire.http.background import Background
-from quire.http.bookie_list import _described
-from quire.http.rates import (
+from quire.http.views.bookie_list import _described
+from quire.http.watch.background import Background
+from quire.http.watch.rates import (
     BOOKIES_AT_ONCE,
     ENDPOINT,
     LOOK_AGE_MAX_S,

@@ -10,9 +10,9 @@ import pytest
 from quire._runtime.metrics import Metric
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
-from quire.http import reach as module
-from quire.http.api import Call, Route
-from quire.http.reach import Reach
+from quire.http.server.api import Call, Route
+from quire.http.watch import reach as module
+from quire.http.watch.reach import Reach
 
 CALL = Call({}, {}, {})
 

@@ -53,7 +53,7 @@ IMPURE_MODULES = {
 
 FILE_MODULES = {"os", "shutil", "fcntl", "mmap", "tempfile", "pathlib"}
 ONLY_DISK = "storage/disk.py"
-AIOHTTP_MODULES = ("http/server.py", "http/fetch.py")
+AIOHTTP_MODULES = ("http/server/server.py", "http/server/fetch.py")
 
 SIMULATED_ROOMS = {"codec", "core", "storage", "net", "bookie", "client", "replication", "streams"}
 NOT_SIMULATED = {
@@ -245,8 +245,12 @@ REFUSED = [
     ("client/x.py", "from pyspark.sql import DataFrame", "only spark may"),
     ("admin/x.py", "def f():\n    import pyspark", "only spark may"),
     ("testing/x.py", "__import__('pyspark')", "only spark may"),
-    ("http/x.py", "from aiohttp import web", "only http/server.py and http/fetch.py may"),
-    ("bookie/x.py", "import quire.http.api", "bookie must not import http"),
+    (
+        "http/x.py",
+        "from aiohttp import web",
+        "only http/server/server.py and http/server/fetch.py may",
+    ),
+    ("bookie/x.py", "import quire.http.server.api", "bookie must not import http"),
     # the pure rooms
     *(("codec/x.py", f"import {m}", f"must not import {m}") for m in sorted(IMPURE_MODULES)),
     ("core/x.py", "from os.path import join", "must not import os"),

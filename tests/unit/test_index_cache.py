@@ -15,8 +15,8 @@ from quire.bookie.server import Bookie
 from quire.codec.log.footer import TRAILER_BYTES
 from quire.codec.log.state_records import BLOCK_BYTES, RecordKind, StateRecord
 from quire.errors import BookieUnavailableError
-from quire.http.api import Reply
-from quire.http.bookie import BookieRoutes
+from quire.http.routes.bookie import BookieRoutes
+from quire.http.server.api import Reply
 from quire.storage.recovery.index_cache import CACHE_NAME, TEMPORARY_NAME, CacheFile, Snapshot
 from quire.storage.recovery.recovery import RecoveryReport
 from quire.storage.segment import sealed_rows

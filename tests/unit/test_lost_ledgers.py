@@ -12,8 +12,8 @@ from quire._runtime.metrics import exposition
 from quire.client import Client
 from quire.client.datasets.format import DatasetLedger
 from quire.codec.distributedlog.name import StreamPaths
-from quire.http.cluster_view import ClusterView, cluster_metrics
-from quire.http.stream_facts import stream_facts
+from quire.http.views.cluster_view import ClusterView, cluster_metrics
+from quire.http.views.stream_facts import stream_facts
 from quire.metadata.tree import Put
 from quire.streams import DLSN, Namespace
 from quire.streams.objects.format import head_key

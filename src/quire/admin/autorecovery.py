@@ -27,7 +27,7 @@ from quire.admin.tls import client_config, connect, tls_options
 
 if TYPE_CHECKING:
     import quire
-    from quire.http.security import HttpOptions
+    from quire.http.server.security import HttpOptions
     from quire.replication.autorecovery.settings import AutorecoverySettings, AutorecoveryStats
     from quire.replication.explain.status import Overview, WhyNot
 
@@ -118,7 +118,7 @@ async def _start(
         )
         if http is not None:
             import quire
-            from quire.http.run import serve_cluster
+            from quire.http.server.run import serve_cluster
 
             config, stats = client_config(), autorecovery.stats
             served = serve_cluster(http, uri, config, quire.__version__, log_event,

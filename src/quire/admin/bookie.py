@@ -19,7 +19,7 @@ from quire.admin.tls import server_tls, server_tls_options
 
 if TYPE_CHECKING:
     from quire.config import BookieConfig
-    from quire.http.security import HttpOptions
+    from quire.http.server.security import HttpOptions
     from quire.replication.autorecovery.settings import AutorecoverySettings
 
 

@@ -14,8 +14,8 @@ from quire.admin.output import print_json
 from quire.admin.tls import tls_options
 
 if TYPE_CHECKING:
-    from quire.http.cluster_view import View
-    from quire.http.problems import Problem
+    from quire.http.views.cluster_view import View
+    from quire.http.views.problems import Problem
 
 WAIT_S = 2.0
 """For bookies that tell their space, and as much for the count of ledgers that lack copies; what
@@ -43,7 +43,7 @@ def explain(uri: str, as_json: bool) -> None:
 
 
 async def _look(uri: str) -> View:
-    from quire.http.cluster_view import ClusterView
+    from quire.http.views.cluster_view import ClusterView
 
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(explaining(uri, ANSWER_TIMEOUT_S))
@@ -55,7 +55,7 @@ async def _look(uri: str) -> View:
 async def _fetch(stack: AsyncExitStack) -> Any:
     """Without the extra `http` bookies' metrics are not read: they are told of by less."""
     try:
-        from quire.http.fetch import fetcher
+        from quire.http.server.fetch import fetcher
 
         return await stack.enter_async_context(fetcher())
     except ImportError:

@@ -19,8 +19,8 @@ from quire.admin.tls import client_config, tls_options
 
 if TYPE_CHECKING:
     from quire.bookie.server import Bookie
-    from quire.http.security import HttpOptions
-    from quire.http.server import HttpServer
+    from quire.http.server.security import HttpOptions
+    from quire.http.server.server import HttpServer
     from quire.replication.autorecovery.settings import AutorecoveryStats
 
 DEFAULT_ADDRESS = "127.0.0.1:8080"
@@ -91,7 +91,7 @@ def given_options() -> HttpOptions | None:
     """None: no HTTP is wanted. `click.UsageError`, `StartError`."""
     from quire.config import TlsServerConfig
     from quire.errors import UsageError
-    from quire.http.security import HttpOptions, check_options, check_token
+    from quire.http.server.security import HttpOptions, check_options, check_token
     from quire.net.tls import server_context
 
     context = click.get_current_context()
@@ -144,7 +144,7 @@ def check_address(address: str, *, loopback: bool = False) -> tuple[str, int]:
         raise click.UsageError(f"{address!r} is not HOST:PORT", context)
     host = (found[1] or "127.0.0.1").strip("[]")
     if loopback:
-        from quire.http.security import is_loopback
+        from quire.http.server.security import is_loopback
 
         if not is_loopback(host):
             raise click.UsageError(
@@ -165,7 +165,7 @@ def around_bookie(
     if options is None:
         return None
     import quire
-    from quire.http.run import serve_bookie
+    from quire.http.server.run import serve_bookie
 
     # Of this client only reads and jobs of an operator: with TLS to bookies by the environment.
     config = client_config()
@@ -230,8 +230,8 @@ async def _served(stack: AsyncExitStack, uri: str, options: HttpOptions, ports: 
     import quire
     from quire.admin.autorecovery import default_name
     from quire.bookie.main import log_event
-    from quire.http.run import serve_cluster
-    from quire.http.server import PortTakenError
+    from quire.http.server.run import serve_cluster
+    from quire.http.server.server import PortTakenError
 
     last = options.port + ports - 1
     for port in range(options.port, last + 1):

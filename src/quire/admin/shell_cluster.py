@@ -191,7 +191,7 @@ def bookie_info(shell: Shell) -> int:
     uri = shell.cluster()
 
     async def work() -> int:
-        from quire.http.cluster import spaces_of
+        from quire.http.routes.cluster import spaces_of
 
         async with connect(uri) as client:
             spaces = await spaces_of(client)
@@ -221,7 +221,7 @@ def cluster_info(shell: Shell) -> None:
     uri = shell.cluster()
 
     async def work() -> str:
-        from quire.http.cluster import cluster_facts
+        from quire.http.routes.cluster import cluster_facts
 
         async with connect(uri) as client:
             return json.dumps(await cluster_facts(client), indent=2, separators=(",", " : "))

@@ -53,7 +53,7 @@ async def _list(
 ) -> int:
     from quire._runtime.tasks import each
     from quire.errors import MetadataUnavailableError, NoSuchStreamError, QuireError
-    from quire.http.stream_facts import stream_facts
+    from quire.http.views.stream_facts import stream_facts
     from quire.streams import Namespace
 
     failed: list[str] = []

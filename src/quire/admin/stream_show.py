@@ -42,7 +42,7 @@ def show(uri: str, path: str, name: str, password: bytes, as_json: bool) -> None
 
 async def _described(uri: str, path: str, name: str, password: bytes) -> Values:
     from quire.errors import StreamDamagedError
-    from quire.http.stream_facts import segment_as_json, stream_facts
+    from quire.http.views.stream_facts import segment_as_json, stream_facts
     from quire.streams.read.facts import records_from
 
     async with namespace(uri, path, password) as opened:

@@ -10,11 +10,11 @@ from quire._runtime.tasks import EACH_AT_ONCE, each
 from quire.client import Client
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import UnreadableMetadataError, UsageError
-from quire.http.answers import NotFoundError
-from quire.http.api import Call, Field, Reply, Route
-from quire.http.jobs import Job, Jobs, attended
-from quire.http.shapes import described_or_error, ledger_as_apache
-from quire.http.spaces import space_of
+from quire.http.routes.jobs import Job, Jobs, attended
+from quire.http.server.answers import NotFoundError
+from quire.http.server.api import Call, Field, Reply, Route
+from quire.http.views.shapes import described_or_error, ledger_as_apache
+from quire.http.watch.spaces import space_of
 from quire.metadata.bookies.directories import forget_bookie
 from quire.replication.autorecovery.election import auditor_of
 from quire.replication.explain.status import marked_ledgers

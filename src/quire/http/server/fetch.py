@@ -8,8 +8,8 @@ from ssl import SSLContext
 from urllib.parse import urlsplit
 
 from quire.config import TlsClientConfig
-from quire.http.rates import METRICS_BYTES_MAX, Fetch
-from quire.http.security import is_loopback
+from quire.http.server.security import is_loopback
+from quire.http.watch.rates import METRICS_BYTES_MAX, Fetch
 
 
 @asynccontextmanager

@@ -11,8 +11,8 @@ from quire.errors import NoSuchKeyError, UsageError
 
 if TYPE_CHECKING:
     from quire.client import Client
-    from quire.http.rates import Rates
-    from quire.http.spaces import Spaces
+    from quire.http.watch.rates import Rates
+    from quire.http.watch.spaces import Spaces
     from quire.metadata.interface import Bookies, MetadataStore
 
 LOCATIONS_NODE = "/bookies"

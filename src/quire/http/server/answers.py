@@ -27,7 +27,7 @@ from quire.errors import (
     UsageError,
     VersionConflictError,
 )
-from quire.http.security import Refusal
+from quire.http.server.security import Refusal
 
 _STATUS: tuple[tuple[tuple[type[QuireError], ...], int], ...] = (
     (

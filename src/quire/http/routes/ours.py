@@ -9,13 +9,13 @@ from typing import Any
 from quire._runtime.tasks import each
 from quire.codec.metadata.registration import check_bookie_id
 from quire.errors import NoSuchLedgerError, UsageError
-from quire.http.api import INT64_MAX, Call, Field, Reply, Route
-from quire.http.bookie_list import bookie_facts
-from quire.http.cluster import RESULT_LEDGERS_MAX, Connect
-from quire.http.cluster_view import ClusterView
-from quire.http.jobs import Job, Jobs, attended
-from quire.http.shapes import described_or_error, ledger_as_json
-from quire.http.stream_facts import segment_as_json, stream_facts, subscription_lags
+from quire.http.routes.cluster import RESULT_LEDGERS_MAX, Connect
+from quire.http.routes.jobs import Job, Jobs, attended
+from quire.http.server.api import INT64_MAX, Call, Field, Reply, Route
+from quire.http.views.bookie_list import bookie_facts
+from quire.http.views.cluster_view import ClusterView
+from quire.http.views.shapes import described_or_error, ledger_as_json
+from quire.http.views.stream_facts import segment_as_json, stream_facts, subscription_lags
 from quire.replication.explain.explain import explain_ledger
 from quire.replication.explain.status import why_not
 from quire.replication.marks.locks import ReplicationLocks

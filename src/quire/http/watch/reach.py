@@ -15,7 +15,7 @@ from quire._runtime.clock import Clock
 from quire._runtime.metrics import Metric, counter, gauge
 from quire.client import Client
 from quire.errors import MetadataUnavailableError, QuireError
-from quire.http.api import Call, Handler, Route
+from quire.http.server.api import Call, Handler, Route
 
 PROBE_INTERVAL_S = 2.0
 """Between two questions to the store."""

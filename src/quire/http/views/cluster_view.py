@@ -10,14 +10,14 @@ from typing import Any
 
 from quire._runtime.metrics import Metric, gauge, labelled
 from quire.client import Client
-from quire.http.background import LOOK_WAIT_S
-from quire.http.bookie_list import bookie_facts
-from quire.http.lost import Lost
-from quire.http.mark_counts import MarkCounts
-from quire.http.problems import ALONE, Collection, Problem, lost_groups, problems
-from quire.http.rates import Fetch, Rates, together
-from quire.http.risks import Risks
-from quire.http.spaces import Spaces
+from quire.http.views.bookie_list import bookie_facts
+from quire.http.views.problems import ALONE, Collection, Problem, lost_groups, problems
+from quire.http.watch.background import LOOK_WAIT_S
+from quire.http.watch.lost import Lost
+from quire.http.watch.mark_counts import MarkCounts
+from quire.http.watch.rates import Fetch, Rates, together
+from quire.http.watch.risks import Risks
+from quire.http.watch.spaces import Spaces
 from quire.metadata.bookies.collection import read_switch, refusals
 from quire.metadata.interface import MetadataStore
 from quire.replication.explain.at_risk import AtRisk

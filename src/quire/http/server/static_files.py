@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from importlib.resources import files
 
-from quire.http.api import Call, Handler, Route, Text
+from quire.http.server.api import Call, Handler, Route, Text
 
 PAGE = "index.html"
 _TYPES = {

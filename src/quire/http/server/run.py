@@ -17,19 +17,19 @@ from quire.client.observability.metrics import client_metrics
 from quire.codec.metadata.registration import Endpoint
 from quire.config import ClientConfig
 from quire.errors import QuireError
-from quire.http.api import Api, Call, Handler, Route, Text
-from quire.http.cluster import ClusterRoutes, Connect
-from quire.http.cluster_view import ClusterView, cluster_metrics
-from quire.http.dashboard import DashboardRoutes
-from quire.http.fetch import fetcher, proves
-from quire.http.jobs import Jobs
-from quire.http.ours import OurRoutes
-from quire.http.process import process_metrics
-from quire.http.rates import ENDPOINT
-from quire.http.reach import Reach
-from quire.http.security import HttpOptions
-from quire.http.server import HttpServer, Log
-from quire.http.static_files import static_routes
+from quire.http.routes.cluster import ClusterRoutes, Connect
+from quire.http.routes.dashboard import DashboardRoutes
+from quire.http.routes.jobs import Jobs
+from quire.http.routes.ours import OurRoutes
+from quire.http.server.api import Api, Call, Handler, Route, Text
+from quire.http.server.fetch import fetcher, proves
+from quire.http.server.process import process_metrics
+from quire.http.server.security import HttpOptions
+from quire.http.server.server import HttpServer, Log
+from quire.http.server.static_files import static_routes
+from quire.http.views.cluster_view import ClusterView, cluster_metrics
+from quire.http.watch.rates import ENDPOINT
+from quire.http.watch.reach import Reach
 from quire.net.tls import client_tls
 from quire.replication.autorecovery.settings import AutorecoveryStats
 
@@ -99,7 +99,7 @@ async def serve_bookie(
     metrics. Raises StartError and TlsConfigError.
     """
     from quire.bookie.metrics import bookie_metrics
-    from quire.http.bookie import BookieRoutes
+    from quire.http.routes.bookie import BookieRoutes
 
     clock = SystemClock()
     client, tasks = LazyClient(uri, config), TaskSet()

@@ -16,11 +16,11 @@ from typing import Any, Protocol
 
 from quire._runtime.units import host_port
 from quire.errors import QuireError, StartError
-from quire.http.answers import error_body, status_of
-from quire.http.api import Api, Reply, Route, Text
-from quire.http.openapi import PATH as OPENAPI_PATH
-from quire.http.openapi import document
-from quire.http.security import Gate, HttpOptions, Refusal, check_options
+from quire.http.server.answers import error_body, status_of
+from quire.http.server.api import Api, Reply, Route, Text
+from quire.http.server.openapi import PATH as OPENAPI_PATH
+from quire.http.server.openapi import document
+from quire.http.server.security import Gate, HttpOptions, Refusal, check_options
 from quire.net.tls import TlsContext, server_tls
 
 try:

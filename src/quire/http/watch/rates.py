@@ -16,7 +16,7 @@ from typing import Any
 
 from quire._runtime.tasks import each
 from quire._runtime.units import host_port
-from quire.http.background import LOOK_WAIT_S, Background
+from quire.http.watch.background import LOOK_WAIT_S, Background
 from quire.metadata.interface import BookieAddress
 
 ENDPOINT = "httpserver"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from quire.http.api import Api, Field, Route, Text
+from quire.http.server.api import Api, Field, Route, Text
 
 PATH = "/api/v1/openapi.json"
 _ERROR = {"$ref": "#/components/schemas/Error"}

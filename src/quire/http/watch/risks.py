@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from quire.client import Client
 from quire.errors import MetadataError
-from quire.http.background import LOOK_WAIT_S, Background
+from quire.http.watch.background import LOOK_WAIT_S, Background
 from quire.replication.explain.at_risk import AtRisk, at_risk
 
 COUNT_INTERVAL_S = 5.0

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from quire.client import Client
 from quire.errors import MetadataError
-from quire.http.background import LOOK_WAIT_S, Background
+from quire.http.watch.background import LOOK_WAIT_S, Background
 from quire.streams.ownership.lost_ledgers import LostLedgers, lost_ledgers
 
 LOOK_INTERVAL_S = 60.0

@@ -9,9 +9,9 @@ from typing import Any
 from quire._runtime.tasks import TaskSet
 from quire.bookie.server import Bookie
 from quire.errors import BookieUnavailableError, QuireError, UsageError
-from quire.http.answers import NotOfferedError
-from quire.http.api import Call, Field, Reply, Route, Text
-from quire.http.cluster import Connect
+from quire.http.routes.cluster import Connect
+from quire.http.server.answers import NotOfferedError
+from quire.http.server.api import Call, Field, Reply, Route, Text
 from quire.storage.ledger_directories import Store
 
 PREFIX = "/api/v1/bookie"

@@ -9,7 +9,7 @@ from quire._runtime.tasks import each
 from quire.codec.distributedlog.limits import MAX_TXID
 from quire.codec.distributedlog.segment import Truncation
 from quire.errors import StreamDamagedError
-from quire.http.shapes import time_text
+from quire.http.views.shapes import time_text
 from quire.streams.ownership.named_ledgers import segment_words
 from quire.streams.read.facts import SegmentFacts, records_from, segment_facts
 from quire.streams.read.positions import oldest_position

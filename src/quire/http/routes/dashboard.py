@@ -10,10 +10,10 @@ from typing import Any
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import MetadataUnavailableError
-from quire.http.api import Call, Route
-from quire.http.cluster import Connect
-from quire.http.cluster_view import ClusterView
-from quire.http.jobs import Jobs
+from quire.http.routes.cluster import Connect
+from quire.http.routes.jobs import Jobs
+from quire.http.server.api import Call, Route
+from quire.http.views.cluster_view import ClusterView
 from quire.replication.explain.status import why_not
 from quire.replication.marks.marks import Marks
 from quire.replication.marks.pauses import Pauses

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from quire._runtime.tasks import each
 from quire.client import Client
 from quire.errors import QuireError
-from quire.http.background import LOOK_WAIT_S, Background
+from quire.http.watch.background import LOOK_WAIT_S, Background
 
 ASK_INTERVAL_S = 1.0
 """Bookies are not asked more often than this."""

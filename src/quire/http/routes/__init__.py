@@ -1,0 +1,1 @@
+"""The routes: what is answered to which request."""

@@ -1,0 +1,4 @@
+"""The HTTP server: route table, authentication, errors and limits.
+
+Start with `server`.
+"""

@@ -1,0 +1,3 @@
+"""Values that several routes and the command line show: clusters, bookies, streams and their
+problems.
+"""
